@@ -1,0 +1,1 @@
+"""Tidemark: which rows would the streaming join have emitted, over bounded Delta tables, slice by slice."""

@@ -1,0 +1,36 @@
+"""Checkpoints: the rows that the join carries from slice to slice, as a Delta table.
+
+One job writes one run of rows, whatever the number of its slices: a row is stored once, with the slices at whose end
+it is in the buffers (carried_from <= slice < evicted_in). The state after any slice of the run is a filter.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.lake import PipelineTables
+from tidemark.ledger import Entry
+from tidemark.publish import RUN, read_run
+from tidemark.replay import Carry
+from tidemark.slices import Grid
+
+_SLICES = ("slice", "carried_from", "evicted_in")
+
+
+def buffered_after(carried: DataFrame, number: int) -> DataFrame:
+    """The rows in the buffers at the end of slice `number`, of those that a job carried (`Replay.carried`)."""
+    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
+    return carried.where((F.col("carried_from") <= number) & still)
+
+
+def stored(carried: DataFrame, grid: Grid) -> DataFrame:
+    """Carried rows (`Replay.carried`) as the checkpoint table holds them: slices as the timestamps of their starts."""
+    return carried.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
+
+
+def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> Carry:
+    """The state at the end of a committed slice."""
+    rows = read_run(spark, tables.checkpoint, entry.run).drop(RUN)
+    rows = rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
+    return Carry(entry.watermarks, buffered_after(rows, entry.number))

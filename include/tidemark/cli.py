@@ -1,0 +1,249 @@
+"""The command `tidemark`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from pyspark.errors import PySparkException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tidemark import conformance as vectors
+from tidemark import quality
+from tidemark.errors import FaultError, TidemarkError, UserError
+from tidemark.job import JobResult
+from tidemark.lake import lake_root
+from tidemark.plan import Plan, Request, make_plan
+from tidemark.run import execute
+from tidemark.session import spark_session
+from tidemark.spec import load_pipeline, pipeline_schema
+from tidemark.spec.values import parse_instant
+from tidemark.status import status_of
+from tidemark.summary import plan_view, status_view
+
+app = typer.Typer(
+    help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+out, err = Console(), Console(stderr=True)
+
+
+def _per_job(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{text!r} is not a number of slices above 0, or auto")
+
+
+PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of one.")]
+LakeOption = Annotated[
+    str | None, typer.Option("--lake", help="Lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False)
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="T", help="First slice (its start, ISO 8601). [default: after the last committed]"),
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="T", help="End, exclusive (ISO 8601). [default: after the last row]")
+]
+PerJobOption = Annotated[str, typer.Option("--slices-per-job", metavar="N|auto", help="How many slices one Spark job takes.")]
+DrainOption = Annotated[bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")]
+EmptyOption = Annotated[
+    bool, typer.Option("--from-empty-state", help="Start without a predecessor, losing what it would have carried.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+@app.command()
+def plan(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    drain: DrainOption = False,  # noqa: FBT002
+    from_empty_state: EmptyOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Check a pipeline and show what would run, and why; runs nothing.
+
+    Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
+    """
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    made = _planned(pipeline, lake, request)
+    if as_json:
+        _print_json(made.describe())
+    else:
+        out.print(plan_view(made))
+
+
+@app.command()
+def run(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    drain: DrainOption = False,  # noqa: FBT002
+    from_empty_state: EmptyOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run slices in order and commit them; committed ones are left alone.
+
+    Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
+    """
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    made = _planned(pipeline, lake, request)
+    spark = spark_session("tidemark run")
+    if not as_json:
+        out.print(plan_view(made))
+    for result in run_with_progress(made):
+        if not as_json and not err.is_terminal:
+            out.print(_told(made, result), soft_wrap=True)
+    status = status_of(spark, made.pipeline, lake_root(lake))
+    if as_json:
+        _print_json({"ran": made.describe(), "status": status.describe()})
+    else:
+        out.print(status_view(status))
+        out.print(f"Tables: {made.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
+
+
+@app.command()
+def status(
+    pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what pipelines have committed, side by side.
+
+    Example: `tidemark status flights_weather flights_weather_event_time`
+    """
+    loaded = [load_pipeline(name) for name in pipelines]
+    spark = spark_session("tidemark status")
+    statuses = [status_of(spark, one, lake_root(lake)) for one in loaded]
+    if as_json:
+        _print_json([one.describe() for one in statuses])
+    else:
+        out.print(status_view(*statuses))
+
+
+@app.command()
+def conformance(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files, JSON lines, may be gzipped.")],
+    cuts: Annotated[str, typer.Option(help="Numbers of slices, `random:SEED`, or `each` (a slice per event).")] = "1,2,7,random:1",
+    report: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
+) -> None:
+    """Replay what the real engines did and compare, to the row and the slice.
+
+    Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
+    """
+    verdicts = list(vectors.check_files(files, cuts))
+    for verdict in verdicts:
+        if not verdict.passed:
+            out.print(f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, unexpected {list(verdict.unexpected)}")
+    if report:
+        report.write_text(json.dumps([verdict.describe() for verdict in verdicts], indent=1))
+    failed = sum(not verdict.passed for verdict in verdicts)
+    print(f"conformance: {len(verdicts) - failed} passed, {failed} failed")  # noqa: T201
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a pipeline file, for editors.
+
+    Example: `tidemark schema > docs/pipeline.schema.json`
+    """
+    _print_json(pipeline_schema())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and give its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault."""
+    try:
+        app(arguments)
+    except SystemExit as exited:
+        return int(exited.code or 0)
+    except TidemarkError as error:
+        err.print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True, highlight=False)
+        return error.exit_code
+    except PySparkException as error:
+        if os.environ.get("TIDEMARK_DEBUG"):
+            raise
+        first = (error.getMessage() or str(error)).strip().splitlines()[0]
+        err.print(f"[bold red]fault:[/] Spark: {_escaped(first)} (TIDEMARK_DEBUG=1 shows all of it)", soft_wrap=True)
+        return FaultError.exit_code
+    return 0
+
+
+def run_with_progress(made: Plan) -> Iterator[JobResult]:
+    """Run a plan, with a bar over its slices on a terminal."""
+    spark = spark_session("tidemark run")
+    with _bar() as bar:
+        task = bar.add_task("starting", total=made.slices)
+
+        def progress(job: int, step: str) -> None:
+            slices = made.jobs[job]
+            bar.update(task, description=f"{made.pipeline.name} {made.grid.label(slices[0])}: {step}")
+
+        for result in execute(spark, made, progress):
+            bar.advance(task, len(result.slices))
+            yield result
+        bar.update(task, description=f"{made.pipeline.name}: done")
+
+
+def _bar() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("slices"))
+    return Progress(*columns, TimeElapsedColumn(), console=err, disable=not err.is_terminal)
+
+
+def _told(made: Plan, result: JobResult) -> str:
+    first, last = result.slices[0], result.slices[-1]
+    return (
+        f"committed {made.grid.label(first)} to {made.grid.label(last + 1)}: {len(result.slices)} slices in "
+        f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
+    )
+
+
+def _planned(name: str, lake: str | None, request: Request) -> Plan:
+    pipeline = load_pipeline(name)
+    quality.import_early()
+    return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
+
+
+def _request(
+    start: str | None, end: str | None, slices_per_job: str, *, drain: bool, from_empty_state: bool
+) -> Request:
+    with _naming("--from"):
+        first = parse_instant(start) if start else None
+    with _naming("--to"):
+        last = parse_instant(end) if end else None
+    with _naming("--slices-per-job"):
+        size = _per_job(slices_per_job)
+    return Request(first, last, size, drain, from_empty_state)
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))  # noqa: T201
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,42 @@
+"""The few ways in which Tidemark refuses or fails, each with the command's exit code.
+
+Messages are one line: what is wrong, where, and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TidemarkError(Exception):
+    """Base of every error that Tidemark raises on purpose."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class CheckFailedError(TidemarkError):
+    """A check on the answer failed: quality, conservation, conformance. Nothing was published."""
+
+    exit_code = 1
+
+
+class UserError(TidemarkError):
+    """The user can mend this: settings, arguments, or the state of a table."""
+
+    exit_code = 2
+
+
+class PipelineFileError(UserError):
+    """A pipeline file that cannot be read or does not validate."""
+
+
+class InputError(UserError):
+    """An input table that is missing, has the wrong columns, or is not append-only."""
+
+
+class SliceOrderError(UserError):
+    """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
+
+
+class FaultError(TidemarkError):
+    """The machine's fault: no Java, no jars, a full disk. Nothing was published."""

@@ -1,0 +1,192 @@
+"""An input's rows for a range of slices, with event time, clock and slice beside each, bad rows named."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.errors import InputError
+from tidemark.lake import DeltaInput
+from tidemark.landing import landed_since
+from tidemark.slices import Grid
+from tidemark.spec import Guard, Input, Pipeline
+from tidemark.spec.values import micros
+from tidemark.times import Clock, floor_div, quoted
+
+_NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one input's rows are read: its time columns and keys, checked against its schema.
+
+    `labelled` gives one row per table row:
+
+    | column | meaning |
+    | --- | --- |
+    | `slice` | number of the slice in which the row arrives, long |
+    | `clock` | effective arrival in microseconds UTC, long |
+    | `tiebreak` | order among equal clocks, long, 0 without one |
+    | `event_time` | whole milliseconds UTC, floored, long; may be null where `rejected` |
+    | `floored` | whether the event time had a finer part |
+    | `key_0`.. | the join keys, in the type both sides share |
+    | `rejected` | why the row takes no part, null where it does |
+    | `row` | the table's own columns, struct |
+    """
+
+    settings: Input
+    guard: Guard | None
+    schema: T.StructType
+    event: Clock
+    clock: Clock
+    keys: tuple[tuple[str, str], ...]
+    """Column and common type of each join key."""
+
+    def labelled(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
+        clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
+        tiebreak = F.lit(0).cast("long")
+        if self.settings.tiebreak:
+            tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
+        return rows.select(
+            grid.number_column(clock).alias("slice"),
+            clock.alias("clock"),
+            tiebreak.alias("tiebreak"),
+            floor_div(self.event.micros, 1000).alias("event_time"),
+            (F.pmod(self.event.micros, F.lit(1000)) != 0).alias("floored"),
+            *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
+            self._rejected.alias("rejected"),
+            F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias("row"),
+        )
+
+    @cached_property
+    def unusable(self) -> Column:
+        """Whether the clock cannot place the row in any slice; never null."""
+        return _absurd(self.clock, self.guard)
+
+    @cached_property
+    def _rejected(self) -> Column:
+        reasons: list[tuple[str, Column]] = []
+        if self.settings.arrival:
+            reasons += [("null_arrival", self.clock.raw.isNull()), ("arrival_out_of_range", self.unusable)]
+        reasons += [
+            ("null_event_time", self.event.raw.isNull()),
+            ("event_time_out_of_range", _absurd(self.event, self.guard)),
+        ]
+        if self.settings.arrival and self.guard:
+            ahead = self.event.micros - self.clock.micros
+            reasons.append(("event_time_ahead_of_arrival", ahead > F.lit(micros(self.guard.ahead_of_arrival))))
+        no_key = reduce(Column.__or__, (F.col(quoted(name)).isNull() for name, _ in self.keys))
+        reasons.append(("null_key", no_key))
+        return F.coalesce(*(F.when(found, F.lit(reason)) for reason, found in reasons))
+
+
+@dataclass(frozen=True)
+class StoredInput:
+    """One input of a pipeline in its Delta table."""
+
+    side: Side
+    table: DeltaInput
+
+    def rows(self, grid: Grid, first: int, last: int, seen: int | None) -> DataFrame:
+        """Rows whose clock lies in slices first..last (inclusive), and rows that landed since version `seen`.
+
+        A row that landed after its slice was committed arrives at the start of slice `first`. With `seen` None (nothing
+        is committed yet) rows before `first` are left out; rows without a usable clock are taken, to be rejected.
+        """
+        start, end = grid.start_of(first), grid.start_of(last + 1)
+        rows = self.table.read().where(self.side.clock.within(start, end) & ~self.side.unusable)
+        if seen is None:
+            rows = rows.unionByName(self.table.read().where(self.side.unusable))
+        elif seen != self.table.version:
+            landed = landed_since(self.table, seen).where(self.side.unusable | (self.side.clock.micros < start))
+            rows = rows.unionByName(landed, allowMissingColumns=True)
+        return self.side.labelled(rows, grid, start)
+
+    def extent(self, grid: Grid) -> tuple[int | None, int]:
+        """The last slice that holds a row (None without any), and how many rows lie before the grid's start."""
+        micros_ = self.side.clock.micros
+        found = (
+            self.table.read()
+            .where(~self.side.unusable)
+            .agg(F.max(micros_).alias("newest"), F.count_if(micros_ < grid.start).alias("before"))
+            .first()
+        )
+        assert found is not None, "an aggregate has one row"
+        newest = found["newest"]
+        return (None if newest is None or newest < grid.start else grid.number_at(newest)), found["before"]
+
+
+def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[StoredInput, StoredInput]:
+    """Both inputs of a pipeline, found and checked: tables, columns, types.
+
+    Raises:
+        InputError: a table or column is missing, or a type does not serve.
+    """
+    left, right = (DeltaInput.find(spark, lake, side.table) for side in (pipeline.left, pipeline.right))
+    pairs = pipeline.join.keys
+    _need_columns(left, pipeline.left, [pair.left for pair in pairs])
+    _need_columns(right, pipeline.right, [pair.right for pair in pairs])
+    kinds = [_common_type(left, pair.left, right, pair.right) for pair in pairs]
+    return (
+        StoredInput(side_of(pipeline, "left", left.schema, kinds), left),
+        StoredInput(side_of(pipeline, "right", right.schema, kinds), right),
+    )
+
+
+def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.StructType, kinds: list[str]) -> Side:
+    """One side of a pipeline over rows of this schema, its keys cast to `kinds` (Spark's names of types).
+
+    Raises:
+        InputError: a time column's type does not serve.
+    """
+    settings: Input = getattr(pipeline, which)
+    where = f"input {settings.table}"
+    event = Clock.of(settings.event_time, schema, where)
+    clock = Clock.of(settings.arrival, schema, where) if settings.arrival else event
+    names = [getattr(pair, which) for pair in pipeline.join.keys]
+    return Side(settings, pipeline.guard, schema, event, clock, tuple(zip(names, kinds, strict=True)))
+
+
+def _absurd(time: Clock, guard: Guard | None) -> Column:
+    """Whether a time is null, does not fit a long of microseconds, or lies outside the guard; never null."""
+    absurd = time.micros.isNull()
+    if guard:
+        absurd = absurd | (time.micros < F.lit(micros(guard.earliest))) | (time.micros >= F.lit(micros(guard.latest)))
+    return F.coalesce(absurd, F.lit(True))  # noqa: FBT003
+
+
+def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
+    wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
+    wanted["arrival"] = settings.arrival.column if settings.arrival else None
+    wanted |= {f"key {key}": key for key in keys}
+    for role, column in wanted.items():
+        if column is not None and column not in table.schema.names:
+            near = difflib.get_close_matches(column, table.schema.names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(table.schema.names)}"
+            raise InputError(f"input {table.name} has no column {column} (named as {role}); {hint}")
+    if settings.tiebreak and not isinstance(table.schema[settings.tiebreak].dataType, T.IntegralType):
+        kind = table.schema[settings.tiebreak].dataType.simpleString()
+        raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {kind}; it must be an integer column")
+
+
+def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> str:
+    kinds = left.schema[left_key].dataType, right.schema[right_key].dataType
+    for table, column, kind in zip((left, right), (left_key, right_key), kinds, strict=True):
+        if isinstance(kind, _NO_KEYS):
+            raise InputError(f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared")
+    if kinds[0].simpleString() == kinds[1].simpleString():
+        return kinds[0].simpleString()
+    if not all(isinstance(kind, T.NumericType) for kind in kinds):
+        raise InputError(
+            f"keys {left.name}.{left_key} ({kinds[0].simpleString()}) and {right.name}.{right_key} "
+            f"({kinds[1].simpleString()}) are of different types; cast one where the table is written"
+        )
+    nulls = (F.lit(None).cast(kind) for kind in kinds)
+    return left.spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType.simpleString()

@@ -1,0 +1,274 @@
+"""One Spark job: a range of slices read, replayed, written, judged and committed, its state carried through Delta."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark import quality
+from tidemark.checkpoint import restore, stored
+from tidemark.errors import CheckFailedError
+from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, IntervalRules, WatermarkLag
+from tidemark.ledger import FORMAT, Counts, Entry, Ledger
+from tidemark.plan import Plan
+from tidemark.publish import emissions, late_table, read_run, run_id, withdraw, write_run
+from tidemark.replay import SIDES, Carry, Replay, bucket_width, replay
+from tidemark.watermarks import Watermarks
+
+STEPS = ("reading", "joining", "checking", "committing")
+Progress = Callable[[str], None]
+"""Told the name of each step as it begins."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What one job committed."""
+
+    slices: range
+    last: Entry
+    verdict: quality.Verdict
+    seconds: float
+
+
+def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | None, progress: Progress) -> JobResult:
+    """Run a range of slices as one Spark job and commit them to the ledger.
+
+    Running it again after a crash, at whatever point, gives the same tables.
+
+    Raises:
+        CheckFailedError: quality or conservation; nothing is published and no state moves.
+        FaultError: the disk is full; nothing is published.
+        SliceOrderError: another run committed the slices meanwhile.
+    """
+    began = time.monotonic()
+    job = _Job(spark, plan, slices, carry_in)
+    try:
+        progress("reading")
+        _ = job.answer
+        progress("joining")
+        job.write()
+        progress("checking")
+        verdict = job.judge()
+        progress("committing")
+        seconds = time.monotonic() - began
+        last = job.commit(verdict, seconds)
+    finally:
+        spark.catalog.clearCache()
+    return JobResult(slices, last, verdict, seconds)
+
+
+@dataclass(frozen=True)
+class _Job:
+    spark: SparkSession
+    plan: Plan
+    slices: range
+    carry_in: Entry | None
+
+    @property
+    def run(self) -> str:
+        return run_id(self.plan.grid, self.slices[0], attempt=1)
+
+    @cached_property
+    def rules(self) -> IntervalRules:
+        return IntervalRules.of(self.plan.pipeline.join.interval)
+
+    @cached_property
+    def lag(self) -> WatermarkLag:
+        return WatermarkLag.of(self.plan.pipeline)
+
+    @cached_property
+    def observed(self) -> Observation:
+        return Observation()
+
+    @cached_property
+    def answer(self) -> Replay:
+        plan, first, last = self.plan, self.slices[0], self.slices[-1]
+        seen = self.carry_in.versions if self.carry_in else (None, None)
+        left, right = (
+            source.rows(plan.grid, first, last, version)
+            for source, version in zip(plan.inputs, seen, strict=True)
+        )
+        carry = restore(self.spark, plan.tables, self.carry_in, plan.grid) if self.carry_in else Carry()
+        return replay(
+            left,
+            right,
+            carry,
+            self.slices,
+            self.rules,
+            self.lag,
+            bucket_width=bucket_width(len(self.slices) * plan.grid.every),
+            drain=plan.drain and last == plan.jobs[-1][-1],
+        )
+
+    @cached_property
+    def fates(self) -> pd.DataFrame:
+        return self.answer.fates.toPandas()
+
+    def write(self) -> None:
+        """Write emissions, late rows and checkpoint under this job's run, not yet counting."""
+        plan, tables = self.plan, self.plan.tables
+        output = emissions(self.answer.joined, plan.pipeline, plan.grid)
+        output = output.observe(self.observed, F.count("*").alias("pairs"))
+        late = late_table(self.answer.late, plan.grid)
+        carried = stored(self.answer.carried, plan.grid)
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            writes = [
+                pool.submit(write_run, output, tables.emissions, self.run),
+                pool.submit(write_run, late, tables.late, self.run, small=True),
+                pool.submit(write_run, carried, tables.checkpoint, self.run, small=True),
+                pool.submit(lambda: self.fates),
+            ]
+            for write in writes:
+                write.result()
+
+    def judge(self) -> quality.Verdict:
+        """Judge what was written; on a critical finding keep the output aside and take the run back."""
+        plan, tables = self.plan, self.plan.tables
+        output = read_run(self.spark, tables.emissions, self.run)
+        verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
+        if verdict.critical:
+            write_run(output.drop("_run"), tables.rejected_output, self.run)
+            withdraw(self.spark, tables, self.run)
+            raise CheckFailedError(self._refusal(verdict))
+        return verdict
+
+    def commit(self, verdict: quality.Verdict, seconds: float) -> Entry:
+        """Write the ledger rows of all slices: the commit."""
+        rows = [self._entry(number, verdict, seconds) for number in self.slices]
+        Ledger(self.spark, self.plan.tables, self.plan.grid).commit(rows)
+        ends, last = self.answer.timeline.slice_ends[self.slices[-1]], rows[-1]
+        kept = last["left"]["carried_out"], last["right"]["carried_out"]
+        settings = self.plan.pipeline.semantic_settings()
+        return Entry(self.slices[-1], self.run, 1, settings, self._versions, ends, kept, last["drained"])
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions."""
+        plan, line = self.plan, self.answer.timeline
+        output = read_run(self.spark, plan.tables.emissions, self.run)
+        written = quality.slice_facts(output, plan.pipeline, self.rules)
+        written.index = (written.pop("slice_start") - plan.grid.start) // plan.grid.every
+        facts = written.reindex(self.slices)
+        before = self.carry_in.watermarks if self.carry_in else Watermarks()
+        ends = list(line.slice_ends.values())
+        starts = pd.Series([w.combined for w in [before, *ends[:-1]]], index=self.slices)
+        newest = pd.Series(
+            [max(w.left + self.lag.left, w.right + self.lag.right, before.combined) for w in ends],
+            index=self.slices,
+            dtype="float",
+        )
+        missing = {n: sum(abs(c.missing) for c in self.counts[n]) for n in self.slices}
+        return facts.assign(
+            slice=[plan.grid.label(n) for n in self.slices],
+            emissions=facts["emissions"].fillna(0).astype(int),
+            pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
+            null_keys=facts["null_keys"].fillna(0).astype(int),
+            results_before_watermark=(facts["oldest_result"] < starts).astype(int),
+            results_after_newest_row=(facts["newest_result"] > newest).astype(int),
+            rows_unaccounted=pd.Series(missing),
+            rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()),
+        )
+
+    @cached_property
+    def counts(self) -> dict[int, tuple[Counts, Counts]]:
+        """Where each input's rows of each slice went.
+
+        What was read comes from the inputs, what is late, rejected or carried from the tables as written, what is
+        evicted from the replay: that they add up is a check, not a definition.
+        """
+        left, right = (self._counts_of(side, carried) for side, carried in zip(SIDES, self._carried_in, strict=True))
+        return {n: (left[n], right[n]) for n in self.slices}
+
+    def _counts_of(self, side: str, carried_in: int) -> dict[int, Counts]:
+        slices = self.slices
+        read = self.answer.bucket_counts.groupby("slice")[f"{side}_rows"].sum()
+        aside = self._written_late.query("side == @side").groupby("number")
+        late, rejected = aside["late"].sum(), aside["rejected"].sum()
+        evicted = self.fates.query("side == @side").groupby("evicted_in")["rows"].sum()
+        carried = self._written_carried.query("side == @side")
+        came = carried.groupby("carried_from")["rows"].sum().reindex(slices, fill_value=0)
+        left = carried.groupby("evicted_in")["rows"].sum().reindex(slices, fill_value=0)
+        kept = (came - left).cumsum()
+        counts = {}
+        for number in slices:
+            counts[number] = Counts(
+                read=int(read.get(number, 0)),
+                carried_in=carried_in,
+                late=int(late.get(number, 0)),
+                rejected=int(rejected.get(number, 0)),
+                evicted=int(evicted.get(number, 0)),
+                carried_out=int(kept[number]),
+            )
+            carried_in = counts[number].carried_out
+        return counts
+
+    @cached_property
+    def _written_late(self) -> pd.DataFrame:
+        rows = read_run(self.spark, self.plan.tables.late, self.run)
+        number = self.plan.grid.number_column(F.unix_micros("_slice")).alias("number")
+        is_late = F.col("reason") == "late"
+        counted = F.count_if(is_late).alias("late"), F.count_if(~is_late).alias("rejected")
+        return rows.groupBy("side", number).agg(*counted).toPandas()
+
+    @cached_property
+    def _written_carried(self) -> pd.DataFrame:
+        rows = read_run(self.spark, self.plan.tables.checkpoint, self.run)
+        slices = (
+            self.plan.grid.number_column(F.unix_micros(name)).alias(name) for name in ("carried_from", "evicted_in")
+        )
+        return rows.groupBy("side", *slices).agg(F.count("*").alias("rows")).toPandas()
+
+    @property
+    def _carried_in(self) -> tuple[int, int]:
+        return self.carry_in.carried if self.carry_in else (0, 0)
+
+    @property
+    def _versions(self) -> tuple[int, int]:
+        left, right = (source.table.version for source in self.plan.inputs)
+        return left, right
+
+    def _entry(self, number: int, verdict: quality.Verdict, seconds: float) -> dict[str, Any]:
+        plan, ends = self.plan, self.answer.timeline.slice_ends[number]
+        floored = self.answer.bucket_counts.groupby("slice")["floored"].sum()
+        left, right = self.counts[number]
+        return {
+            "slice": plan.grid.datetime_of(number),
+            "slice_end": plan.grid.datetime_of(number + 1),
+            "run": self.run,
+            "attempt": 1,
+            "committed_at": datetime.now(UTC),
+            "format": FORMAT,
+            "settings": json.dumps(plan.pipeline.semantic_settings(), sort_keys=True),
+            "left_version": self._versions[0],
+            "right_version": self._versions[1],
+            "left_watermark_ms": None if ends.left == NO_WATERMARK else ends.left,
+            "right_watermark_ms": None if ends.right == NO_WATERMARK else ends.right,
+            "drained": ends.combined == END_OF_INPUT,
+            "emissions": int(self.facts.at[number, "emissions"]),
+            "floored": int(floored.get(number, 0)),
+            "left": asdict(left),
+            "right": asdict(right),
+            "quality": verdict.outcome,
+            "findings": json.dumps([asdict(finding) for finding in verdict.findings]),
+            "job_slices": len(self.slices),
+            "job_seconds": seconds,
+        }
+
+    def _refusal(self, verdict: quality.Verdict) -> str:
+        first, *more = verdict.critical
+        others = f" (and {len(more)} more)" if more else ""
+        return (
+            f"quality gate: {first.expectation} {first.detail}{others}; nothing of slices "
+            f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
+            f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
+        )

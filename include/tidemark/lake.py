@@ -1,0 +1,110 @@
+"""Where tables are: the inputs of a pipeline, and the folder of its own tables under the lake root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from tidemark.errors import InputError
+
+
+def lake_root(option: str | None = None) -> str:
+    """The lake root: the option, else `TIDEMARK_LAKE`, else `./lake`; an absolute path or a URI."""
+    root = option or os.environ.get("TIDEMARK_LAKE") or "lake"
+    return root.rstrip("/") if "://" in root else str(Path(root).resolve())
+
+
+@dataclass(frozen=True)
+class DeltaInput:
+    """An input table at its place; every read names a version."""
+
+    spark: SparkSession
+    name: str
+    path: str
+
+    @classmethod
+    def find(cls, spark: SparkSession, lake: str, name: str) -> DeltaInput:
+        """Find the Delta table of that path under the lake root, or of that catalog name.
+
+        Raises:
+            InputError: there is none, or it is not a Delta table.
+        """
+        path = name if "://" in name or name.startswith("/") else f"{lake}/{name}"
+        if DeltaTable.isDeltaTable(spark, path):
+            return cls(spark, name, path)
+        try:
+            detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
+        except AnalysisException:
+            detail = None
+        if detail is None or detail["format"] != "delta":
+            raise InputError(
+                f"there is no Delta table {name}: neither at {path} nor in the catalog; "
+                "check `table` in the pipeline file, or pass --lake"
+            )
+        return cls(spark, name, detail["location"])
+
+    @cached_property
+    def version(self) -> int:
+        """The newest version when first asked; this object keeps to it."""
+        latest = DeltaTable.forPath(self.spark, self.path).history(1).select("version").first()
+        assert latest is not None, "a Delta table has at least one version"
+        return int(latest["version"])
+
+    def read(self, version: int | None = None) -> DataFrame:
+        """The table as it stood at a version, by default at `version`."""
+        at = self.version if version is None else version
+        return self.spark.read.format("delta").option("versionAsOf", at).load(self.path)
+
+    @cached_property
+    def schema(self) -> T.StructType:
+        """The table's columns at `version`."""
+        return self.read().schema
+
+
+@dataclass(frozen=True)
+class PipelineTables:
+    """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, and the gate's papers."""
+
+    root: str
+
+    @property
+    def emissions(self) -> str:
+        """Output rows."""
+        return f"{self.root}/emissions"
+
+    @property
+    def late(self) -> str:
+        """Late and rejected rows."""
+        return f"{self.root}/late"
+
+    @property
+    def checkpoint(self) -> str:
+        """Rows carried from slice to slice."""
+        return f"{self.root}/checkpoint"
+
+    @property
+    def ledger(self) -> str:
+        """One row per committed slice run."""
+        return f"{self.root}/ledger"
+
+    @property
+    def rejected_output(self) -> str:
+        """Output that the quality gate refused."""
+        return f"{self.root}/rejected_output"
+
+    @property
+    def quality(self) -> str:
+        """Great Expectations' project, Data Docs included."""
+        return f"{self.root}/quality"
+
+
+def table_exists(spark: SparkSession, path: str) -> bool:
+    """Whether a Delta table is at the path."""
+    return DeltaTable.isDeltaTable(spark, path)

@@ -1,0 +1,159 @@
+"""The ledger: one row per committed slice run. A slice counts only when its ledger row says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.errors import SliceOrderError, UserError
+from tidemark.lake import PipelineTables
+from tidemark.slices import Grid
+from tidemark.watermarks import Watermarks
+
+FORMAT = 1
+"""Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
+
+_COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
+SCHEMA = f"""
+    slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
+    left_version long, right_version long, left_watermark_ms long, right_watermark_ms long, drained boolean,
+    emissions long, floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long,
+    job_seconds double
+"""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One input's rows in one slice: read + carried_in = late + rejected + evicted + carried_out."""
+
+    read: int
+    carried_in: int
+    late: int
+    rejected: int
+    evicted: int
+    carried_out: int
+
+    @property
+    def missing(self) -> int:
+        """How many rows came in and did not go anywhere; 0 where rows are conserved."""
+        return self.read + self.carried_in - self.late - self.rejected - self.evicted - self.carried_out
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A committed slice run, as the next slice needs it."""
+
+    number: int
+    run: str
+    attempt: int
+    settings: dict[str, Any]
+    versions: tuple[int, int]
+    """Versions of the left and right input that the slice read."""
+    watermarks: Watermarks
+    """At the slice's end."""
+    carried: tuple[int, int]
+    """How many left and right rows are in its checkpoint."""
+    drained: bool
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of one pipeline, as it stood when read."""
+
+    spark: SparkSession
+    tables: PipelineTables
+    grid: Grid
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The newest attempt of each slice, in order, with the slice's `number`.
+
+        Raises:
+            UserError: written by a later version of Tidemark.
+        """
+        if not DeltaTable.isDeltaTable(self.spark, self.tables.ledger):
+            return pd.DataFrame({"number": pd.Series(dtype="int64")})
+        stored = self.spark.read.format("delta").load(self.tables.ledger)
+        micros = F.unix_micros("slice") - F.lit(self.grid.start)
+        found: pd.DataFrame = stored.withColumn("number", (micros / F.lit(self.grid.every)).cast("long")).toPandas()
+        newest = found["format"].max()
+        if len(found) and newest > FORMAT:
+            raise UserError(
+                f"{self.tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark"
+            )
+        found = found.sort_values(["number", "attempt"]).drop_duplicates("number", keep="last")
+        return found.reset_index(drop=True)
+
+    @property
+    def last(self) -> Entry | None:
+        """The last committed slice."""
+        return None if self.rows.empty else self.entry(int(self.rows["number"].iloc[-1]))
+
+    def entry(self, number: int) -> Entry | None:
+        """The committed run of a slice, None where there is none."""
+        rows = self.rows[self.rows["number"] == number]
+        if rows.empty:
+            return None
+        row = rows.iloc[0]
+        left, right = (row[f"{side}_watermark_ms"] for side in ("left", "right"))
+        none = Watermarks()
+        return Entry(
+            number,
+            row["run"],
+            int(row["attempt"]),
+            json.loads(row["settings"]),
+            (int(row["left_version"]), int(row["right_version"])),
+            Watermarks(none.left if pd.isna(left) else int(left), none.right if pd.isna(right) else int(right)),
+            (row["left"]["carried_out"], row["right"]["carried_out"]),
+            bool(row["drained"]),
+        )
+
+    def commit(self, entries: list[dict[str, Any]]) -> None:
+        """Append the rows of one job's slices in one Delta commit: they count from then on, all or none.
+
+        Raises:
+            SliceOrderError: another run committed one of these slices meanwhile.
+        """
+        rows = self.spark.createDataFrame([tuple(e.values()) for e in entries], SCHEMA)
+        first, last = entries[0]["slice"], entries[-1]["slice"]
+        mine = f"slice >= '{first.isoformat()}' AND slice <= '{last.isoformat()}' AND attempt = {entries[0]['attempt']}"
+        self._refuse_taken(mine)
+        # Replacing the rows that this commit itself would add makes two concurrent commits of a slice conflict.
+        writer = rows.coalesce(1).write.format("delta").mode("overwrite").option("replaceWhere", mine)
+        try:
+            writer.option("mergeSchema", "true").save(self.tables.ledger)
+        except PySparkException as error:
+            if "DELTA_CONCURRENT" not in (error.getCondition() or ""):
+                raise
+            raise self._taken(first) from None
+
+    def _refuse_taken(self, mine: str) -> None:
+        if not DeltaTable.isDeltaTable(self.spark, self.tables.ledger):
+            return
+        taken = self.spark.read.format("delta").load(self.tables.ledger).where(mine).select("slice").first()
+        if taken is not None:
+            raise self._taken(taken["slice"].replace(tzinfo=UTC))
+
+    def _taken(self, first: datetime) -> SliceOrderError:
+        return SliceOrderError(
+            f"slice {first.isoformat()} was committed by another run meanwhile; nothing of this job was published: "
+            "run again to continue after it"
+        )
+
+
+def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFrame:
+    """Rows of one of the pipeline's tables (emissions, late) that belong to committed slices: what readers should see."""
+    runs = spark.read.format("delta").load(tables.ledger)
+    newest = runs.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
+    rows = spark.read.format("delta").load(path)
+    return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
+

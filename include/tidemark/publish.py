@@ -1,0 +1,116 @@
+"""Writing a job's outputs so that they become visible all at once, with the ledger row.
+
+Every table holds runs: a run is what one job wrote for its slices, and its id is that of the job's first slice and
+attempt. A job that was killed and starts again has the same id and replaces its own leavings.
+"""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.errors import FaultError
+from tidemark.lake import PipelineTables, table_exists
+from tidemark.slices import Grid
+from tidemark.spec import Pipeline
+from tidemark.times import quoted
+
+RUN = "_run"
+
+
+def run_id(grid: Grid, first: int, attempt: int) -> str:
+    """Id of the run that begins with a slice: its start and the attempt.
+
+    >>> run_id(Grid(0, 3_600_000_000), 1, 1)
+    '19700101T010000Z.1'
+    """
+    return f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z.{attempt}".replace(".000000Z", "Z")
+
+
+def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`."""
+    flat = [
+        F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}")
+        for side in ("left", "right")
+        for name in joined.schema[side].dataType.fieldNames()  # type: ignore[attr-defined]
+    ]
+    provenance = {
+        "_slice": grid.timestamp_column(F.col("slice")),
+        "_emission": F.lit("matched"),
+        "_pane": F.lit(0),
+        "_result_time": F.timestamp_millis(F.greatest("left_event_time", "right_event_time")),
+    }
+    wide = joined.select(*flat, *(column.alias(name) for name, column in provenance.items()))
+    match pipeline.select:
+        case None:
+            return wide
+        case list(names):
+            return wide.select(*map(quoted, names), *provenance)
+        case dict(expressions):
+            chosen = (F.expr(text).alias(name) for name, text in expressions.items())
+            return wide.select(*chosen, *provenance)
+
+
+def late_table(late: DataFrame, grid: Grid) -> DataFrame:
+    """Late and rejected rows as stored; `arrived_at` is the effective arrival."""
+    return late.select(
+        grid.timestamp_column(F.col("slice")).alias("_slice"),
+        "side",
+        "reason",
+        F.timestamp_micros("clock").alias("arrived_at"),
+        F.timestamp_millis("event_time").alias("event_time"),
+        F.timestamp_millis("watermark").alias("watermark"),
+        "behind_ms",
+        "held_by",
+        "left",
+        "right",
+    )
+
+
+def write_run(rows: DataFrame, path: str, run: str, *, small: bool = False) -> None:
+    """Write one run's rows, replacing what an earlier try of the same run left.
+
+    Raises:
+        FaultError: the disk is full.
+    """
+    writer = (
+        rows.withColumn(RUN, F.lit(run))
+        .write.format("delta")
+        .mode("overwrite")
+        .partitionBy(RUN)
+        .option("replaceWhere", f"{RUN} = '{run}'")
+        .option("mergeSchema", "true")
+    )
+    if small:
+        writer = writer.option("optimizeWrite", "true")
+    try:
+        writer.save(path)
+    except PySparkException as error:
+        raise_if_disk_full(error, path)
+        raise
+
+
+def read_run(spark: SparkSession, path: str, run: str) -> DataFrame:
+    """The rows of one run."""
+    return spark.read.format("delta").load(path).where(F.col(RUN) == run)
+
+
+def withdraw(spark: SparkSession, tables: PipelineTables, run: str) -> None:
+    """Take back an uncommitted run from emissions, late and checkpoint."""
+    for path in (tables.emissions, tables.late, tables.checkpoint):
+        if table_exists(spark, path):
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE {RUN} = '{run}'")
+
+
+def raise_if_disk_full(error: Exception, path: str) -> None:
+    """Turn a full disk into one clear line.
+
+    Raises:
+        FaultError: if that is what the error says.
+    """
+    if "No space left on device" in str(error):
+        raise FaultError(
+            f"the disk is full: {path} could not be written; nothing of this job was published. "
+            "Free space (there or in Spark's local directory) and run the same command again"
+        ) from None

@@ -1,0 +1,213 @@
+"""The quality gate: Great Expectations on what a job has written, before the ledger row makes it count.
+
+Two suites. `derived` follows from the join itself and is judged on one aggregate row per slice; `pipeline` holds the
+expectations of the pipeline file and is judged on the output rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.errors import PipelineFileError
+from tidemark.joins.flink_datastream import IntervalRules
+from tidemark.lake import PipelineTables
+from tidemark.spec import Expectation, Pipeline
+from tidemark.times import quoted
+
+if TYPE_CHECKING:
+    from great_expectations.datasource.fluent import DataAsset
+    from great_expectations.expectations import Expectation as GxExpectation
+
+DERIVED = {
+    "pairs_out_of_bounds": "both event times of a pair are within the join's bounds",
+    "null_keys": "no pair has a null join key",
+    "results_before_watermark": "no result is older than the watermark at the slice's start",
+    "results_after_newest_row": "no result is newer than the newest row that had arrived",
+    "rows_unaccounted": "every row read or carried in is late, rejected, evicted or carried out",
+    "rows_not_written": "as many pairs are written as were joined",
+}
+"""What must be 0 in every slice, and the sentence that Data Docs shows for it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An expectation that did not hold."""
+
+    expectation: str
+    severity: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate found; only a critical finding keeps the job from being published."""
+
+    findings: tuple[Finding, ...]
+    seconds: float
+    docs: str
+    """Data Docs' first page."""
+
+    @property
+    def critical(self) -> tuple[Finding, ...]:
+        """Findings that refuse the output."""
+        return tuple(f for f in self.findings if f.severity == "critical")
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `warned` or `failed`."""
+        if self.critical:
+            return "failed"
+        return "warned" if self.findings else "passed"
+
+
+def import_early() -> None:
+    """Import Great Expectations in the background: it takes seconds, and Spark is busy meanwhile."""
+    Thread(target=_gx, daemon=True).start()
+
+
+def check_names(pipeline: Pipeline) -> None:
+    """See that every expectation of a pipeline file exists and takes its arguments.
+
+    Raises:
+        PipelineFileError: names the expectation and the nearest one, or the argument.
+    """
+    for expectation in pipeline.quality:
+        _built(expectation)
+
+
+def slice_facts(output: DataFrame, pipeline: Pipeline, rules: IntervalRules) -> pd.DataFrame:
+    """One row per slice of a job's written output: counts and the extent of its results, in one aggregation.
+
+    What the output's `select` leaves out cannot be checked and counts as 0.
+    """
+    times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
+    keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in ("left", "right")]
+    kinds = dict(output.dtypes)
+    bounds: Column = F.lit(0)
+    if all(kinds.get(name) == "timestamp" for name in times):
+        left, right = (F.unix_millis(F.col(quoted(name))) for name in times)
+        bounds = F.count_if(~rules.within(left, right))
+    nulls = [F.count_if(F.col(quoted(key)).isNull()) for key in keys if key in kinds]
+    result = F.unix_millis("_result_time")
+    return (
+        output.groupBy(F.unix_micros("_slice").alias("slice_start"))
+        .agg(
+            F.count("*").alias("emissions"),
+            F.min(result).alias("oldest_result"),
+            F.max(result).alias("newest_result"),
+            bounds.alias("pairs_out_of_bounds"),
+            sum(nulls, start=F.lit(0)).alias("null_keys"),
+        )
+        .toPandas()
+    )
+
+
+def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:
+    """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and its output rows.
+
+    Writes Data Docs. Rows are only read where the pipeline file has expectations.
+    """
+    began = time.monotonic()
+    gx = _gx()
+    root = Path(tables.quality)
+    root.mkdir(parents=True, exist_ok=True)
+    context = gx.get_context(mode="file", project_root_dir=root)
+    context.variables.progress_bars = {"globally": False}
+    derived = [
+        gx.expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
+        for name, says in DERIVED.items()
+    ]
+    slices = context.data_sources.add_or_update_pandas("slices").add_dataframe_asset("facts")
+    findings = _run(context, "derived", slices, facts, derived, run)
+    if pipeline.quality:
+        own = [_built(expectation) for expectation in pipeline.quality]
+        rows = context.data_sources.add_or_update_spark("output").add_dataframe_asset("emissions")
+        findings += _run(context, "pipeline", rows, output, own, run)
+    docs = root / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
+    return Verdict(tuple(findings), time.monotonic() - began, str(docs))
+
+
+@cache
+def _gx() -> Any:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
+    import great_expectations.expectations as _  # noqa: F401, PLC0415
+
+    return gx
+
+
+def _built(expectation: Expectation) -> GxExpectation:
+    gx = _gx()
+    known = gx.expectations.registry.list_registered_expectation_implementations()
+    if expectation.type not in known:
+        near = difflib.get_close_matches(expectation.type, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise PipelineFileError(f"quality: Great Expectations has no {expectation.type}{hint}")
+    implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
+    try:
+        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity)
+    except (ValueError, TypeError) as error:
+        raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
+    return built
+
+
+def _run(
+    context: Any,
+    name: str,
+    asset: DataAsset[Any, Any],
+    data: pd.DataFrame | DataFrame,
+    expectations: Iterable[GxExpectation],
+    run: str,
+) -> list[Finding]:
+    gx = _gx()
+    suite = context.suites.add_or_update(gx.ExpectationSuite(name=name, expectations=list(expectations)))
+    batch = asset.add_batch_definition_whole_dataframe("job")  # type: ignore[attr-defined]
+    definition = context.validation_definitions.add_or_update(
+        gx.ValidationDefinition(name=name, data=batch, suite=suite)
+    )
+    checkpoint = context.checkpoints.add_or_update(
+        gx.Checkpoint(
+            name=name,
+            validation_definitions=[definition],
+            actions=[gx.checkpoint.UpdateDataDocsAction(name="data docs")],
+            result_format="SUMMARY",
+        )
+    )
+    outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
+    results = [result for one in outcome.run_results.values() for result in one.results]
+    return [_finding(result.to_json_dict()) for result in results if not result.success]
+
+
+def _finding(result: dict[str, Any]) -> Finding:
+    config = result["expectation_config"]
+    arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
+    told = ", ".join(f"{k} {v}" for k, v in arguments.items())
+    raised = result["exception_info"]
+    message = _exception(raised)
+    seen = message or f"found {_seen(result['result'])}"
+    return Finding(f"{config['type']}({told})", config["severity"], seen)
+
+
+def _seen(result: dict[str, Any]) -> str:
+    if "unexpected_count" in result:
+        some = result.get("partial_unexpected_list", [])[:3]
+        return f"{result['unexpected_count']} of {result['element_count']} values" + (f", such as {some}" if some else "")
+    return str(result.get("observed_value", result))
+
+
+def _exception(info: dict[str, Any]) -> str | None:
+    raised = [info] if "exception_message" in info else list(info.values())
+    messages = [str(one["exception_message"]) for one in raised if one.get("raised_exception")]
+    return " ".join(messages[0].split()) if messages else None

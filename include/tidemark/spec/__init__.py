@@ -1,0 +1,20 @@
+"""What the user wrote, validated: the pipeline file and its settings."""
+
+from tidemark.spec.load import load_pipeline, pipeline_files, pipeline_schema, pipelines_folder
+from tidemark.spec.pipeline import Expectation, Guard, Input, Interval, Join, KeyPair, Pipeline, Slices, TimeColumn
+
+__all__ = [
+    "Expectation",
+    "Guard",
+    "Input",
+    "Interval",
+    "Join",
+    "KeyPair",
+    "Pipeline",
+    "Slices",
+    "TimeColumn",
+    "load_pipeline",
+    "pipeline_files",
+    "pipeline_schema",
+    "pipelines_folder",
+]

@@ -1,0 +1,112 @@
+"""Pipeline files: finding one, reading it, and saying in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tidemark.errors import PipelineFileError
+from tidemark.spec.pipeline import Pipeline
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def pipelines_folder() -> Path:
+    """Where pipelines are looked up by name: `TIDEMARK_PIPELINES`, else `include/pipelines` of the working directory."""
+    return Path(os.environ.get("TIDEMARK_PIPELINES", "include/pipelines"))
+
+
+def pipeline_files(folder: Path | None = None) -> list[Path]:
+    """All pipeline files of a folder, in the order of their names."""
+    folder = folder or pipelines_folder()
+    return sorted(p for p in folder.glob("*") if p.suffix in _SUFFIXES)
+
+
+def load_pipeline(name_or_path: str | Path) -> Pipeline:
+    """Read and validate the pipeline file at a path, or of that name in `pipelines_folder()`.
+
+    Raises:
+        PipelineFileError: no such file, not YAML, or not valid; names file, field, value and remedy.
+    """
+    path = _find(str(name_or_path))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise PipelineFileError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
+    try:
+        return Pipeline.model_validate(content)
+    except ValidationError as error:
+        raise PipelineFileError(f"{path}: {explain(error)}") from None
+
+
+def pipeline_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a pipeline file, for editors to complete and check it."""
+    schema = Pipeline.model_json_schema()
+    properties = schema["properties"]
+    properties["output"].pop("default", None)
+    properties["guard"]["anyOf"] = [{"$ref": "#/$defs/Guard"}, {"type": "boolean"}]
+    definitions = schema["$defs"]
+    for short in ("TimeColumn", "KeyPair"):
+        full = definitions[short]
+        definitions[short] = {"description": full.pop("description", ""), "anyOf": [{"type": "string"}, full]}
+    definitions["Expectation"]["additionalProperties"] = True
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tidemark pipeline", **schema}
+
+
+def explain(error: ValidationError) -> str:
+    """All findings of a validation in one line, each with its field, its value and the remedy."""
+    return "; ".join(_finding(e) for e in error.errors(include_url=False))
+
+
+def _find(name: str) -> Path:
+    path = Path(name)
+    if path.suffix in _SUFFIXES or path.is_file():
+        if path.is_file():
+            return path
+        raise PipelineFileError(f"there is no pipeline file {path}")
+    for suffix in _SUFFIXES:
+        path = pipelines_folder() / f"{name}{suffix}"
+        if path.is_file():
+            return path
+    known = [p.stem for p in pipeline_files()]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'none'}"
+    raise PipelineFileError(f"there is no pipeline {name} in {pipelines_folder()}; {hint}")
+
+
+def _finding(error: Any) -> str:
+    # Union members and before-validators add levels to `loc` that no user wrote.
+    location = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(("function-", "list[", "dict[")))]
+    field = ".".join(str(p) for p in location) or "the pipeline"
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(location[-1]), _fields_at(location[:-1]), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(_fields_at(location[:-1]))}"
+        return f"{field}: unknown field; {hint}"
+    if error["type"] == "missing":
+        return f"{field}: is missing"
+    if error["type"] == "value_error":
+        return f"{field}: {error['ctx']['error']}"
+    return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
+
+
+def _fields_at(location: list[Any]) -> list[str]:
+    model: type[BaseModel] = Pipeline
+    for part in location:
+        if isinstance(part, int) or part not in model.model_fields:
+            continue
+        inner = _models_in(model.model_fields[part].annotation)
+        model = inner[0] if inner else model
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for a in get_args(annotation) for m in _models_in(a)]

@@ -1,0 +1,138 @@
+"""Durations and instants as a person writes them, with their validation."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+_UNITS = {
+    "us": timedelta(microseconds=1),
+    "microsecond": timedelta(microseconds=1),
+    "ms": timedelta(milliseconds=1),
+    "millisecond": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "sec": timedelta(seconds=1),
+    "second": timedelta(seconds=1),
+    "min": timedelta(minutes=1),
+    "minute": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "hour": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "day": timedelta(days=1),
+    "w": timedelta(weeks=1),
+    "week": timedelta(weeks=1),
+}
+_PART = re.compile(r"(\d+)\s*([a-z]+)")
+_DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def parse_duration(text: object) -> timedelta:
+    """Read a duration such as `30 minutes`, `-1 hour`, `1 day 6 hours` or `250 ms`.
+
+    Raises:
+        ValueError: not a duration; the message shows the form that is.
+
+    >>> parse_duration("-1 hour 30 minutes")
+    datetime.timedelta(days=-1, seconds=81000)
+    """
+    if isinstance(text, timedelta):
+        return text
+    if text == 0:
+        return timedelta()
+    match = _DURATION.fullmatch(text.lower()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as '30 minutes'")
+    total = sum((_part(int(number), unit) for number, unit in _PART.findall(match[2])), timedelta())
+    return -total if match[1] else total
+
+
+def _part(number: int, unit: str) -> timedelta:
+    size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+    if size is None:
+        raise ValueError(f"{unit!r} is not a unit of time; use ms, seconds, minutes, hours, days or weeks")
+    return number * size
+
+
+def format_duration(value: timedelta) -> str:
+    """Write a duration the way `parse_duration` reads it, in the largest units that fit.
+
+    >>> format_duration(timedelta(minutes=-90))
+    '-1 hour 30 minutes'
+    """
+    left, parts = abs(value), []
+    for unit in ("day", "hour", "minute", "second", "ms", "us"):
+        number, left = divmod(left, _UNITS[unit])
+        if number:
+            plural = "" if number == 1 or unit in ("ms", "us") else "s"
+            parts.append(f"{number} {unit}{plural}")
+    return ("-" if value < timedelta() else "") + (" ".join(parts) or "0 seconds")
+
+
+def parse_instant(text: object) -> datetime:
+    """Read an ISO 8601 instant; one without an offset is taken as UTC.
+
+    Raises:
+        ValueError: not an instant; the message shows the form that is.
+
+    >>> parse_instant("2013-01-01T00:00Z")
+    datetime.datetime(2013, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    try:
+        value = text if isinstance(text, datetime) else datetime.fromisoformat(str(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an instant; write it as 2013-01-01T00:00:00Z") from None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def format_instant(value: datetime) -> str:
+    """Write an instant the way the pipeline file has it, without needless digits.
+
+    >>> format_instant(datetime(2013, 1, 1, tzinfo=UTC))
+    '2013-01-01T00:00Z'
+    """
+    exact = "minutes" if not (value.second or value.microsecond) else "auto"
+    return value.astimezone(UTC).isoformat(timespec=exact).replace("+00:00", "Z")
+
+
+def micros(value: timedelta | datetime) -> int:
+    """Whole microseconds of a duration, or since 1970-01-01T00:00Z of an instant."""
+    span = value - datetime(1970, 1, 1, tzinfo=UTC) if isinstance(value, datetime) else value
+    return span // _MICROSECOND
+
+
+def millis(value: timedelta) -> int:
+    """Whole milliseconds of a duration that has no finer part."""
+    return value // timedelta(milliseconds=1)
+
+
+def from_micros(value: int) -> datetime:
+    """The UTC instant that lies `value` microseconds after 1970-01-01T00:00Z."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + value * _MICROSECOND
+
+
+def _whole_millis(value: timedelta) -> timedelta:
+    if value % timedelta(milliseconds=1):
+        raise ValueError(f"{format_duration(value)} is finer than a millisecond; engines reckon in whole ms")
+    return value
+
+
+def _duration(value: Any) -> timedelta:
+    return _whole_millis(parse_duration(value))
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration),
+    PlainSerializer(format_duration),
+    WithJsonSchema({"type": "string", "examples": ["30 minutes", "-1 hour", "250 ms"]}),
+]
+Instant = Annotated[
+    datetime,
+    BeforeValidator(parse_instant),
+    PlainSerializer(format_instant),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2013-01-01T00:00:00Z"]}),
+]

@@ -1,0 +1,106 @@
+"""How plans and results look on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidemark.plan import Plan
+from tidemark.spec.values import format_duration
+from tidemark.status import SideStatus, Status
+
+_Line = tuple[str, Callable[[Status], str]]
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """What a plan would run and why."""
+    told = plan.describe()
+    table = Table(title=f"Plan of {told['pipeline']} ({told['clock']} clock)", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("slices", _counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else ""))
+    if plan.jobs:
+        table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
+    table.add_row("why", told["why"])
+    if plan.jobs:
+        sizes = sorted({len(job) for job in plan.jobs}, reverse=True)
+        table.add_row("Spark jobs", f"{len(plan.jobs)}, of {' or '.join(map(str, sizes))} slices")
+    table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
+    for side, source in told["inputs"].items():
+        table.add_row(side, f"{source['table']}, version {source['version']}")
+    for note in plan.notes:
+        table.add_row("note", note)
+    return table
+
+
+def status_view(*statuses: Status) -> RenderableType:
+    """What pipelines have committed, side by side."""
+    table = Table(title="Committed", title_justify="left")
+    table.add_column("")
+    for status in statuses:
+        table.add_column(f"{status.pipeline}\n[dim]{status.clock} clock[/dim]", justify="right")
+    for name, value in _LINES:
+        cells = [value(status) for status in statuses]
+        if any(cells):
+            table.add_row(name, *cells)
+    findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.findings]
+    return Group(table, *findings)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _behind(side: SideStatus) -> str:
+    spans = ", ".join(f"{name} {_span(ms)}" for name, ms in side.behind.items())
+    return f"{side.late:,}" + (f"\n[dim]behind by {spans}[/dim]" if spans else "")
+
+
+def _rejected(side: SideStatus) -> str:
+    reasons = "".join(f"\n[dim]{count:,} {reason}[/dim]" for reason, count in sorted(side.reasons.items()))
+    return f"{side.rejected:,}{reasons}"
+
+
+def _span(milliseconds: int) -> str:
+    return format_duration(timedelta(milliseconds=milliseconds))
+
+
+def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
+    return lambda status: value(getattr(status, side))
+
+
+_LINES: tuple[_Line, ...] = (
+    ("slices", lambda s: f"{s.slices:,} in {_counted(s.jobs, 'Spark job')}"),
+    ("from", lambda s: s.first or ""),
+    ("to (exclusive)", lambda s: s.end or ""),
+    ("[bold]pairs[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
+    ("left rows read", _of("left", lambda side: f"{side.read:,}")),
+    ("right rows read", _of("right", lambda side: f"{side.read:,}")),
+    ("left late", _of("left", _behind)),
+    ("right late", _of("right", _behind)),
+    ("left rejected", _of("left", _rejected)),
+    ("right rejected", _of("right", _rejected)),
+    ("left watermark", _of("left", lambda side: side.watermark or "none yet")),
+    ("right watermark", _of("right", lambda side: side.watermark or "none yet")),
+    ("left rows carried", _of("left", lambda side: f"{side.carried:,}")),
+    ("right rows carried", _of("right", lambda side: f"{side.carried:,}")),
+    ("event times floored to ms", lambda s: f"{s.floored:,}" if s.floored else ""),
+    ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
+    ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
+)
+
+
+def differences(stream: Status, batch: Status) -> Sequence[str]:
+    """In sentences, what the arrival clock lost against the event-time clock of the same join."""
+    lost = batch.emissions - stream.emissions
+    late = stream.left.late + stream.right.late
+    rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected
+    return (
+        f"With every row on time the join has {batch.emissions:,} pairs; the stream emitted {stream.emissions:,}.",
+        f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream: {late:,} rows came behind "
+        f"the watermark, and {rejected:,} had no place in the order of arrival.",
+    )
