@@ -56,8 +56,12 @@ FromOption = Annotated[
 ToOption = Annotated[
     str | None, typer.Option("--to", metavar="T", help="End, exclusive (ISO 8601). [default: after the last row]")
 ]
-PerJobOption = Annotated[str, typer.Option("--slices-per-job", metavar="N|auto", help="How many slices one Spark job takes.")]
-DrainOption = Annotated[bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")]
+PerJobOption = Annotated[
+    str, typer.Option("--slices-per-job", metavar="N|auto", help="How many slices one Spark job takes.")
+]
+DrainOption = Annotated[
+    bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")
+]
 EmptyOption = Annotated[
     bool, typer.Option("--from-empty-state", help="Start without a predecessor, losing what it would have carried.")
 ]
@@ -140,7 +144,9 @@ def status(
 @app.command()
 def conformance(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files, JSON lines, may be gzipped.")],
-    cuts: Annotated[str, typer.Option(help="Numbers of slices, `random:SEED`, or `each` (a slice per event).")] = "1,2,7,random:1",
+    cuts: Annotated[
+        str, typer.Option(help="Numbers of slices, `random:SEED`, or `each` (a slice per event).")
+    ] = "1,2,7,random:1",
     report: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
 ) -> None:
     """Replay what the real engines did and compare, to the row and the slice.
@@ -150,7 +156,9 @@ def conformance(
     verdicts = list(vectors.check_files(files, cuts))
     for verdict in verdicts:
         if not verdict.passed:
-            out.print(f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, unexpected {list(verdict.unexpected)}")
+            out.print(
+                f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, unexpected {list(verdict.unexpected)}"
+            )
     if report:
         report.write_text(json.dumps([verdict.describe() for verdict in verdicts], indent=1))
     failed = sum(not verdict.passed for verdict in verdicts)
@@ -203,7 +211,13 @@ def run_with_progress(made: Plan) -> Iterator[JobResult]:
 
 
 def _bar() -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("slices"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("slices"),
+    )
     return Progress(*columns, TimeElapsedColumn(), console=err, disable=not err.is_terminal)
 
 

@@ -12,6 +12,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from rich.console import Console
+from rich.progress import track
 
 from tidemark.checkpoint import buffered_after
 from tidemark.errors import UserError
@@ -31,6 +34,12 @@ from tidemark.spec import Pipeline
 
 Vector = dict[str, Any]
 _SCHEMA = pa.schema([("arrival", pa.int64()), ("ts", pa.int64()), ("key", pa.string()), ("id", pa.string())])
+_TINY = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 _SPACING = 1 << 20
 """Microseconds of the clock per slice: more than any vector has events."""
 
@@ -94,10 +103,23 @@ def check_files(files: list[Path], cuts: str) -> Iterator[Verdict]:
     """Check every vector of the files under every cut, in a session tuned for many tiny queries."""
     every = [(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
     spark = spark_session("tidemark conformance")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    for vector, cut in every:
-        yield check(spark, vector, cut)
+    with tuned_for_tiny_queries(spark):
+        for vector, cut in track(every, "replaying", console=Console(stderr=True), transient=True):
+            yield check(spark, vector, cut)
+            spark.catalog.clearCache()
+
+
+@contextmanager
+def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[None]:
+    """Settings under which thousands of queries over a few rows do not take hours; the plans stay the same."""
+    before = {key: spark.conf.get(key, None) for key in _TINY}
+    for key, value in _TINY.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value) if value is not None else spark.conf.unset(key)
 
 
 def check(spark: SparkSession, vector: Vector, cut: Cut) -> Verdict:

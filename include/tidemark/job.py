@@ -95,8 +95,7 @@ class _Job:
         plan, first, last = self.plan, self.slices[0], self.slices[-1]
         seen = self.carry_in.versions if self.carry_in else (None, None)
         left, right = (
-            source.rows(plan.grid, first, last, version)
-            for source, version in zip(plan.inputs, seen, strict=True)
+            source.rows(plan.grid, first, last, version) for source, version in zip(plan.inputs, seen, strict=True)
         )
         carry = restore(self.spark, plan.tables, self.carry_in, plan.grid) if self.carry_in else Carry()
         return replay(
@@ -121,20 +120,18 @@ class _Job:
         output = output.observe(self.observed, F.count("*").alias("pairs"))
         late = late_table(self.answer.late, plan.grid)
         carried = stored(self.answer.carried, plan.grid)
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            writes = [
-                pool.submit(write_run, output, tables.emissions, self.run),
-                pool.submit(write_run, late, tables.late, self.run, small=True),
-                pool.submit(write_run, carried, tables.checkpoint, self.run, small=True),
-                pool.submit(lambda: self.fates),
-            ]
-            for write in writes:
-                write.result()
+        _at_once(
+            lambda: write_run(output, tables.emissions, self.run),
+            lambda: write_run(late, tables.late, self.run, small=True),
+            lambda: write_run(carried, tables.checkpoint, self.run, small=True),
+            lambda: self.fates,
+        )
 
     def judge(self) -> quality.Verdict:
         """Judge what was written; on a critical finding keep the output aside and take the run back."""
         plan, tables = self.plan, self.plan.tables
         output = read_run(self.spark, tables.emissions, self.run)
+        _at_once(lambda: self._written, lambda: self._written_late, lambda: self._written_carried)
         verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
         if verdict.critical:
             write_run(output.drop("_run"), tables.rejected_output, self.run)
@@ -155,10 +152,7 @@ class _Job:
     def facts(self) -> pd.DataFrame:
         """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions."""
         plan, line = self.plan, self.answer.timeline
-        output = read_run(self.spark, plan.tables.emissions, self.run)
-        written = quality.slice_facts(output, plan.pipeline, self.rules)
-        written.index = (written.pop("slice_start") - plan.grid.start) // plan.grid.every
-        facts = written.reindex(self.slices)
+        facts = self._written.reindex(self.slices)
         before = self.carry_in.watermarks if self.carry_in else Watermarks()
         ends = list(line.slice_ends.values())
         starts = pd.Series([w.combined for w in [before, *ends[:-1]]], index=self.slices)
@@ -211,6 +205,12 @@ class _Job:
             )
             carried_in = counts[number].carried_out
         return counts
+
+    @cached_property
+    def _written(self) -> pd.DataFrame:
+        output = read_run(self.spark, self.plan.tables.emissions, self.run)
+        facts = quality.slice_facts(output, self.plan.pipeline, self.rules)
+        return facts.set_index((facts["slice_start"] - self.plan.grid.start) // self.plan.grid.every)
 
     @cached_property
     def _written_late(self) -> pd.DataFrame:
@@ -272,3 +272,10 @@ class _Job:
             f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
             f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
         )
+
+
+def _at_once(*steps: Callable[[], object]) -> None:
+    """Run steps side by side: most of a small slice's time is Delta's commits, which wait on each other's I/O."""
+    with ThreadPoolExecutor(max_workers=len(steps)) as pool:
+        for done in [pool.submit(step) for step in steps]:
+            done.result()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,7 @@ from tidemark.watermarks import Watermarks
 FORMAT = 1
 """Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
 
+_LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 _COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
 SCHEMA = f"""
     slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
@@ -120,34 +120,27 @@ class Ledger:
     def commit(self, entries: list[dict[str, Any]]) -> None:
         """Append the rows of one job's slices in one Delta commit: they count from then on, all or none.
 
+        A job starts where the ledger ends, so two jobs that would commit the same slice are of the same run, and Delta
+        takes one transaction of a run: of two, one is dropped.
+
         Raises:
-            SliceOrderError: another run committed one of these slices meanwhile.
+            SliceOrderError: another process committed this run meanwhile.
         """
-        rows = self.spark.createDataFrame([tuple(e.values()) for e in entries], SCHEMA)
-        first, last = entries[0]["slice"], entries[-1]["slice"]
-        mine = f"slice >= '{first.isoformat()}' AND slice <= '{last.isoformat()}' AND attempt = {entries[0]['attempt']}"
-        self._refuse_taken(mine)
-        # Replacing the rows that this commit itself would add makes two concurrent commits of a slice conflict.
-        writer = rows.coalesce(1).write.format("delta").mode("overwrite").option("replaceWhere", mine)
+        rows = self.spark.createDataFrame([tuple(entry.values()) for entry in entries], SCHEMA).coalesce(1)
+        self.spark.conf.unset(_LAST_COMMIT)
+        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         try:
-            writer.option("mergeSchema", "true").save(self.tables.ledger)
+            writer.options(txnAppId=f"tidemark {entries[0]['run']}", txnVersion=1).save(self.tables.ledger)
+            taken = self.spark.conf.get(_LAST_COMMIT, None) is None
         except PySparkException as error:
-            if "DELTA_CONCURRENT" not in (error.getCondition() or ""):
+            taken = "DELTA_CONCURRENT" in (error.getCondition() or "")
+            if not taken:
                 raise
-            raise self._taken(first) from None
-
-    def _refuse_taken(self, mine: str) -> None:
-        if not DeltaTable.isDeltaTable(self.spark, self.tables.ledger):
-            return
-        taken = self.spark.read.format("delta").load(self.tables.ledger).where(mine).select("slice").first()
-        if taken is not None:
-            raise self._taken(taken["slice"].replace(tzinfo=UTC))
-
-    def _taken(self, first: datetime) -> SliceOrderError:
-        return SliceOrderError(
-            f"slice {first.isoformat()} was committed by another run meanwhile; nothing of this job was published: "
-            "run again to continue after it"
-        )
+        if taken:
+            raise SliceOrderError(
+                f"slice {entries[0]['slice']:%Y-%m-%dT%H:%MZ} was committed by another process meanwhile; "
+                "this one published nothing: run again to continue after it"
+            )
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFrame:
@@ -156,4 +149,3 @@ def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFra
     newest = runs.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
     rows = spark.read.format("delta").load(path)
     return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
-

@@ -135,8 +135,12 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
         own = [_built(expectation) for expectation in pipeline.quality]
         rows = context.data_sources.add_or_update_spark("output").add_dataframe_asset("emissions")
         findings += _run(context, "pipeline", rows, output, own, run)
-    docs = root / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
-    return Verdict(tuple(findings), time.monotonic() - began, str(docs))
+    return Verdict(tuple(findings), time.monotonic() - began, docs_page(tables))
+
+
+def docs_page(tables: PipelineTables) -> str:
+    """Data Docs' first page."""
+    return f"{tables.quality}/gx/uncommitted/data_docs/local_site/index.html"
 
 
 @cache
@@ -203,7 +207,9 @@ def _finding(result: dict[str, Any]) -> Finding:
 def _seen(result: dict[str, Any]) -> str:
     if "unexpected_count" in result:
         some = result.get("partial_unexpected_list", [])[:3]
-        return f"{result['unexpected_count']} of {result['element_count']} values" + (f", such as {some}" if some else "")
+        return f"{result['unexpected_count']} of {result['element_count']} values" + (
+            f", such as {some}" if some else ""
+        )
     return str(result.get("observed_value", result))
 
 

@@ -80,7 +80,8 @@ def replay(
     line = timeline(maxima, carry.watermarks, slices, lag, bucket_width)
     if drain:
         line.slice_ends[slices[-1]] = Watermarks(END_OF_INPUT, END_OF_INPUT)
-    labelled = dict(zip(SIDES, label(left, right, line), strict=True))
+    # Four queries read these rows; labelling them once also keeps the plans small, which is most of a small job's time.
+    labelled = {side: rows.persist() for side, rows in zip(SIDES, label(left, right, line), strict=True)}
     on_time, aside = {}, []
     for side, rows in labelled.items():
         is_late = rules.late(F.col("event_time"), F.col("watermark"))
@@ -115,9 +116,7 @@ def _buffered(rows: DataFrame, carry: Carry, side: str) -> DataFrame:
     return rows.select(shared).unionByName(carried.select(shared))
 
 
-def _evictions(
-    rows: DataFrame, side: str, wait: int, rules: IntervalRules, line: Timeline, first: int
-) -> DataFrame:
+def _evictions(rows: DataFrame, side: str, wait: int, rules: IntervalRules, line: Timeline, first: int) -> DataFrame:
     level = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
     keys = [name for name in rows.columns if name.startswith("key_")]
     found = first_slice_reaching(rows, level, line, "reached").withColumn(
@@ -151,6 +150,8 @@ def _side_output(rows: DataFrame, side: str) -> DataFrame:
         "event_time",
         if_late(F.col("watermark")).alias("watermark"),
         if_late(F.col("watermark") - F.col("event_time")).alias("behind_ms"),
-        if_late(F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")).alias("held_by"),
+        if_late(F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")).alias(
+            "held_by"
+        ),
         F.col("row").alias(side),
     )

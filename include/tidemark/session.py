@@ -26,6 +26,8 @@ _QUERY_SETTINGS = {
     # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Python call sites in Spark's errors cost three calls to the JVM for each function of a query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 50 by default; a snapshot of a pipeline's own table is small.
     "spark.databricks.delta.snapshotPartitions": "2",
 }

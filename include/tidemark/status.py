@@ -69,7 +69,9 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
     rows = rows[rows["number"] >= since]
     if rows.empty:
         empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in _SIDES}
-        return Status(pipeline.name, pipeline.clock, 0, 0, None, None, 0, 0, **empty, quality={}, findings=[], seconds=0)
+        return Status(
+            pipeline.name, pipeline.clock, 0, 0, None, None, 0, 0, **empty, quality={}, findings=[], seconds=0
+        )
     late = committed(spark, tables, tables.late).where(F.unix_micros("_slice") >= grid.start_of(since))
     behind = F.percentile_approx("behind_ms", [0.5, 0.99, 1.0]).alias("behind")
     aside = late.groupBy("side", "reason").agg(F.count("*").alias("rows"), behind).collect()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tidemark.plan import Plan
-from tidemark.spec.values import format_duration
 from tidemark.status import SideStatus, Status
 
 _Line = tuple[str, Callable[[Status], str]]
@@ -22,7 +20,9 @@ def plan_view(plan: Plan) -> RenderableType:
     table = Table(title=f"Plan of {told['pipeline']} ({told['clock']} clock)", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("slices", _counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else ""))
+    table.add_row(
+        "slices", _counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
+    )
     if plan.jobs:
         table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
     table.add_row("why", told["why"])
@@ -56,8 +56,8 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _behind(side: SideStatus) -> str:
-    spans = ", ".join(f"{name} {_span(ms)}" for name, ms in side.behind.items())
-    return f"{side.late:,}" + (f"\n[dim]behind by {spans}[/dim]" if spans else "")
+    spans = "".join(f"\n[dim]{name} behind {_span(ms)}[/dim]" for name, ms in side.behind.items())
+    return f"{side.late:,}{spans}"
 
 
 def _rejected(side: SideStatus) -> str:
@@ -66,7 +66,9 @@ def _rejected(side: SideStatus) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    return format_duration(timedelta(milliseconds=milliseconds))
+    minutes, seconds = divmod(round(milliseconds / 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
 def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:

@@ -23,6 +23,7 @@ from tidemark.times import floor_div
 TARGET_BUCKETS = 1 << 16
 """How many buckets a job's clock is cut into, at most: a table that is cheap to collect and to broadcast."""
 
+_BUCKETS = "slice long, bucket long, left_before long, right_before long, after long, unsettled boolean"
 _BUCKET = ["slice", "bucket"]
 _PLACE = ["slice", "bucket", "clock", "tiebreak"]
 _BROADCAST_ROWS = 500_000
@@ -61,7 +62,11 @@ def bucket_maxima(left: DataFrame, right: DataFrame, bucket_width: int) -> DataF
         .select(*_BUCKET, "event_time", "floored", "rejected", F.lit(True).alias("is_left"))  # noqa: FBT003
         .unionByName(
             _in_buckets(right, bucket_width).select(
-                *_BUCKET, "event_time", "floored", "rejected", F.lit(False).alias("is_left")  # noqa: FBT003
+                *_BUCKET,
+                "event_time",
+                "floored",
+                "rejected",
+                F.lit(False).alias("is_left"),  # noqa: FBT003
             )
         )
         .withColumn("usable", F.when(F.col("rejected").isNull(), F.col("event_time")))
@@ -77,9 +82,7 @@ def bucket_maxima(left: DataFrame, right: DataFrame, bucket_width: int) -> DataF
     )
 
 
-def timeline(
-    maxima: pd.DataFrame, before: Watermarks, slices: range, lag: WatermarkLag, bucket_width: int
-) -> Timeline:
+def timeline(maxima: pd.DataFrame, before: Watermarks, slices: range, lag: WatermarkLag, bucket_width: int) -> Timeline:
     """Accumulate the buckets' maxima (`bucket_maxima`, collected) from the watermarks before the first slice."""
     maxima = maxima.sort_values(_BUCKET, ignore_index=True)
     left_before, left_after = _running(maxima["left_newest"], lag.left, before.left)
@@ -104,7 +107,7 @@ def label(left: DataFrame, right: DataFrame, line: Timeline) -> tuple[DataFrame,
     They are exact where the event time is at or before the last watermark of the row's bucket. Elsewhere they are
     those from before the bucket: lower than the exact ones, and like these before the row's event time.
     """
-    buckets = F.broadcast(left.sparkSession.createDataFrame(line.buckets))
+    buckets = F.broadcast(left.sparkSession.createDataFrame(line.buckets, _BUCKETS))
     left, right = (_in_buckets(rows, line.bucket_width).join(buckets, _BUCKET) for rows in (left, right))
     if line.buckets["unsettled"].any():
         exact = _exact_watermarks(left, right, line.lag).persist()
@@ -130,7 +133,9 @@ def first_slice_reaching(rows: DataFrame, watermark: Column, line: Timeline, nam
         splits=[-float("inf"), *map(float, levels), float("inf")], inputCol="_below", outputCol="_level"
     )
     numbers = rows.sparkSession.createDataFrame(
-        pd.DataFrame({"_level": np.arange(len(levels), dtype=float), name: np.array(list(levels.values()), dtype=np.int64)})
+        pd.DataFrame(
+            {"_level": np.arange(len(levels), dtype=float), name: np.array(list(levels.values()), dtype=np.int64)}
+        )
     )
     found = search.transform(rows.withColumn("_below", (watermark - 1).cast("double")))
     return found.join(F.broadcast(numbers), "_level", "left").drop("_level", "_below")
@@ -177,15 +182,13 @@ def _exact_watermarks(left: DataFrame, right: DataFrame, lag: WatermarkLag) -> D
         .unionByName(raised_places, allowMissingColumns=True)
         .withColumns({f"{own}_mark": F.max(f"{own}_mark").over(so_far) for own in ("left", "right")})
         .where(F.col("raises") == 0)
-        .select(*_PLACE, *(F.greatest(f"{own}_before", f"{own}_mark").alias(f"{own}_exact") for own in ("left", "right")))
+        .select(
+            *_PLACE, *(F.greatest(f"{own}_before", f"{own}_mark").alias(f"{own}_exact") for own in ("left", "right"))
+        )
     )
 
 
 def _labelled(rows: DataFrame) -> DataFrame:
     met = {f"{own}_watermark": F.coalesce(f"{own}_exact", f"{own}_before") for own in ("left", "right")}
     added = ("bucket", "left_before", "right_before", "after", "unsettled", "left_exact", "right_exact")
-    return (
-        rows.withColumns(met)
-        .withColumn("watermark", F.least("left_watermark", "right_watermark"))
-        .drop(*added)
-    )
+    return rows.withColumns(met).withColumn("watermark", F.least("left_watermark", "right_watermark")).drop(*added)

@@ -78,7 +78,9 @@ class IntervalRules:
         """
         return F.greatest(event_time + wait, watermark + 1)
 
-    def evicted_before_match(self, left: Column, left_watermark: Column, right: Column, right_watermark: Column) -> Column:
+    def evicted_before_match(
+        self, left: Column, left_watermark: Column, right: Column, right_watermark: Column
+    ) -> Column:
         """Whether the earlier of two on-time rows was evicted just before the other arrived.
 
         The watermark that each row met tells which came first. Possible only where the later row arrives exactly at a

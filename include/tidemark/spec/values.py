@@ -94,7 +94,8 @@ def format_instant(value: datetime) -> str:
     >>> format_instant(datetime(2013, 1, 1, tzinfo=UTC))
     '2013-01-01T00:00Z'
     """
-    exact = "minutes" if not (value.second or value.microsecond) else "auto"
+    finest = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    exact = finest if value.microsecond else "seconds" if value.second else "minutes"
     return value.astimezone(UTC).isoformat(timespec=exact).replace("+00:00", "Z")
 
 

@@ -1,0 +1,28 @@
+# One image for every service: Airflow, the Spark master and the Spark worker run the same locked packages.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/tidemark
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+COPY requirements.txt ./
+RUN pip install --requirement requirements.txt
+
+COPY bin/fetch-jars bin/
+RUN python bin/fetch-jars && rm -rf .cache
+
+COPY pyproject.toml README.md LICENSE ./
+COPY include include
+COPY jobs jobs
+COPY dags dags
+RUN pip install --no-deps --editable .
+
+# A named volume takes its owner from the folder that it covers.
+ENV AIRFLOW_HOME=/opt/airflow
+RUN useradd --create-home --uid 50000 tidemark \
+    && mkdir --parents lake "$AIRFLOW_HOME/logs" \
+    && chown --recursive tidemark lake "$AIRFLOW_HOME"
+USER tidemark

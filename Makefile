@@ -1,0 +1,69 @@
+SHELL := /bin/bash
+VENV := .venv/bin
+RUNTIME := .venv/.runtime
+DEV := .venv/.dev
+JARS := .jars/.fetched
+
+export PATH := $(CURDIR)/$(VENV):$(PATH)
+export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
+PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
+
+.PHONY: help setup demo test lint types bench conformance airflow cluster clean machine
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
+
+demo: setup ## join January's real flights with the weather, slice by slice
+	@$(VENV)/python -m jobs.demo
+
+test: $(DEV) $(JARS) ## run every test
+	@$(VENV)/pytest
+
+lint: $(DEV) ## check style and format
+	@$(VENV)/ruff check
+	@$(VENV)/ruff format --check
+
+types: $(DEV) ## check types
+	@$(VENV)/mypy
+
+bench: setup ## time label, join and publish against the cost of moving the data
+	@$(VENV)/python benchmarks/interval_join.py
+
+conformance: setup ## run the golden vectors under several cuts
+	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
+
+airflow: setup ## start a local Airflow with the demo's pipelines
+	@bin/airflow-local
+
+cluster: setup ## start a standalone Spark cluster on this machine, in the foreground
+	@bin/spark-cluster
+
+clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
+	rm -rf .venv .jars .cache include/*.egg-info
+
+machine:
+	@test -n "$(PYTHON)" || \
+	  { echo "Python 3.11 is missing: install python3.11 with its venv module, then run make again." >&2; exit 2; }
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(17|21)[."]' || \
+	  { echo "Java 17 is missing: install openjdk-17-jre-headless, or set JAVA_HOME to it, then run make again." >&2; exit 2; }
+
+$(RUNTIME): requirements.txt pyproject.toml | machine
+	@test -x $(VENV)/python || "$(PYTHON)" -m venv .venv
+	@echo "Installing the locked packages into .venv (about 3 minutes the first time) ..."
+	@$(VENV)/pip install --quiet -r requirements.txt
+	@$(VENV)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+$(DEV): requirements-dev.txt $(RUNTIME)
+	@echo "Installing the development tools into .venv ..."
+	@$(VENV)/pip install --quiet -r requirements-dev.txt
+	@touch $@
+
+$(JARS): bin/fetch-jars $(RUNTIME) | machine
+	@$(VENV)/python bin/fetch-jars
+	@touch $@

@@ -1,0 +1,49 @@
+"""The Makefile's help, and what it says on a machine that lacks something."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = {"setup", "demo", "test", "lint", "types", "bench", "conformance", "airflow", "cluster", "clean", "help"}
+
+
+def make(*arguments, **environment):
+    return subprocess.run(
+        ["make", "--silent", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_make_alone_lists_every_target_on_one_line():
+    lines = make().stdout.splitlines()
+    assert {line.split()[0] + " " + line.split()[1] for line in lines} == {f"make {target}" for target in TARGETS}
+    assert all(len(line.split()) > 3 and len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        ({"PYTHON": ""}, r"Python 3\.11 is missing: install python3\.11 .*"),
+        ({"JAVA_HOME": "/nowhere"}, r"Java 17 is missing: install openjdk-17-jre-headless.*"),
+    ],
+)
+def test_a_machine_that_lacks_something_gets_one_line(lacking, message):
+    run = make("machine", **lacking)
+    assert run.returncode != 0
+    said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
+    assert len(said) == 1
+    assert re.fullmatch(message, said[0])
+
+
+def test_every_program_in_bin_can_be_executed():
+    programs = list((ROOT / "bin").iterdir())
+    assert programs
+    assert all(os.access(program, os.X_OK) for program in programs)

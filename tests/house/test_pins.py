@@ -1,0 +1,49 @@
+"""The locks against what pyproject.toml asks for, and the pins that only work together."""
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def lock(name):
+    requirements = [Requirement(line) for line in (ROOT / name).read_text().splitlines() if line]
+    return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in requirements}
+
+
+RUNTIME = lock("requirements.txt")
+DEV = lock("requirements-dev.txt")
+
+
+@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+def test_the_runtime_lock_fulfils(requirement):
+    check(requirement, RUNTIME)
+
+
+@pytest.mark.parametrize("requirement", PROJECT["optional-dependencies"]["dev"])
+def test_the_development_lock_fulfils(requirement):
+    check(requirement, DEV)
+
+
+def check(text, locked):
+    requirement = Requirement(text)
+    pin = locked[canonicalize_name(requirement.name)]
+    assert pin.removeprefix("==") in requirement.specifier
+
+
+def test_both_locks_pin_every_package_and_agree():
+    assert all(re.fullmatch(r"==[\w.]+", pin) for pin in DEV.values())
+    assert RUNTIME.items() <= DEV.items()
+
+
+def test_pyspark_and_its_client_are_one_version():
+    # Their files overlap: another version of the client, which Airflow's provider pulls in, would overwrite PySpark's.
+    assert RUNTIME["pyspark"] == RUNTIME["pyspark-client"]
+    assert version("pyspark") == version("pyspark-client")

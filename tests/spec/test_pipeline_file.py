@@ -1,0 +1,104 @@
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tidemark.errors import PipelineFileError
+from tidemark.spec import load_pipeline, pipeline_files, pipeline_schema
+
+PROJECT = Path(__file__).resolve().parents[2]
+FILES = pipeline_files(PROJECT / "include" / "pipelines")
+
+
+def as_editors_read(path):
+    """Editors take an unquoted instant for a string, as JSON has nothing else."""
+    return json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str))
+
+
+def changed(path, **changes):
+    content = yaml.safe_load(FILES[0].read_text())
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"left__event_tme": "x"}, "left.event_tme: unknown field; did you mean event_time?"),
+        ({"qualitty": []}, "qualitty: unknown field; did you mean quality?"),
+        ({"join__keys": [{"left": "a", "rigth": "b"}]}, "join.keys.0.rigth: unknown field; did you mean right?"),
+        ({"left__arrival": None}, "right names an arrival column and left does not"),
+        ({"join__interval": {"lower": "1 s", "upper": "-1 s"}}, "lower (1 second) is above upper (-1 second)"),
+        ({"join__type": "left"}, "join.type: should be 'inner', not 'left'"),
+        ({"dialect": "spark"}, "dialect: spark is not built yet"),
+        ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
+        ({"slices__every": "0 s"}, "slices.every: must be longer than nothing"),
+        ({"slices__start": "soon"}, "slices.start: 'soon' is not an instant"),
+        ({"left__watermark_delay": "-1 s"}, "left.watermark_delay: must not be negative"),
+        ({"left__watermark_delay": "10 us"}, "left.watermark_delay: 10 us is finer than a millisecond"),
+        ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration; write a number and a unit"),
+        ({"join__keys": []}, "join.keys: "),
+        ({"name": "9 lives"}, "name: "),
+    ],
+)
+def test_mistakes_are_told_in_one_line_with_the_remedy(tmp_path, changes, told):
+    path = changed(tmp_path / "p.yaml", **changes)
+    with pytest.raises(PipelineFileError) as raised:
+        load_pipeline(path)
+    assert told in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["a: [", "- just a list", "\x00"])
+def test_not_a_pipeline_at_all(tmp_path, content):
+    path = tmp_path / "p.yaml"
+    path.write_text(content)
+    with pytest.raises(PipelineFileError, match=r"p\.yaml"):
+        load_pipeline(path)
+
+
+def test_an_unknown_name_suggests_the_nearest(monkeypatch):
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(PROJECT / "include" / "pipelines"))
+    with pytest.raises(PipelineFileError, match="did you mean flights_weather?"):
+        load_pipeline("flight_weather")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_the_schema_accepts_what_the_settings_accept(path):
+    jsonschema.validate(as_editors_read(path), pipeline_schema())
+
+
+@pytest.mark.parametrize("changes", [{"left__event_tme": "x"}, {"join__type": "left"}, {"join__keys": [3]}])
+def test_the_schema_refuses_what_the_settings_refuse(tmp_path, changes):
+    content = as_editors_read(changed(tmp_path / "p.yaml", **changes))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, pipeline_schema())
+
+
+def test_the_published_schema_is_the_one_generated():
+    published = json.loads((PROJECT / "docs" / "pipeline.schema.json").read_text())
+    assert published == pipeline_schema(), "run: tidemark schema > docs/pipeline.schema.json"
+
+
+def test_guard_and_expectations_have_short_forms(tmp_path):
+    flat = {"type": "expect_column_values_to_not_be_null", "column": "left_a", "severity": "warning"}
+    kwargs = {"type": flat["type"], "kwargs": {"column": "left_a"}, "severity": "warning"}
+    single = {flat["type"]: {"column": "left_a", "severity": "warning"}}
+    pipeline = load_pipeline(changed(tmp_path / "p.yaml", guard=False, quality=[flat, kwargs, single]))
+    assert pipeline.guard is None
+    assert len(set(map(str, pipeline.quality))) == 1
+
+
+def test_settings_that_do_not_change_the_answer_are_not_semantic(tmp_path):
+    base = load_pipeline(FILES[0]).semantic_settings()
+    assert load_pipeline(changed(tmp_path / "p.yaml", quality=[], output="x")).semantic_settings() == base
+    assert load_pipeline(changed(tmp_path / "p.yaml", left__watermark_delay="1 h")).semantic_settings() != base

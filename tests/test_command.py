@@ -1,0 +1,113 @@
+"""The command as a user meets it: exit codes, one line for a mistake, JSON for scripts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.cli import main
+
+PROJECT = Path(__file__).resolve().parents[1]
+ROW = "k string, happened timestamp, arrived timestamp"
+COMMAND = [sys.executable, "-c", "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"]
+
+
+@pytest.fixture
+def orders(spark, lake, pipeline, write, tmp_path, monkeypatch):
+    """The pipeline file of a lake with one pair."""
+    from datetime import UTC, datetime
+
+    one = datetime(2024, 1, 1, 1, tzinfo=UTC)
+    for table in ("left", "right"):
+        write(table, [("a", one, one)], ROW)
+    pipeline()
+    monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
+    return str(tmp_path / "pipeline.yaml")
+
+
+def test_plan_run_and_status_for_scripts(orders, capsys):
+    assert main(["plan", orders, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["slices"] == 2
+    assert planned["jobs"] == [{"from": "2024-01-01T00:00Z", "to": "2024-01-01T02:00Z", "slices": 2}]
+    assert main(["run", orders, "--slices-per-job", "1", "--json"]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert len(ran["ran"]["jobs"]) == 2
+    assert ran["status"]["emissions"] == 1
+    assert main(["status", orders, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["slices"] == 2
+
+
+def test_plan_run_and_status_for_people(orders, capsys):
+    assert main(["plan", orders]) == 0
+    assert "no slice is committed yet" in capsys.readouterr().out
+    assert main(["run", orders]) == 0
+    told = capsys.readouterr().out
+    assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in told
+    assert main(["run", orders]) == 0
+    assert "all slices up to 2024-01-01T02:00Z are committed" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "no_such"], "there is no pipeline no_such"),
+        (["plan", "{orders}", "--from", "noon"], "--from: 'noon' is not an instant"),
+        (["run", "{orders}", "--slices-per-job", "none"], "--slices-per-job: 'none' is not a number of slices"),
+        (["run", "{orders}", "--form", "x"], "No such option: --form"),
+        (["run", "{orders}", "--from", "2024-01-01T05:00Z"], "run from 2024-01-01T00:00Z, or pass --from-empty-state"),
+    ],
+)
+def test_mistakes_end_with_2_and_say_what_to_do(orders, capsys, arguments, told):
+    assert main([argument.format(orders=orders) for argument in arguments]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "status", "conformance", "schema"])
+def test_every_command_has_an_example(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert "Example: tidemark" in capsys.readouterr().out
+
+
+def _alone(arguments, **environment):
+    kept = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYSPARK_GATEWAY_PORT")}
+    return subprocess.run(
+        [*COMMAND, *arguments], env={**kept, **environment}, cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+
+
+def test_without_java(tmp_path):
+    done = _alone(["plan", "flights_weather", "--lake", str(tmp_path)], PATH=str(tmp_path))
+    assert done.returncode == 3
+    assert "install Java 17" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_jars(tmp_path):
+    done = _alone(["plan", "flights_weather", "--lake", str(tmp_path)], TIDEMARK_JARS=str(tmp_path))
+    assert done.returncode == 3
+    assert f"Delta's jars are not in {tmp_path}; run 'make setup'" in done.stderr
+
+
+def test_with_a_full_disk(orders, lake, tmp_path, spark):
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a small disk of its own needs root")
+    output = lake / "orders"
+    output.mkdir()
+    # A file system with room for a table's first files, but not for all of a job's tables.
+    script = f'mount -t tmpfs -o size=48k none {output} && shift && exec "$@"'
+    inside = ["unshare", "-m", "sh", "-c", script, "sh", "sh", *COMMAND, "run", orders, "--lake", str(lake)]
+    done = subprocess.run(inside, cwd=PROJECT, capture_output=True, text=True, check=False)
+    if "mount" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.returncode == 3, done.stderr
+    assert "the disk is full" in done.stderr
+    assert "nothing of this job was published" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert _alone(["run", orders, "--lake", str(lake)]).returncode == 0, "with room again it runs"
+    ledger = spark.read.format("delta").load(f"{output}/ledger")
+    assert ledger.count() == 2
