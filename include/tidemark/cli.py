@@ -157,7 +157,8 @@ def conformance(
     for verdict in verdicts:
         if not verdict.passed:
             out.print(
-                f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, unexpected {list(verdict.unexpected)}"
+                f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, "
+                f"unexpected {list(verdict.unexpected)}"
             )
     if report:
         report.write_text(json.dumps([verdict.describe() for verdict in verdicts], indent=1))

@@ -159,7 +159,7 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
     absurd = time.micros.isNull()
     if guard:
         absurd = absurd | (time.micros < F.lit(micros(guard.earliest))) | (time.micros >= F.lit(micros(guard.latest)))
-    return F.coalesce(absurd, F.lit(True))  # noqa: FBT003
+    return F.coalesce(absurd, F.lit(True))
 
 
 def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:

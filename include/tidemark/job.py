@@ -21,7 +21,7 @@ from tidemark.errors import CheckFailedError
 from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, IntervalRules, WatermarkLag
 from tidemark.ledger import FORMAT, Counts, Entry, Ledger
 from tidemark.plan import Plan
-from tidemark.publish import emissions, late_table, read_run, run_id, withdraw, write_run
+from tidemark.publish import emissions, job_id, late_table, new_run, read_run, sweep, withdraw, write_run
 from tidemark.replay import SIDES, Carry, Replay, bucket_width, replay
 from tidemark.watermarks import Watermarks
 
@@ -63,7 +63,7 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
         seconds = time.monotonic() - began
         last = job.commit(verdict, seconds)
     finally:
-        spark.catalog.clearCache()
+        job.release()
     return JobResult(slices, last, verdict, seconds)
 
 
@@ -74,9 +74,13 @@ class _Job:
     slices: range
     carry_in: Entry | None
 
-    @property
+    @cached_property
+    def name(self) -> str:
+        return job_id(self.plan.grid, self.slices[0], attempt=1)
+
+    @cached_property
     def run(self) -> str:
-        return run_id(self.plan.grid, self.slices[0], attempt=1)
+        return new_run(self.name)
 
     @cached_property
     def rules(self) -> IntervalRules:
@@ -109,6 +113,11 @@ class _Job:
             drain=plan.drain and last == plan.jobs[-1][-1],
         )
 
+    def release(self) -> None:
+        """Free Spark's memory, whatever became of the job."""
+        if "answer" in self.__dict__:
+            self.answer.release()
+
     @cached_property
     def fates(self) -> pd.DataFrame:
         return self.answer.fates.toPandas()
@@ -118,12 +127,13 @@ class _Job:
         plan, tables = self.plan, self.plan.tables
         output = emissions(self.answer.joined, plan.pipeline, plan.grid)
         output = output.observe(self.observed, F.count("*").alias("pairs"))
-        late = late_table(self.answer.late, plan.grid)
-        carried = stored(self.answer.carried, plan.grid)
+        files = self.spark.sparkContext.defaultParallelism
+        late = late_table(self.answer.late, plan.grid).coalesce(files)
+        carried = stored(self.answer.carried, plan.grid).coalesce(files)
         _at_once(
             lambda: write_run(output, tables.emissions, self.run),
-            lambda: write_run(late, tables.late, self.run, small=True),
-            lambda: write_run(carried, tables.checkpoint, self.run, small=True),
+            lambda: write_run(late, tables.late, self.run),
+            lambda: write_run(carried, tables.checkpoint, self.run),
             lambda: self.fates,
         )
 
@@ -142,7 +152,8 @@ class _Job:
     def commit(self, verdict: quality.Verdict, seconds: float) -> Entry:
         """Write the ledger rows of all slices: the commit."""
         rows = [self._entry(number, verdict, seconds) for number in self.slices]
-        Ledger(self.spark, self.plan.tables, self.plan.grid).commit(rows)
+        Ledger(self.spark, self.plan.tables, self.plan.grid).commit(self.name, rows)
+        sweep(self.spark, self.plan.tables, self.name, self.run)
         ends, last = self.answer.timeline.slice_ends[self.slices[-1]], rows[-1]
         kept = last["left"]["carried_out"], last["right"]["carried_out"]
         settings = self.plan.pipeline.semantic_settings()
@@ -254,7 +265,7 @@ class _Job:
             "left_watermark_ms": None if ends.left == NO_WATERMARK else ends.left,
             "right_watermark_ms": None if ends.right == NO_WATERMARK else ends.right,
             "drained": ends.combined == END_OF_INPUT,
-            "emissions": int(self.facts.at[number, "emissions"]),
+            "emissions": int(self.facts["emissions"][number]),
             "floored": int(floored.get(number, 0)),
             "left": asdict(left),
             "right": asdict(right),

@@ -56,15 +56,15 @@ def _data_files(table: DeltaInput, seen: int) -> dict[int, set[str]]:
         )
     except AnalysisException:
         raise InputError(
-            f"the log of input {table.name} no longer has versions {seen + 1} to {table.version}, so new rows cannot be "
-            "told from old ones; keep delta.logRetentionDuration longer than the pause between runs, and give the "
+            f"the log of input {table.name} no longer has versions {seen + 1} to {table.version}, so new rows cannot "
+            "be told from old ones; keep delta.logRetentionDuration longer than the pause between runs, and give the "
             "pipeline a new `output` to start over"
         ) from None
     changed = sorted({row["version"] for row in actions if row["removed"] is not None})
     if changed:
         raise InputError(
-            f"input {table.name} is not append-only: version {', '.join(map(str, changed))} deleted or changed rows that "
-            f"slices up to version {seen} have read; give the pipeline a new `output` to start over"
+            f"input {table.name} is not append-only: version {', '.join(map(str, changed))} deleted or changed rows "
+            f"that slices up to version {seen} have read; give the pipeline a new `output` to start over"
         )
     files: dict[int, set[str]] = {}
     for row in actions:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -117,20 +118,20 @@ class Ledger:
             bool(row["drained"]),
         )
 
-    def commit(self, entries: list[dict[str, Any]]) -> None:
+    def commit(self, job: str, entries: list[dict[str, Any]]) -> None:
         """Append the rows of one job's slices in one Delta commit: they count from then on, all or none.
 
-        A job starts where the ledger ends, so two jobs that would commit the same slice are of the same run, and Delta
-        takes one transaction of a run: of two, one is dropped.
+        A job starts where the ledger ends, so two processes that would commit the same slice run the same job, and
+        Delta takes one transaction of a job: of two, one is dropped.
 
         Raises:
-            SliceOrderError: another process committed this run meanwhile.
+            SliceOrderError: another process committed this job meanwhile.
         """
-        rows = self.spark.createDataFrame([tuple(entry.values()) for entry in entries], SCHEMA).coalesce(1)
+        rows = self.spark.createDataFrame(pa.Table.from_pylist(entries), SCHEMA).coalesce(1)
         self.spark.conf.unset(_LAST_COMMIT)
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         try:
-            writer.options(txnAppId=f"tidemark {entries[0]['run']}", txnVersion=1).save(self.tables.ledger)
+            writer.options(txnAppId=f"tidemark {job}", txnVersion=1).save(self.tables.ledger)
             taken = self.spark.conf.get(_LAST_COMMIT, None) is None
         except PySparkException as error:
             taken = "DELTA_CONCURRENT" in (error.getCondition() or "")
@@ -144,7 +145,7 @@ class Ledger:
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFrame:
-    """Rows of one of the pipeline's tables (emissions, late) that belong to committed slices: what readers should see."""
+    """The rows of emissions or late that belong to committed slices: what readers should see."""
     runs = spark.read.format("delta").load(tables.ledger)
     newest = runs.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
     rows = spark.read.format("delta").load(path)

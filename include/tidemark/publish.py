@@ -1,13 +1,16 @@
 """Writing a job's outputs so that they become visible all at once, with the ledger row.
 
-Every table holds runs: a run is what one job wrote for its slices, and its id is that of the job's first slice and
-attempt. A job that was killed and starts again has the same id and replaces its own leavings.
+Every table is partitioned by run: what one try of one job wrote. Writing only ever appends, and no two tries share a
+run, so a killed or a second process can leave rows behind but never change those of another.
 """
 
 from __future__ import annotations
 
+from uuid import uuid4
+
+from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.errors import FaultError
@@ -19,13 +22,18 @@ from tidemark.times import quoted
 RUN = "_run"
 
 
-def run_id(grid: Grid, first: int, attempt: int) -> str:
-    """Id of the run that begins with a slice: its start and the attempt.
+def job_id(grid: Grid, first: int, attempt: int) -> str:
+    """Id of the job that begins with a slice, the same for each try: the slice's start and the attempt.
 
-    >>> run_id(Grid(0, 3_600_000_000), 1, 1)
+    >>> job_id(Grid(0, 3_600_000_000), 1, 1)
     '19700101T010000Z.1'
     """
     return f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z.{attempt}".replace(".000000Z", "Z")
+
+
+def new_run(job: str) -> str:
+    """A run of a job: its id, and a token that no other try has."""
+    return f"{job}.{uuid4().hex[:8]}"
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
@@ -68,24 +76,15 @@ def late_table(late: DataFrame, grid: Grid) -> DataFrame:
     )
 
 
-def write_run(rows: DataFrame, path: str, run: str, *, small: bool = False) -> None:
-    """Write one run's rows, replacing what an earlier try of the same run left.
+def write_run(rows: DataFrame, path: str, run: str) -> None:
+    """Append one run's rows.
 
     Raises:
         FaultError: the disk is full.
     """
-    writer = (
-        rows.withColumn(RUN, F.lit(run))
-        .write.format("delta")
-        .mode("overwrite")
-        .partitionBy(RUN)
-        .option("replaceWhere", f"{RUN} = '{run}'")
-        .option("mergeSchema", "true")
-    )
-    if small:
-        writer = writer.option("optimizeWrite", "true")
+    rows = rows.withColumn(RUN, F.lit(run))
     try:
-        writer.save(path)
+        rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
     except PySparkException as error:
         raise_if_disk_full(error, path)
         raise
@@ -100,7 +99,24 @@ def withdraw(spark: SparkSession, tables: PipelineTables, run: str) -> None:
     """Take back an uncommitted run from emissions, late and checkpoint."""
     for path in (tables.emissions, tables.late, tables.checkpoint):
         if table_exists(spark, path):
-            spark.sql(f"DELETE FROM delta.`{path}` WHERE {RUN} = '{run}'")
+            DeltaTable.forPath(spark, path).delete(F.col(RUN) == run)
+
+
+def sweep(spark: SparkSession, tables: PipelineTables, job: str, committed_run: str) -> None:
+    """Take back what other tries of a committed job left: none of them can be committed any more."""
+    for path in (tables.emissions, tables.late, tables.checkpoint):
+        others = set(_runs_of(spark, path, job)) - {committed_run}
+        if others:
+            DeltaTable.forPath(spark, path).delete(F.col(RUN).isin(sorted(others)))
+
+
+def _runs_of(spark: SparkSession, path: str, job: str) -> list[str]:
+    # A listing of folders: milliseconds, where a query over the table would cost as much as writing it.
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    folders = jvm.org.apache.hadoop.fs.Path(f"{path}/{RUN}={job}.*")
+    system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    return [found.getPath().getName().removeprefix(f"{RUN}=") for found in system.globStatus(folders) or []]
 
 
 def raise_if_disk_full(error: Exception, path: str) -> None:

@@ -27,8 +27,8 @@ from tidemark.spec import Expectation, Pipeline
 from tidemark.times import quoted
 
 if TYPE_CHECKING:
-    from great_expectations.datasource.fluent import DataAsset
-    from great_expectations.expectations import Expectation as GxExpectation
+    from great_expectations.datasource.fluent.interfaces import DataAsset
+    from great_expectations.expectations.expectation import Expectation as GxExpectation
 
 DERIVED = {
     "pairs_out_of_bounds": "both event times of a pair are within the join's bounds",

@@ -5,7 +5,7 @@ Nothing here reads or writes a table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
@@ -15,6 +15,7 @@ from tidemark.joins import interval
 from tidemark.joins.flink_datastream import END_OF_INPUT, IntervalRules, WatermarkLag
 from tidemark.watermarks import (
     TARGET_BUCKETS,
+    Labelled,
     Timeline,
     Watermarks,
     bucket_maxima,
@@ -34,7 +35,7 @@ class Carry:
     `watermark` (met on arrival), `key_*`, and `left` or `right` (struct); None for empty buffers.
     """
 
-    watermarks: Watermarks = Watermarks()
+    watermarks: Watermarks = field(default_factory=Watermarks)
     rows: DataFrame | None = None
 
 
@@ -59,6 +60,11 @@ class Replay:
     fates: DataFrame
     bucket_counts: pd.DataFrame
     timeline: Timeline
+    labelled: Labelled
+
+    def release(self) -> None:
+        """Free what the outputs are computed from, once they are written."""
+        self.labelled.release()
 
 
 def replay(
@@ -80,10 +86,9 @@ def replay(
     line = timeline(maxima, carry.watermarks, slices, lag, bucket_width)
     if drain:
         line.slice_ends[slices[-1]] = Watermarks(END_OF_INPUT, END_OF_INPUT)
-    # Four queries read these rows; labelling them once also keeps the plans small, which is most of a small job's time.
-    labelled = {side: rows.persist() for side, rows in zip(SIDES, label(left, right, line), strict=True)}
+    labelled = label(left, right, line)
     on_time, aside = {}, []
-    for side, rows in labelled.items():
+    for side, rows in (("left", labelled.left), ("right", labelled.right)):
         is_late = rules.late(F.col("event_time"), F.col("watermark"))
         accepted = rows.where(F.col("rejected").isNull())
         on_time[side] = _buffered(accepted.where(~is_late), carry, side)
@@ -99,6 +104,7 @@ def replay(
         fates=buffered.groupBy("side", "slice", "carried_from", "evicted_in").agg(F.count("*").alias("rows")),
         bucket_counts=maxima,
         timeline=line,
+        labelled=labelled,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +24,6 @@ def execute(spark: SparkSession, plan: Plan, progress: Callable[[int, str], None
     quality.check_names(plan.pipeline)
     carry_in = plan.carry_in
     for number, slices in enumerate(plan.jobs):
-        result = run_job(spark, plan, slices, carry_in, lambda step, number=number: progress(number, step))
+        result = run_job(spark, plan, slices, carry_in, partial(progress, number))
         carry_in = result.last
         yield result

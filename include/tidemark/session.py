@@ -48,8 +48,9 @@ def spark_session(app_name: str) -> SparkSession:
     Raises:
         FaultError: Java or Delta's jars are missing.
     """
-    builder = SparkSession.builder.appName(app_name)
+    builder = SparkSession.builder
     if not _submitted():
+        builder = builder.appName(app_name)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(os.environ.get("TIDEMARK_MASTER", "local[*]"))
         builder = builder.config("spark.jars", ",".join(map(str, delta_jars())))
@@ -67,6 +68,7 @@ def spark_session(app_name: str) -> SparkSession:
     except PySparkException as error:
         raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
     session.sparkContext.setLogLevel("ERROR")
+    _need_delta(session)
     return session
 
 
@@ -81,6 +83,13 @@ def delta_jars() -> list[Path]:
     if not any("delta-spark" in jar.name for jar in jars):
         raise FaultError(f"Delta's jars are not in {folder}; run 'make setup', or point TIDEMARK_JARS at them")
     return jars
+
+
+def _need_delta(session: SparkSession) -> None:
+    jvm = session.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"):
+        raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 
 def _submitted() -> bool:

@@ -51,7 +51,8 @@ class Grid:
         number, off = divmod(micros(instant) - self.start, self.every)
         if number < 0:
             raise SliceOrderError(
-                f"{option} {format_instant(instant)} is before the pipeline's first slice; slices start at {self.label(0)}"
+                f"{option} {format_instant(instant)} is before the pipeline's first slice; "
+                f"slices start at {self.label(0)}"
             )
         if off:
             raise SliceOrderError(

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -79,7 +80,7 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
     jobs = rows.drop_duplicates("run")
     sides = {}
     for side in _SIDES:
-        counts = [row for row in rows[side]]
+        counts = list(rows[side])
         mine = [row for row in aside if row["side"] == side]
         sides[side] = SideStatus(
             table=getattr(pipeline, side).table,
@@ -117,4 +118,4 @@ def _findings(stored: Any) -> list[str]:
 def _instant(watermark: float | None, *, drained: bool) -> str | None:
     if drained:
         return "end of input"
-    return None if watermark is None or watermark != watermark else format_instant(from_micros(int(watermark) * 1000))
+    return None if pd.isna(watermark) else format_instant(from_micros(int(watermark) * 1000))

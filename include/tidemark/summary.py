@@ -103,6 +103,6 @@ def differences(stream: Status, batch: Status) -> Sequence[str]:
     rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected
     return (
         f"With every row on time the join has {batch.emissions:,} pairs; the stream emitted {stream.emissions:,}.",
-        f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream: {late:,} rows came behind "
-        f"the watermark, and {rejected:,} had no place in the order of arrival.",
+        f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream.",
+        f"Why: {late:,} rows came behind the watermark, and {rejected:,} never arrived.",
     )

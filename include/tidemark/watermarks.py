@@ -59,14 +59,14 @@ def bucket_maxima(left: DataFrame, right: DataFrame, bucket_width: int) -> DataF
     """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows."""
     return (
         _in_buckets(left, bucket_width)
-        .select(*_BUCKET, "event_time", "floored", "rejected", F.lit(True).alias("is_left"))  # noqa: FBT003
+        .select(*_BUCKET, "event_time", "floored", "rejected", F.lit(True).alias("is_left"))
         .unionByName(
             _in_buckets(right, bucket_width).select(
                 *_BUCKET,
                 "event_time",
                 "floored",
                 "rejected",
-                F.lit(False).alias("is_left"),  # noqa: FBT003
+                F.lit(False).alias("is_left"),
             )
         )
         .withColumn("usable", F.when(F.col("rejected").isNull(), F.col("event_time")))
@@ -101,7 +101,22 @@ def timeline(maxima: pd.DataFrame, before: Watermarks, slices: range, lag: Water
     return Timeline(lag, bucket_width, buckets, ends)
 
 
-def label(left: DataFrame, right: DataFrame, line: Timeline) -> tuple[DataFrame, DataFrame]:
+@dataclass(frozen=True)
+class Labelled:
+    """Rows of both inputs with the watermarks they met, kept in Spark's cache until released."""
+
+    left: DataFrame
+    right: DataFrame
+    scratch: DataFrame | None
+
+    def release(self) -> None:
+        """Free the cache."""
+        for rows in (self.left, self.right, self.scratch):
+            if rows is not None:
+                rows.unpersist()
+
+
+def label(left: DataFrame, right: DataFrame, line: Timeline) -> Labelled:
     """Add `left_watermark`, `right_watermark` and their least, `watermark` (ms, long), that each row met.
 
     They are exact where the event time is at or before the last watermark of the row's bucket. Elsewhere they are
@@ -109,16 +124,16 @@ def label(left: DataFrame, right: DataFrame, line: Timeline) -> tuple[DataFrame,
     """
     buckets = F.broadcast(left.sparkSession.createDataFrame(line.buckets, _BUCKETS))
     left, right = (_in_buckets(rows, line.bucket_width).join(buckets, _BUCKET) for rows in (left, right))
+    exact = None
     if line.buckets["unsettled"].any():
         exact = _exact_watermarks(left, right, line.lag).persist()
-        exact = F.broadcast(exact) if exact.count() <= _BROADCAST_ROWS else exact
-        left, right = (rows.join(exact, _PLACE, "left") for rows in (left, right))
+        few = exact.count() <= _BROADCAST_ROWS
+        left, right = (rows.join(F.broadcast(exact) if few else exact, _PLACE, "left") for rows in (left, right))
     else:
-        left, right = (
-            rows.withColumns({name: F.lit(None).cast("long") for name in ("left_exact", "right_exact")})
-            for rows in (left, right)
-        )
-    return _labelled(left), _labelled(right)
+        none = {name: F.lit(None).cast("long") for name in ("left_exact", "right_exact")}
+        left, right = (rows.withColumns(none) for rows in (left, right))
+    # Four queries read these rows; labelling them once also keeps the plans small, most of a small job's time.
+    return Labelled(_labelled(left).persist(), _labelled(right).persist(), exact)
 
 
 def first_slice_reaching(rows: DataFrame, watermark: Column, line: Timeline, name: str) -> DataFrame:

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.semantics.flink_datastream_interval import answer
 from tidemark.conformance import read_vectors
-
-from .flink_datastream_interval import answer
 
 VECTORS = list(read_vectors(Path(__file__).parent / "vectors" / "flink_datastream_interval.jsonl.gz"))
 

@@ -17,7 +17,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def pipelines_folder() -> Path:
-    """Where pipelines are looked up by name: `TIDEMARK_PIPELINES`, else `include/pipelines` of the working directory."""
+    """Where pipelines are looked up by name: `TIDEMARK_PIPELINES`, else `include/pipelines` where the command runs."""
     return Path(os.environ.get("TIDEMARK_PIPELINES", "include/pipelines"))
 
 

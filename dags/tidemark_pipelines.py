@@ -1,0 +1,89 @@
+"""Two DAGs for each pipeline file: NAME__slice follows the clock slice by slice, NAME__range runs a range at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, DeltaDataIntervalTimetable, Param
+from tidemark_project import page, pipelines
+from tidemark_spark import RunSlices
+
+from tidemark.spec import Pipeline
+from tidemark.spec.values import format_instant
+
+INSTANT: dict[str, Any] = {
+    "type": "string",
+    "format": "date-time",
+    # Airflow shows a calendar for the format, but checks only the pattern.
+    "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$",
+}
+RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+
+
+def slice_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """Each data interval is a slice, in order: this timetable's intervals go on from `start_date`, on no other grid."""
+    with DAG(
+        f"{pipeline.name}__slice",
+        description=f"{pipeline.name}, slice by slice",
+        doc_md=page(pipeline, file),
+        tags=["tidemark", pipeline.dialect, "slice"],
+        schedule=DeltaDataIntervalTimetable(pipeline.slices.every),
+        start_date=pipeline.slices.start,
+        catchup=True,
+        max_active_runs=1,
+        # The run after a failed one would wait for it and, as the only active run, keep it from running again.
+        max_consecutive_failed_dag_runs=1,
+        default_args={"depends_on_past": True, **RETRIES},
+    ) as dag:
+        RunSlices(
+            task_id="run_slice",
+            name=f"{pipeline.name} {{{{ data_interval_start | ts }}}}",
+            file=file,
+            options=["--from", "{{ data_interval_start | ts }}", "--to", "{{ data_interval_end | ts }}"],
+        )
+    return dag
+
+
+def range_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """A range of slices in one Spark application, when asked."""
+    with DAG(
+        f"{pipeline.name}__range",
+        description=f"{pipeline.name}, a range of slices at once",
+        doc_md=page(pipeline, file),
+        tags=["tidemark", pipeline.dialect, "range"],
+        schedule=None,
+        max_active_runs=1,
+        default_args=RETRIES,
+        params={
+            "from": Param(
+                format_instant(pipeline.slices.start),
+                **INSTANT,
+                description="Start of the first slice; slices that are committed already are passed over.",
+            ),
+            "to": Param(**INSTANT, description="End of the last slice, exclusive."),
+            "slices_per_job": Param(
+                "auto",
+                type=["string", "integer"],
+                pattern=r"^(auto|[1-9]\d*)$",
+                minimum=1,
+                description="How many slices are computed together: a number, or auto.",
+            ),
+        },
+    ) as dag:
+        RunSlices(
+            task_id="run_range",
+            name=f"{pipeline.name} {{{{ params['from'] }}}} to {{{{ params['to'] }}}}",
+            file=file,
+            options=[
+                *("--from", "{{ params['from'] }}", "--to", "{{ params['to'] }}"),
+                *("--slices-per-job", "{{ params['slices_per_job'] }}"),
+            ],
+        )
+    return dag
+
+
+for path, settings in pipelines()[0].items():
+    slice_dag(settings, path)
+    range_dag(settings, path)

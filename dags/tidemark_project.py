@@ -1,0 +1,67 @@
+"""The project's folders as the DAG files see them, and the pipelines found there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidemark.errors import PipelineFileError
+from tidemark.spec import Pipeline, load_pipeline, pipeline_files
+from tidemark.spec.values import format_duration, format_instant
+
+# DAG files are parsed in any working directory, so every folder is anchored here.
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def folder(variable: str, default: str) -> Path:
+    """A folder named by an environment variable, else by its place in the project."""
+    return PROJECT / os.environ.get(variable, default)
+
+
+def lake() -> str:
+    """The lake root: `TIDEMARK_LAKE`, else `lake` of the project; an absolute path or a URI."""
+    root = os.environ.get("TIDEMARK_LAKE", "lake")
+    return root if "://" in root else str(PROJECT / root)
+
+
+def pipelines() -> tuple[dict[Path, Pipeline], list[str]]:
+    """Valid pipelines by their file, and a line for each file that has none."""
+    valid: dict[Path, Pipeline] = {}
+    errors: list[str] = []
+    owners: dict[str, Path] = {}
+    for file in pipeline_files(folder("TIDEMARK_PIPELINES", "include/pipelines")):
+        try:
+            pipeline = load_pipeline(file)
+        except PipelineFileError as error:
+            errors.append(str(error))
+            continue
+        owner = owners.setdefault(pipeline.name, file)
+        if owner is file:
+            valid[file] = pipeline
+        else:
+            errors.append(f"{file}: name: {pipeline.name} is already the pipeline of {owner.name}; choose another")
+    return valid, errors
+
+
+def page(pipeline: Pipeline, file: Path) -> str:
+    """A pipeline's settings as its DAGs' pages show them, in Markdown."""
+    interval, slices = pipeline.join.interval, pipeline.slices
+    keys = ", ".join(k.left if k.left == k.right else f"{k.left} = {k.right}" for k in pipeline.join.keys)
+    above, below = ("≤" if inclusive else "<" for inclusive in (interval.lower_inclusive, interval.upper_inclusive))
+    inputs = "\n".join(
+        f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_column(table).column}` "
+        f"| {format_duration(table.watermark_delay)} |"
+        for side, table in (("left", pipeline.left), ("right", pipeline.right))
+    )
+    return f"""\
+**{pipeline.name}**: {pipeline.join.type} interval join, answered as `{pipeline.dialect}` would, from `{file.name}`.
+
+| input | table | event time | {pipeline.clock} clock | watermark delay |
+| --- | --- | --- | --- | --- |
+{inputs}
+
+- keys: {keys}
+- bounds: {format_duration(interval.lower)} {above} right time - left time {below} {format_duration(interval.upper)}
+- slices: every {format_duration(slices.every)} from {format_instant(slices.start)}
+- tables: `{lake()}/{pipeline.output}`
+"""

@@ -1,0 +1,68 @@
+"""Airflow in processes of its own, with its own home and its own pipelines."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PIPELINE = """
+name: {name}
+dialect: flink-datastream
+left: {{table: clicks, event_time: at, watermark_delay: 10 minutes}}
+right: {{table: views, event_time: at, watermark_delay: 0 seconds}}
+join:
+  keys: [user]
+  interval: {{lower: -10 minutes, upper: 0 seconds}}
+slices: {{every: {every}, start: "{start}"}}
+"""
+
+
+@pytest.fixture
+def pipeline_file(tmp_path):
+    """Writes a pipeline file into the test's own folder of pipelines."""
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+
+    def write(file, *, name, every="1 hour", start="2013-01-01T00:00:00Z"):
+        (folder / file).write_text(PIPELINE.format(name=name, every=every, start=start))
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """Variables of an Airflow that knows this project's DAG files, and nothing of this machine's own Airflow."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK_"))}
+    return inherited | {
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # A job of a few rows is over before the optimising compiler has paid for itself.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+
+
+@pytest.fixture(scope="session")
+def describe(environment):
+    """What `describe_dags.py` says, with some variables more; run elsewhere than in the project."""
+
+    def ask(*arguments, **variables):
+        run = subprocess.run(
+            [sys.executable, PROJECT / "tests/dags/describe_dags.py", *arguments],
+            cwd="/",
+            env=environment | {k: str(v) for k, v in variables.items()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout.splitlines()[-1])
+
+    return ask

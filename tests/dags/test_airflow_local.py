@@ -1,0 +1,92 @@
+"""`bin/airflow-local` boots a real Airflow and leaves nothing behind."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
+DAGS = {
+    f"{pipeline}__{kind}"
+    for pipeline in ("flights_weather", "flights_weather_event_time")
+    for kind in ("slice", "range")
+}
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture
+def local(environment, tmp_path):
+    """Variables of a local Airflow whose home and ports are its own."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    api, worker_logs, trigger_logs = (str(one.getsockname()[1]) for one in listeners)
+    for one in listeners:
+        one.close()
+    return environment | {
+        "TIDEMARK_AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__API__PORT": api,
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": worker_logs,
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": trigger_logs,
+        "TIDEMARK_LAKE": str(tmp_path / "lake"),
+    }
+
+
+def start(environment):
+    command, pipe = [PROJECT / "bin/airflow-local"], subprocess.PIPE
+    return subprocess.Popen(command, cwd="/", env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def family(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def get(url, until, seconds):
+    """The first answer that will do, or the last one."""
+    end = time.monotonic() + seconds
+    answer = None
+    while time.monotonic() < end and not (answer and until(answer)):
+        with suppress(OSError), urlopen(url, timeout=5) as response:
+            answer = json.load(response)
+        time.sleep(0.5)
+    return answer
+
+
+def healthy(answer):
+    return {name for name, part in answer.items() if part["status"] == "healthy"} == COMPONENTS
+
+
+def test_it_boots_shows_the_dags_and_ends_with_all_that_it_started(local):
+    airflow = start(local)
+    api = f"http://localhost:{local['AIRFLOW__API__PORT']}/api/v2"
+    try:
+        assert healthy(get(f"{api}/monitor/health", healthy, seconds=100))
+        shown = get(f"{api}/dags", lambda answer: answer["total_entries"] == len(DAGS), seconds=30)["dags"]
+        assert {dag["dag_id"] for dag in shown if dag["is_paused"]} == DAGS
+        assert get(f"{api}/importErrors", bool, seconds=5)["total_entries"] == 0
+    finally:
+        started = family(airflow)
+        airflow.send_signal(signal.SIGINT)
+        told, _ = airflow.communicate(timeout=40)
+    assert (Path(local["TIDEMARK_AIRFLOW_HOME"]) / "standalone.log").stat().st_size > 0
+    assert f"Airflow is at http://localhost:{local['AIRFLOW__API__PORT']} " in told
+    assert airflow.returncode == 0
+    assert len(started) > len(COMPONENTS)
+    _, left = psutil.wait_procs(started, timeout=5)
+    assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_taken_port_is_refused_in_one_line(local):
+    with socket.create_server(("127.0.0.1", int(local["AIRFLOW__API__PORT"]))):
+        airflow = start(local)
+        told, _ = airflow.communicate(timeout=10)
+    assert airflow.returncode == 2
+    assert told.startswith(f"airflow: port {local['AIRFLOW__API__PORT']} is taken;")
+    assert told.count("\n") == 1

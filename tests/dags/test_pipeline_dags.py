@@ -1,0 +1,144 @@
+"""The DAGs that come of pipeline files, as Airflow sees them after importing the DAG files."""
+
+import json
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+ERRORS = "tidemark_pipeline_errors.py"
+
+
+@pytest.fixture(scope="module")
+def demo(describe):
+    return describe()
+
+
+def test_each_pipeline_of_the_project_has_two_dags(demo):
+    names = [file.stem for file in (PROJECT / "include/pipelines").glob("*.yaml")]
+    assert names
+    assert demo["errors"] == {}
+    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in ("slice", "range")}
+
+
+def test_importing_the_dags_imports_no_spark(demo):
+    assert "tidemark.spec" in demo["imported"]
+    assert [module for module in demo["imported"] if module.startswith(("pyspark", "delta", "pandas"))] == []
+
+
+def test_the_page_of_a_dag_tells_dialect_inputs_bounds_and_slices(demo):
+    doc = demo["dags"]["flights_weather__slice"]["doc"]
+    for text in (
+        "`flink-datastream`",
+        "| arrival clock |",
+        "| left | `flights` | `scheduled_departure` | `departed_at` | 30 minutes |",
+        "-1 hour ≤ right time - left time ≤ 0 seconds",
+        "every 1 hour from 2013-01-01T00:00Z",
+    ):
+        assert text in doc
+    assert demo["dags"]["flights_weather__slice"]["tags"] == ["flink-datastream", "slice", "tidemark"]
+
+
+def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
+    grids = {
+        "hourly": ("1 hour", timedelta(hours=1), "2013-01-01T00:00:00+00:00"),
+        "quarters": ("15 minutes", timedelta(minutes=15), "2013-01-01T00:05:00+00:00"),
+        "odd": ("7 hours 30 seconds", timedelta(hours=7, seconds=30), "2013-03-31T01:30:00+02:00"),
+        "daily": ("1 day", timedelta(days=1), "2013-10-26T22:00:00+00:00"),
+        "fine": ("250 ms", timedelta(milliseconds=250), "2013-01-01T00:00:00.125000+00:00"),
+    }
+    for name, (every, _, start) in grids.items():
+        folder = pipeline_file(f"{name}.yaml", name=name, every=every, start=start)
+    dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
+    for name, (_, length, start) in grids.items():
+        dag, first = dags[f"{name}__slice"], datetime.fromisoformat(start)
+        expected = [(first + n * length, first + (n + 1) * length) for n in range(3)]
+        assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
+
+
+def test_slices_run_one_at_a_time_in_order_and_stop_at_a_failure(demo):
+    dag = demo["dags"]["flights_weather__slice"]
+    assert (dag["catchup"], dag["max_active_runs"], dag["depends_on_past"]) == (True, 1, True)
+    assert dag["max_consecutive_failed_dag_runs"] == 1
+
+
+def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
+    (tmp_path / "delta.jar").touch()
+    lake = tmp_path / "lake"
+    dag = describe(TIDEMARK_LAKE=lake, TIDEMARK_JARS=tmp_path)["dags"]["flights_weather__slice"]
+    binary, *options = dag["command"]
+    assert binary == str(Path(sys.executable).with_name("spark-submit"))
+    assert options == [
+        *("--master", "local[2]"),
+        *("--jars", str(tmp_path / "delta.jar")),
+        *("--name", "flights_weather 2013-01-01T00:00:00+00:00"),
+        str(PROJECT / "jobs/run_slices.py"),
+        *(str(PROJECT / "include/pipelines/flights_weather.yaml"), "--lake", str(lake)),
+        *("--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-01T01:00:00+00:00"),
+    ]
+    assert dag["env"]["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_range_run_submits_its_parameters(demo):
+    dag = demo["dags"]["flights_weather__range"]
+    assert dag["intervals"] == []
+    assert dag["command"][-8:] == [
+        *("--lake", str(PROJECT / "lake")),
+        *("--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"),
+        *("--slices-per-job", "auto"),
+    ]
+
+
+def test_a_cluster_is_a_matter_of_the_connection(demo, describe):
+    cluster = json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077})
+    here, there = (
+        answer["dags"]["flights_weather__slice"]["command"]
+        for answer in (demo, describe(AIRFLOW_CONN_SPARK_DEFAULT=cluster))
+    )
+    differences = [pair for pair in zip(here, there, strict=True) if len(set(pair)) > 1]
+    assert differences == [("local[2]", "spark://master:7077")]
+
+
+def test_a_range_validates_its_parameters(describe):
+    good = [
+        {"to": "2013-01-02T00:00:00Z"},
+        {"to": "2013-01-02T00:00+01:00", "slices_per_job": 24},
+        {"slices_per_job": "24"},
+    ]
+    bad = [
+        {"to": "tomorrow"},
+        {"from": "2013-01-02"},
+        {"from": None},
+        {"slices_per_job": 0},
+        {"slices_per_job": "all"},
+    ]
+    refusals = describe("refusals", "flights_weather__range", *map(json.dumps, good + bad))["refusals"]
+    assert [bool(refusal) for refusal in refusals] == [False] * len(good) + [True] * len(bad)
+
+
+def test_a_file_that_does_not_validate_is_an_import_error_and_stops_no_other_pipeline(describe, pipeline_file):
+    pipeline_file("good.yaml", name="good")
+    pipeline_file("late.yaml", name="late", every="1 fortnight")
+    folder = pipeline_file("none.yaml", name="none", every="0 seconds")
+    answer = describe(TIDEMARK_PIPELINES=folder)
+    assert set(answer["dags"]) == {"good__slice", "good__range"}
+    assert set(answer["errors"]) == {ERRORS}
+    *_, first, second = answer["errors"][ERRORS].splitlines()
+    assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
+    assert "none.yaml: slices.every: must be longer than nothing" in second
+
+
+def test_two_files_cannot_name_the_same_pipeline(describe, pipeline_file):
+    pipeline_file("a.yaml", name="p", every="1 hour")
+    answer = describe(TIDEMARK_PIPELINES=pipeline_file("b.yaml", name="p", every="1 day"))
+    assert "a.yaml" in answer["dags"]["p__slice"]["doc"]
+    assert "b.yaml: name: p is already the pipeline of a.yaml; choose another" in answer["errors"][ERRORS]
+
+
+def test_only_a_fault_or_a_failed_check_is_tried_again(describe):
+    outcomes = describe("outcomes", "flights_weather__slice", "0", "1", "2", "3")["outcomes"]
+    assert outcomes["0"] is None
+    assert [outcomes[code][0] for code in "123"] == ["AirflowException", "AirflowFailException", "AirflowException"]
+    assert outcomes["2"][1].endswith("tidemark: the reason")
