@@ -41,7 +41,7 @@ PIPELINE = {
 
 
 def generate(spark: SparkSession, rows: int, seed: int) -> DataFrame:
-    """Rows spread over a day and all keys, in disorder within the delay; one in a hundred is ten minutes to an hour late."""
+    """Rows over a day and all keys, in disorder within the delay; one in a hundred is ten minutes to an hour late."""
     second = F.rand(seed) * DAY
     straggles = F.rand(seed + 1) < LATE_SHARE
     delay = F.when(straggles, 600 + F.rand(seed + 2) * 3000).otherwise(F.rand(seed + 3) * 50)

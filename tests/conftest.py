@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.session import spark_session
 from tidemark.spec import Pipeline, load_pipeline
 
-# Tests run many tiny queries: the second compiler would cost more than it saves. For the JVMs of subprocesses too.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Tests run many tiny queries: the second compiler would cost more than it saves, in the JVMs of subprocesses too.
+# Without it the code cache is small by default, and a full one stops all compiling.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC")
 
 PROJECT = Path(__file__).resolve().parents[1]
 

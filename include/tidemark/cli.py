@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -186,11 +185,12 @@ def main(arguments: list[str] | None = None) -> int:
     except TidemarkError as error:
         err.print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True, highlight=False)
         return error.exit_code
-    except PySparkException as error:
+    except Exception as error:  # whatever it is, a user gets one line of it
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        first = (error.getMessage() or str(error)).strip().splitlines()[0]
-        err.print(f"[bold red]fault:[/] Spark: {_escaped(first)} (TIDEMARK_DEBUG=1 shows all of it)", soft_wrap=True)
+        first = [*str(error).strip().splitlines(), ""][0]
+        told = f"{type(error).__name__}: {_escaped(first)} (set TIDEMARK_DEBUG=1 and run again to see all of it)"
+        err.print(f"[bold red]fault:[/] {told}", soft_wrap=True, highlight=False)
         return FaultError.exit_code
     return 0
 

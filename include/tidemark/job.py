@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidemark import quality
 from tidemark.checkpoint import restore, stored
-from tidemark.errors import CheckFailedError
+from tidemark.errors import CheckFailedError, FaultError
 from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, IntervalRules, WatermarkLag
 from tidemark.ledger import FORMAT, Counts, Entry, Ledger
 from tidemark.plan import Plan
@@ -62,6 +61,14 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
         progress("committing")
         seconds = time.monotonic() - began
         last = job.commit(verdict, seconds)
+    except Exception as error:
+        if "No space left on device" in str(error):
+            raise FaultError(
+                f"the disk is full: {plan.tables.root} (or Spark's local directory) has no room for slice "
+                f"{plan.grid.label(slices[0])}; nothing of this job was published. Free space and run the same command "
+                "again"
+            ) from None
+        raise
     finally:
         job.release()
     return JobResult(slices, last, verdict, seconds)
@@ -130,18 +137,16 @@ class _Job:
         files = self.spark.sparkContext.defaultParallelism
         late = late_table(self.answer.late, plan.grid).coalesce(files)
         carried = stored(self.answer.carried, plan.grid).coalesce(files)
-        _at_once(
-            lambda: write_run(output, tables.emissions, self.run),
-            lambda: write_run(late, tables.late, self.run),
-            lambda: write_run(carried, tables.checkpoint, self.run),
-            lambda: self.fates,
-        )
+        # First, so that the labelled rows are in the cache and Spark plans the join by their real size.
+        _ = self.fates
+        write_run(output, tables.emissions, self.run)
+        write_run(late, tables.late, self.run)
+        write_run(carried, tables.checkpoint, self.run)
 
     def judge(self) -> quality.Verdict:
         """Judge what was written; on a critical finding keep the output aside and take the run back."""
         plan, tables = self.plan, self.plan.tables
         output = read_run(self.spark, tables.emissions, self.run)
-        _at_once(lambda: self._written, lambda: self._written_late, lambda: self._written_carried)
         verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
         if verdict.critical:
             write_run(output.drop("_run"), tables.rejected_output, self.run)
@@ -283,10 +288,3 @@ class _Job:
             f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
             f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
         )
-
-
-def _at_once(*steps: Callable[[], object]) -> None:
-    """Run steps side by side: most of a small slice's time is Delta's commits, which wait on each other's I/O."""
-    with ThreadPoolExecutor(max_workers=len(steps)) as pool:
-        for done in [pool.submit(step) for step in steps]:
-            done.result()

@@ -102,9 +102,10 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     after = last.number + 1 if last else 0
     first = grid.boundary(request.start, "--from") if request.start else after
     end, notes = _end(request, grid, inputs)
-    if request.start and end <= first:
+    if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
-    _refuse_gap(first, end, last, grid, request)
+    if first > after and not request.from_empty_state:
+        _refuse_gap(first, last, grid)
     start = first if request.from_empty_state and first > after else max(first, after)
     if last and last.drained and end > start:
         raise SliceOrderError(
@@ -113,7 +114,9 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
         )
     carry_in = ledger.entry(start - 1)
     if not range(start, end):
-        notes.append(f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows yet")
+        notes.append(
+            f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows to run"
+        )
     return Plan(
         pipeline, grid, tables, inputs, carry_in, _jobs(range(start, end), request.slices_per_job),
         skipped=max(0, min(start, end) - first), notes=tuple(notes), drain=request.drain,
@@ -135,16 +138,12 @@ def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) 
     return last + 1, notes
 
 
-def _refuse_gap(first: int, end: int, last: Entry | None, grid: Grid, request: Request) -> None:
-    after = last.number + 1 if last else 0
-    if first <= after or end <= first:
-        return
-    if not request.from_empty_state:
-        known = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
-        raise SliceOrderError(
-            f"checkpoint before slice {grid.label(first)} is missing: {known}; "
-            f"run from {grid.label(after)}, or pass --from-empty-state"
-        )
+def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
+    known = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
+    raise SliceOrderError(
+        f"checkpoint before slice {grid.label(first)} is missing: {known}; "
+        f"run from {grid.label(last.number + 1 if last else 0)}, or pass --from-empty-state"
+    )
 
 
 def _refuse_other_settings(pipeline: Pipeline, last: Entry, grid: Grid) -> None:

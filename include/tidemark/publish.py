@@ -9,11 +9,9 @@ from __future__ import annotations
 from uuid import uuid4
 
 from delta.tables import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.errors import FaultError
 from tidemark.lake import PipelineTables, table_exists
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -77,17 +75,9 @@ def late_table(late: DataFrame, grid: Grid) -> DataFrame:
 
 
 def write_run(rows: DataFrame, path: str, run: str) -> None:
-    """Append one run's rows.
-
-    Raises:
-        FaultError: the disk is full.
-    """
+    """Append one run's rows."""
     rows = rows.withColumn(RUN, F.lit(run))
-    try:
-        rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
-    except PySparkException as error:
-        raise_if_disk_full(error, path)
-        raise
+    rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
 
 
 def read_run(spark: SparkSession, path: str, run: str) -> DataFrame:
@@ -117,16 +107,3 @@ def _runs_of(spark: SparkSession, path: str, job: str) -> list[str]:
     folders = jvm.org.apache.hadoop.fs.Path(f"{path}/{RUN}={job}.*")
     system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
     return [found.getPath().getName().removeprefix(f"{RUN}=") for found in system.globStatus(folders) or []]
-
-
-def raise_if_disk_full(error: Exception, path: str) -> None:
-    """Turn a full disk into one clear line.
-
-    Raises:
-        FaultError: if that is what the error says.
-    """
-    if "No space left on device" in str(error):
-        raise FaultError(
-            f"the disk is full: {path} could not be written; nothing of this job was published. "
-            "Free space (there or in Spark's local directory) and run the same command again"
-        ) from None

@@ -44,7 +44,7 @@ def environment(tmp_path_factory):
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         # A job of a few rows is over before the optimising compiler has paid for itself.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
 
