@@ -15,7 +15,6 @@ from tidemark.joins import interval
 from tidemark.joins.flink_datastream import END_OF_INPUT, IntervalRules, WatermarkLag
 from tidemark.watermarks import (
     TARGET_BUCKETS,
-    Labelled,
     Timeline,
     Watermarks,
     bucket_maxima,
@@ -60,11 +59,12 @@ class Replay:
     fates: DataFrame
     bucket_counts: pd.DataFrame
     timeline: Timeline
-    labelled: Labelled
+    cached: tuple[DataFrame, ...]
 
     def release(self) -> None:
         """Free what the outputs are computed from, once they are written."""
-        self.labelled.release()
+        for rows in self.cached:
+            rows.unpersist()
 
 
 def replay(
@@ -82,6 +82,10 @@ def replay(
 
     `drain` ends the input after the last slice: the watermark goes to infinity and every buffered row is evicted.
     """
+    # Every scan of a Delta table costs a query over its log when planned, so inputs and state are scanned once.
+    left, right = left.persist(), right.persist()
+    carry = Carry(carry.watermarks, carry.rows.persist() if carry.rows else None)
+    scratch = (left, right, carry.rows) if carry.rows else (left, right)
     maxima = bucket_maxima(left, right, bucket_width).toPandas()
     line = timeline(maxima, carry.watermarks, slices, lag, bucket_width)
     if drain:
@@ -104,7 +108,7 @@ def replay(
         fates=buffered.groupBy("side", "slice", "carried_from", "evicted_in").agg(F.count("*").alias("rows")),
         bucket_counts=maxima,
         timeline=line,
-        labelled=labelled,
+        cached=(*scratch, *labelled.cached),
     )
 
 

@@ -107,13 +107,13 @@ class Labelled:
 
     left: DataFrame
     right: DataFrame
-    scratch: DataFrame | None
+    exact: DataFrame | None
+    """The watermarks that had to be put in order."""
 
-    def release(self) -> None:
-        """Free the cache."""
-        for rows in (self.left, self.right, self.scratch):
-            if rows is not None:
-                rows.unpersist()
+    @property
+    def cached(self) -> tuple[DataFrame, ...]:
+        """What is in the cache."""
+        return (self.left, self.right) if self.exact is None else (self.left, self.right, self.exact)
 
 
 def label(left: DataFrame, right: DataFrame, line: Timeline) -> Labelled:
