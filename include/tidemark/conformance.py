@@ -169,7 +169,7 @@ def _cut(text: str, vector: Vector) -> Cut:
         return Cut(text, tuple(range(1, events)), one_job=True)
     if text.startswith("random:") and text[7:].isdigit():
         chosen = random.Random(f"{text}/{vector['name']}")  # noqa: S311 - a seed, not a secret
-        return Cut(text, tuple(sorted(chosen.sample(range(1, events), chosen.randint(1, min(5, events - 1))))))
+        return Cut(text, tuple(sorted(chosen.sample(range(1, events), chosen.randint(1, min(3, events - 1))))))
     if text.isdigit() and int(text) > 0:
         count = min(int(text), events)
         return Cut(text, tuple(events * n // count for n in range(1, count)))
