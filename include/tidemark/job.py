@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidemark import quality
 from tidemark.checkpoint import restore, stored
-from tidemark.errors import CheckFailedError, FaultError
+from tidemark.errors import CheckFailedError, FaultError, SliceOrderError
 from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, IntervalRules, WatermarkLag
 from tidemark.ledger import FORMAT, Counts, Entry, Ledger
 from tidemark.plan import Plan
@@ -157,7 +157,11 @@ class _Job:
     def commit(self, verdict: quality.Verdict, seconds: float) -> Entry:
         """Write the ledger rows of all slices: the commit."""
         rows = [self._entry(number, verdict, seconds) for number in self.slices]
-        Ledger(self.spark, self.plan.tables, self.plan.grid).commit(self.name, rows)
+        try:
+            Ledger(self.spark, self.plan.tables, self.plan.grid).commit(self.name, rows)
+        except SliceOrderError:
+            withdraw(self.spark, self.plan.tables, self.run)
+            raise
         sweep(self.spark, self.plan.tables, self.name, self.run)
         ends, last = self.answer.timeline.slice_ends[self.slices[-1]], rows[-1]
         kept = last["left"]["carried_out"], last["right"]["carried_out"]

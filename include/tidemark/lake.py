@@ -103,8 +103,3 @@ class PipelineTables:
     def quality(self) -> str:
         """Great Expectations' project, Data Docs included."""
         return f"{self.root}/quality"
-
-
-def table_exists(spark: SparkSession, path: str) -> bool:
-    """Whether a Delta table is at the path."""
-    return DeltaTable.isDeltaTable(spark, path)

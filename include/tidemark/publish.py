@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.lake import PipelineTables, table_exists
+from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.times import quoted
@@ -88,7 +88,7 @@ def read_run(spark: SparkSession, path: str, run: str) -> DataFrame:
 def withdraw(spark: SparkSession, tables: PipelineTables, run: str) -> None:
     """Take back an uncommitted run from emissions, late and checkpoint."""
     for path in (tables.emissions, tables.late, tables.checkpoint):
-        if table_exists(spark, path):
+        if DeltaTable.isDeltaTable(spark, path):
             DeltaTable.forPath(spark, path).delete(F.col(RUN) == run)
 
 

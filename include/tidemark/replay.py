@@ -47,7 +47,7 @@ class Replay:
     | `joined` | pair: `slice`, `left_event_time`, `right_event_time`, `left`, `right` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: as `Carry.rows`, with `carried_from` and `evicted_in` |
-    | `fates` | side, `slice`, `evicted_in`: how many on-time `rows` |
+    | `fates` | side, `slice`, `carried_from`, `evicted_in`: how many on-time `rows` |
     | `bucket_counts` | bucket: how many rows were read, and floored |
 
     A carried row is in the buffers at the end of slices carried_from <= n < evicted_in (null: of all later ones).
