@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry
 from tidemark.publish import RUN, read_run
-from tidemark.replay import Carry
 from tidemark.slices import Grid
 
 _SLICES = ("slice", "carried_from", "evicted_in")
@@ -21,16 +20,16 @@ _SLICES = ("slice", "carried_from", "evicted_in")
 def buffered_after(carried: DataFrame, number: int) -> DataFrame:
     """The rows in the buffers at the end of slice `number`, of those that a job carried (`Replay.carried`)."""
     still = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
-    return carried.where((F.col("carried_from") <= number) & still)
+    return carried.where((F.col("carried_from") <= number) & still).drop("carried_from", "evicted_in")
 
 
 def stored(carried: DataFrame, grid: Grid) -> DataFrame:
     """Carried rows (`Replay.carried`) as the checkpoint table holds them: slices as the timestamps of their starts."""
-    return carried.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
+    return carried.drop("lane").withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
 
 
-def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> Carry:
-    """The state at the end of a committed slice."""
+def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> DataFrame:
+    """The rows in the buffers at the end of a committed slice."""
     rows = read_run(spark, tables.checkpoint, entry.run).drop(RUN)
     rows = rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
-    return Carry(entry.watermarks, buffered_after(rows, entry.number))
+    return buffered_after(rows, entry.number)

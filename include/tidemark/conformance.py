@@ -3,6 +3,9 @@
 A vector's events are rows of two in-memory tables on the arrival clock. A cut into n slices runs n jobs of one slice,
 with the buffered rows and watermarks carried between them; the cut `each` runs one job with a slice per event.
 Emissions and late rows must be those of the engine, each in the slice in which the engine emitted it.
+
+A Spark job costs seconds whatever its size, so hundreds of vectors share one: each is a lane of the replay, with its
+number and its bounds among the join keys.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.progress import track
@@ -26,22 +29,31 @@ from rich.progress import track
 from tidemark.checkpoint import buffered_after
 from tidemark.errors import UserError
 from tidemark.inputs import Side, side_of
-from tidemark.joins.flink_datastream import IntervalRules, WatermarkLag
-from tidemark.replay import Carry, replay
+from tidemark.joins.flink_datastream import IntervalRules, WatermarkLag, inclusive_bounds
+from tidemark.replay import Replay, replay
 from tidemark.session import spark_session
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
+from tidemark.watermarks import Buckets, Lane
 
 Vector = dict[str, Any]
-_SCHEMA = pa.schema([("arrival", pa.int64()), ("ts", pa.int64()), ("key", pa.string()), ("id", pa.string())])
+_KEYS = ("key", "lane", "lower", "upper")
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("id", pa.string()),
+        *((name, pa.int64()) for name in ("lane", "lower", "upper", "arrival", "ts")),
+    ]
+)
 _TINY = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-_SPACING = 1 << 20
-"""Microseconds of the clock per slice: more than any vector has events."""
+_GRID = Grid(0, 1 << 20)
+"""Slices of more microseconds than any vector has events."""
+_LANES = 400
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,19 @@ class Cut:
     def slice_of(self, event: int) -> int:
         """Number of the slice that holds an event."""
         return sum(start <= event for start in self.starts)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One vector under one cut."""
+
+    vector: Vector
+    cut: Cut
+
+    def drains(self, job: range, slices: range) -> bool:
+        """Whether the vector's input ends with this job, of those that cover `slices`."""
+        last = slices[-1] if self.cut.one_job else len(self.cut.starts)
+        return bool(self.vector["drain"]) and last in job
 
 
 @dataclass(frozen=True)
@@ -101,36 +126,35 @@ def parse_cuts(text: str, vector: Vector) -> list[Cut]:
 
 def check_files(files: list[Path], cuts: str) -> Iterator[Verdict]:
     """Check every vector of the files under every cut, in a session tuned for many tiny queries."""
-    every = [(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
-    spark = spark_session("tidemark conformance")
-    with tuned_for_tiny_queries(spark):
-        for vector, cut in track(every, "replaying", console=Console(stderr=True), transient=True):
-            yield check(spark, vector, cut)
+    cases = [Case(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
+    with tuned_for_tiny_queries(spark_session("tidemark conformance")) as spark:
+        batches = list(_batches(cases))
+        for batch in track(batches, "replaying", console=Console(stderr=True), transient=True):
+            yield from check(spark, batch)
 
 
 @contextmanager
-def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[None]:
+def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
     """Settings under which thousands of queries over a few rows do not take hours; the plans stay the same."""
     before = {key: spark.conf.get(key, None) for key in _TINY}
     for key, tiny in _TINY.items():
         spark.conf.set(key, tiny)
     try:
-        yield
+        yield spark
     finally:
         for key, value in before.items():
             spark.conf.set(key, value) if value is not None else spark.conf.unset(key)
 
 
-def check(spark: SparkSession, vector: Vector, cut: Cut) -> Verdict:
-    """Replay one vector under one cut and compare with what the engine did."""
-    expected = Counter(_expected(vector, cut))
-    found = Counter(_replayed(spark, vector, cut))
-    return Verdict(
-        vector["name"],
-        cut.name,
-        tuple(f"{n} x {row}" for row, n in sorted((expected - found).items())),
-        tuple(f"{n} x {row}" for row, n in sorted((found - expected).items())),
-    )
+def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
+    """Replay vectors side by side, each under its cut, and compare with what the engine did."""
+    verdicts: dict[int, Verdict] = {}
+    for one_job in (False, True):
+        chosen = {number: case for number, case in enumerate(cases) if case.cut.one_job == one_job}
+        found = _replayed(spark, list(chosen.values()), one_job=one_job) if chosen else []
+        for (number, case), rows in zip(chosen.items(), found, strict=True):
+            verdicts[number] = _compared(case, rows)
+    return [verdicts[number] for number in range(len(cases))]
 
 
 def pipeline_of(vector: Vector) -> Pipeline:
@@ -153,7 +177,7 @@ def pipeline_of(vector: Vector) -> Pipeline:
             "left": {"table": "left", "watermark_delay": f"{watermark['delay_ms_left']} ms", **times},
             "right": {"table": "right", "watermark_delay": f"{watermark['delay_ms_right']} ms", **times},
             "join": {
-                "keys": ["key"],
+                "keys": list(_KEYS),
                 "interval": {k: f"{v} ms" if k in ("lower", "upper") else v for k, v in params.items()},
             },
             "slices": {"every": "1 s", "start": "1970-01-01T00:00:00Z"},
@@ -176,6 +200,22 @@ def _cut(text: str, vector: Vector) -> Cut:
     raise UserError(f"--cuts {text}: a cut is a number of slices above 0, 'each', or random:SEED")
 
 
+def _batches(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    for one_job in (False, True):
+        chosen = [case for case in cases if case.cut.one_job == one_job]
+        yield from (chosen[start : start + _LANES] for start in range(0, len(chosen), _LANES))
+
+
+def _compared(case: Case, found: Counter[str]) -> Verdict:
+    expected = Counter(_expected(case.vector, case.cut))
+    return Verdict(
+        case.vector["name"],
+        case.cut.name,
+        tuple(f"{n} x {row}" for row, n in sorted((expected - found).items())),
+        tuple(f"{n} x {row}" for row, n in sorted((found - expected).items())),
+    )
+
+
 def _expected(vector: Vector, cut: Cut) -> Iterator[str]:
     last = len(vector["events"]) - 1
     for row in vector["expected"]["rows"]:
@@ -185,44 +225,56 @@ def _expected(vector: Vector, cut: Cut) -> Iterator[str]:
         yield f"slice {cut.slice_of(row['at'])}: {row['id']} late"
 
 
-def _replayed(spark: SparkSession, vector: Vector, cut: Cut) -> Iterator[str]:
-    pipeline = pipeline_of(vector)
-    rules, lag = IntervalRules.of(pipeline.join.interval), WatermarkLag.of(pipeline)
-    left, right = (_table(spark, vector, cut, letter) for letter in "LR")
-    left_side, right_side = (_side(pipeline, "left", left), _side(pipeline, "right", right))
-    grid, numbers = Grid(0, _SPACING), range(len(cut.starts) + 1)
-    jobs = [numbers] if cut.one_job else [range(n, n + 1) for n in numbers]
-    carry = Carry()
-    for job in jobs:
-        came = (
-            left_side.labelled(left.where(_arrives_in(job)), grid, 0),
-            right_side.labelled(right.where(_arrives_in(job)), grid, 0),
-        )
-        drain = vector["drain"] and job[-1] == numbers[-1]
+def _replayed(spark: SparkSession, cases: Sequence[Case], *, one_job: bool) -> list[Counter[str]]:
+    """What Tidemark gives for each case: a job for each slice number, or one for all."""
+    pipelines = [pipeline_of(case.vector) for case in cases]
+    slices = range(max(len(case.cut.starts) for case in cases) + 1)
+    tables = [_table(spark, cases, pipelines, letter) for letter in "LR"]
+    sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
+    rules, found = IntervalRules(F.col("key_2"), F.col("key_3")), [Counter[str]() for _ in cases]
+    lanes, carried = [Lane(WatermarkLag.of(pipeline)) for pipeline in pipelines], None
+    for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
+        came = [
+            side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
+        ]
+        rows = came[0].unionByName(came[1], allowMissingColumns=True).withColumn("lane", F.col("key_1"))
+        lanes = [replace(lane, drain=case.drains(job, slices)) for lane, case in zip(lanes, cases, strict=True)]
         # Three events to a bucket: rows are put in order inside buckets, not only between them.
-        answer = replay(*came, carry, job, rules, lag, bucket_width=3, drain=drain)
-        for row in answer.joined.select("*", F.greatest("left_event_time", "right_event_time").alias("ts")).collect():
-            yield f"slice {row['slice']}: {row['left']['id']} with {row['right']['id']} at {row['ts']}"
-        for row in answer.late.collect():
-            yield f"slice {row['slice']}: {row[row['side']]['id']} {row['reason']}"
-        if job[-1] != numbers[-1]:
+        answer = replay(rows, carried, lanes, rules, Buckets(_GRID, job, 3))
+        for lane, text in _told(answer):
+            found[lane][text] += 1
+        if job[-1] != slices[-1]:
             kept = buffered_after(answer.carried, job[-1])
-            carry = Carry(answer.timeline.slice_ends[job[-1]], spark.createDataFrame(kept.toArrow(), kept.schema))
+            carried = spark.createDataFrame(kept.toArrow(), kept.schema)
+        lanes = [replace(lane, before=line.ends[job[-1]]) for lane, line in zip(lanes, answer.lines, strict=True)]
         answer.release()
+    return found
 
 
-def _table(spark: SparkSession, vector: Vector, cut: Cut, letter: str) -> DataFrame:
-    rows = [
-        {**event, "arrival": cut.slice_of(number) * _SPACING + number}
-        for number, event in enumerate(vector["events"])
-        if event["side"] == letter
-    ]
+def _told(answer: Replay) -> Iterator[tuple[int, str]]:
+    """Lane and text of each emission and late row."""
+    for row in answer.joined.collect():
+        left, right = row["left"], row["right"]
+        yield left["lane"], f"slice {row['slice']}: {left['id']} with {right['id']} at {max(left['ts'], right['ts'])}"
+    for row in answer.late.collect():
+        its = row[row["side"]]
+        yield its["lane"], f"slice {row['slice']}: {its['id']} {row['reason']}"
+
+
+def _table(spark: SparkSession, cases: Sequence[Case], pipelines: Sequence[Pipeline], letter: str) -> DataFrame:
+    rows = []
+    for lane, (case, pipeline) in enumerate(zip(cases, pipelines, strict=True)):
+        lower, upper = inclusive_bounds(pipeline.join.interval)
+        for number, event in enumerate(case.vector["events"]):
+            if event["side"] == letter:
+                arrival = case.cut.slice_of(number) * _GRID.every + number
+                rows.append({**event, "lane": lane, "lower": lower, "upper": upper, "arrival": arrival})
     return spark.createDataFrame(pa.Table.from_pylist(rows, _SCHEMA))
 
 
 def _side(pipeline: Pipeline, which: Literal["left", "right"], table: DataFrame) -> Side:
-    return side_of(pipeline, which, table.schema, ["string"])
+    return side_of(pipeline, which, table.schema, [table.schema[name].dataType.simpleString() for name in _KEYS])
 
 
-def _arrives_in(job: range) -> Any:
-    return F.col("arrival").between(job[0] * _SPACING, (job[-1] + 1) * _SPACING - 1)
+def _arrives_in(job: range) -> Column:
+    return F.col("arrival").between(_GRID.start_of(job[0]), _GRID.start_of(job[-1] + 1) - 1)

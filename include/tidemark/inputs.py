@@ -26,10 +26,11 @@ _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 class Side:
     """How one input's rows are read: its time columns and keys, checked against its schema.
 
-    `labelled` gives one row per table row:
+    `labelled` gives one row per table row, in columns that both sides share:
 
     | column | meaning |
     | --- | --- |
+    | `side` | `left` or `right` |
     | `slice` | number of the slice in which the row arrives, long |
     | `clock` | effective arrival in microseconds UTC, long |
     | `tiebreak` | order among equal clocks, long, 0 without one |
@@ -37,9 +38,10 @@ class Side:
     | `floored` | whether the event time had a finer part |
     | `key_0`.. | the join keys, in the type both sides share |
     | `rejected` | why the row takes no part, null where it does |
-    | `row` | the table's own columns, struct |
+    | `left` or `right` | the table's own columns, struct |
     """
 
+    name: Literal["left", "right"]
     settings: Input
     guard: Guard | None
     schema: T.StructType
@@ -55,6 +57,7 @@ class Side:
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
+            F.lit(self.name).alias("side"),
             grid.number_column(clock).alias("slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
@@ -62,7 +65,7 @@ class Side:
             (F.pmod(self.event.micros, F.lit(1000)) != 0).alias("floored"),
             *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
             self._rejected.alias("rejected"),
-            F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias("row"),
+            F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
         )
 
     @cached_property
@@ -101,10 +104,9 @@ class StoredInput:
         is committed yet) rows before `first` are left out; rows without a usable clock are taken, to be rejected.
         """
         start, end = grid.start_of(first), grid.start_of(last + 1)
-        rows = self.table.read().where(self.side.clock.within(start, end) & ~self.side.unusable)
-        if seen is None:
-            rows = rows.unionByName(self.table.read().where(self.side.unusable))
-        elif seen != self.table.version:
+        due = self.side.clock.within(start, end) & ~self.side.unusable
+        rows = self.table.read().where(due | self.side.unusable if seen is None else due)
+        if seen is not None and seen != self.table.version:
             landed = landed_since(self.table, seen).where(self.side.unusable | (self.side.clock.micros < start))
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.labelled(rows, grid, start)
@@ -151,7 +153,7 @@ def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.Struc
     event = Clock.of(settings.event_time, schema, where)
     clock = Clock.of(settings.arrival, schema, where) if settings.arrival else event
     names = [getattr(pair, which) for pair in pipeline.join.keys]
-    return Side(settings, pipeline.guard, schema, event, clock, tuple(zip(names, kinds, strict=True)))
+    return Side(which, settings, pipeline.guard, schema, event, clock, tuple(zip(names, kinds, strict=True)))
 
 
 def _absurd(time: Clock, guard: Guard | None) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,8 +22,8 @@ from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, Interval
 from tidemark.ledger import FORMAT, Counts, Entry, Ledger
 from tidemark.plan import Plan
 from tidemark.publish import emissions, job_id, late_table, new_run, read_run, sweep, withdraw, write_run
-from tidemark.replay import SIDES, Carry, Replay, bucket_width, replay
-from tidemark.watermarks import Watermarks
+from tidemark.replay import SIDES, Replay, replay
+from tidemark.watermarks import Buckets, Lane, Watermarks
 
 STEPS = ("reading", "joining", "checking", "committing")
 Progress = Callable[[str], None]
@@ -94,8 +95,10 @@ class _Job:
         return IntervalRules.of(self.plan.pipeline.join.interval)
 
     @cached_property
-    def lag(self) -> WatermarkLag:
-        return WatermarkLag.of(self.plan.pipeline)
+    def lane(self) -> Lane:
+        before = self.carry_in.watermarks if self.carry_in else Watermarks()
+        drain = self.plan.drain and self.slices[-1] == self.plan.jobs[-1][-1]
+        return Lane(WatermarkLag.of(self.plan.pipeline), before, drain)
 
     @cached_property
     def observed(self) -> Observation:
@@ -108,40 +111,39 @@ class _Job:
         left, right = (
             source.rows(plan.grid, first, last, version) for source, version in zip(plan.inputs, seen, strict=True)
         )
-        carry = restore(self.spark, plan.tables, self.carry_in, plan.grid) if self.carry_in else Carry()
-        return replay(
-            left,
-            right,
-            carry,
-            self.slices,
-            self.rules,
-            self.lag,
-            bucket_width=bucket_width(len(self.slices) * plan.grid.every),
-            drain=plan.drain and last == plan.jobs[-1][-1],
-        )
+        rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
+        carried = None
+        if self.carry_in:
+            carried = restore(self.spark, plan.tables, self.carry_in, plan.grid).withColumn("lane", F.lit(0))
+        return replay(rows, carried, [self.lane], self.rules, Buckets.of(plan.grid, self.slices))
 
     def release(self) -> None:
         """Free Spark's memory, whatever became of the job."""
         if "answer" in self.__dict__:
             self.answer.release()
 
-    @cached_property
-    def fates(self) -> pd.DataFrame:
-        return self.answer.fates.toPandas()
-
     def write(self) -> None:
         """Write emissions, late rows and checkpoint under this job's run, not yet counting."""
-        plan, tables = self.plan, self.plan.tables
+        # Side by side, because planning a write takes seconds and keeps one core busy.
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            for done in [pool.submit(step) for step in (self._write_output, self._write_carried, self._write_late)]:
+                done.result()
+
+    def _write_output(self) -> None:
+        plan = self.plan
         output = emissions(self.answer.joined, plan.pipeline, plan.grid)
-        output = output.observe(self.observed, F.count("*").alias("pairs"))
-        files = self.spark.sparkContext.defaultParallelism
-        late = late_table(self.answer.late, plan.grid).coalesce(files)
-        carried = stored(self.answer.carried, plan.grid).coalesce(files)
-        # First, so that the labelled rows are in the cache and Spark plans the join by their real size.
-        _ = self.fates
-        write_run(output, tables.emissions, self.run)
-        write_run(late, tables.late, self.run)
-        write_run(carried, tables.checkpoint, self.run)
+        write_run(output.observe(self.observed, F.count("*").alias("pairs")), plan.tables.emissions, self.run)
+        _ = self._written
+
+    def _write_late(self) -> None:
+        rows = late_table(self.answer.late, self.plan.grid).coalesce(self._files)
+        write_run(rows, self.plan.tables.late, self.run)
+        _ = self._written_late
+
+    def _write_carried(self) -> None:
+        rows = stored(self.answer.carried, self.plan.grid).coalesce(self._files)
+        write_run(rows, self.plan.tables.checkpoint, self.run)
+        _ = self._written_carried
 
     def judge(self) -> quality.Verdict:
         """Judge what was written; on a critical finding keep the output aside and take the run back."""
@@ -163,66 +165,70 @@ class _Job:
             withdraw(self.spark, self.plan.tables, self.run)
             raise
         sweep(self.spark, self.plan.tables, self.name, self.run)
-        ends, last = self.answer.timeline.slice_ends[self.slices[-1]], rows[-1]
+        ends, last = self.ends[self.slices[-1]], rows[-1]
         kept = last["left"]["carried_out"], last["right"]["carried_out"]
         settings = self.plan.pipeline.semantic_settings()
         return Entry(self.slices[-1], self.run, 1, settings, self._versions, ends, kept, last["drained"])
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions."""
-        plan, line = self.plan, self.answer.timeline
-        facts = self._written.reindex(self.slices)
-        before = self.carry_in.watermarks if self.carry_in else Watermarks()
-        ends = list(line.slice_ends.values())
-        starts = pd.Series([w.combined for w in [before, *ends[:-1]]], index=self.slices)
+        """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions.
+
+        What can only be said of the job as a whole stands in its last slice.
+        """
+        facts, lane, ends = self._written.reindex(self.slices), self.lane, list(self.ends.values())
+        starts = pd.Series([w.combined for w in [lane.before, *ends[:-1]]], index=self.slices)
         newest = pd.Series(
-            [max(w.left + self.lag.left, w.right + self.lag.right, before.combined) for w in ends],
+            [max(w.left + lane.lag.left, w.right + lane.lag.right, lane.before.combined) for w in ends],
             index=self.slices,
             dtype="float",
         )
-        missing = {n: sum(abs(c.missing) for c in self.counts[n]) for n in self.slices}
+        last = pd.Series(0, index=self.slices)
+        last.iloc[-1] = 1
         return facts.assign(
-            slice=[plan.grid.label(n) for n in self.slices],
+            slice=[self.plan.grid.label(n) for n in self.slices],
             emissions=facts["emissions"].fillna(0).astype(int),
             pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
             null_keys=facts["null_keys"].fillna(0).astype(int),
             results_before_watermark=(facts["oldest_result"] < starts).astype(int),
             results_after_newest_row=(facts["newest_result"] > newest).astype(int),
-            rows_unaccounted=pd.Series(missing),
-            rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()),
+            rows_unaccounted=self._unaccounted * last,
+            rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()) * last,
         )
 
     @cached_property
     def counts(self) -> dict[int, tuple[Counts, Counts]]:
-        """Where each input's rows of each slice went.
-
-        What was read comes from the inputs, what is late, rejected or carried from the tables as written, what is
-        evicted from the replay: that they add up is a check, not a definition.
-        """
+        """Where each input's rows of each slice went."""
         left, right = (self._counts_of(side, carried) for side, carried in zip(SIDES, self._carried_in, strict=True))
         return {n: (left[n], right[n]) for n in self.slices}
 
+    @property
+    def _unaccounted(self) -> int:
+        """How many rows the replay evicted less, or more, than were read and then not written anywhere."""
+        missing = 0
+        for number, side in enumerate(SIDES):
+            evicted = [counts[number].evicted for counts in self.counts.values()]
+            missing += abs(sum(evicted) - self.answer.evicted.get.get(side, 0)) + sum(-n for n in evicted if n < 0)
+        return missing
+
+    @property
+    def ends(self) -> dict[int, Watermarks]:
+        """The watermarks after each slice."""
+        return self.answer.lines[0].ends
+
     def _counts_of(self, side: str, carried_in: int) -> dict[int, Counts]:
-        slices = self.slices
-        read = self.answer.bucket_counts.groupby("slice")[f"{side}_rows"].sum()
+        """Read comes from the inputs; late, rejected and carried from the tables as written; the rest was evicted."""
+        slices, read = self.slices, self.answer.counts[f"{side}_rows"]
         aside = self._written_late.query("side == @side").groupby("number")
         late, rejected = aside["late"].sum(), aside["rejected"].sum()
-        evicted = self.fates.query("side == @side").groupby("evicted_in")["rows"].sum()
         carried = self._written_carried.query("side == @side")
         came = carried.groupby("carried_from")["rows"].sum().reindex(slices, fill_value=0)
         left = carried.groupby("evicted_in")["rows"].sum().reindex(slices, fill_value=0)
         kept = (came - left).cumsum()
         counts = {}
         for number in slices:
-            counts[number] = Counts(
-                read=int(read.get(number, 0)),
-                carried_in=carried_in,
-                late=int(late.get(number, 0)),
-                rejected=int(rejected.get(number, 0)),
-                evicted=int(evicted.get(number, 0)),
-                carried_out=int(kept[number]),
-            )
+            into = int(read[number]), carried_in, int(late.get(number, 0)), int(rejected.get(number, 0))
+            counts[number] = Counts.of(*into, carried_out=int(kept[number]))
             carried_in = counts[number].carried_out
         return counts
 
@@ -249,6 +255,10 @@ class _Job:
         return rows.groupBy("side", *slices).agg(F.count("*").alias("rows")).toPandas()
 
     @property
+    def _files(self) -> int:
+        return self.spark.sparkContext.defaultParallelism
+
+    @property
     def _carried_in(self) -> tuple[int, int]:
         return self.carry_in.carried if self.carry_in else (0, 0)
 
@@ -258,8 +268,7 @@ class _Job:
         return left, right
 
     def _entry(self, number: int, verdict: quality.Verdict, seconds: float) -> dict[str, Any]:
-        plan, ends = self.plan, self.answer.timeline.slice_ends[number]
-        floored = self.answer.bucket_counts.groupby("slice")["floored"].sum()
+        plan, ends = self.plan, self.ends[number]
         left, right = self.counts[number]
         return {
             "slice": plan.grid.datetime_of(number),
@@ -275,7 +284,7 @@ class _Job:
             "right_watermark_ms": None if ends.right == NO_WATERMARK else ends.right,
             "drained": ends.combined == END_OF_INPUT,
             "emissions": int(self.facts["emissions"][number]),
-            "floored": int(floored.get(number, 0)),
+            "floored": int(self.answer.counts["floored"][number]),
             "left": asdict(left),
             "right": asdict(right),
             "quality": verdict.outcome,

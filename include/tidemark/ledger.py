@@ -43,10 +43,10 @@ class Counts:
     evicted: int
     carried_out: int
 
-    @property
-    def missing(self) -> int:
-        """How many rows came in and did not go anywhere; 0 where rows are conserved."""
-        return self.read + self.carried_in - self.late - self.rejected - self.evicted - self.carried_out
+    @classmethod
+    def of(cls, read: int, carried_in: int, late: int, rejected: int, carried_out: int) -> Counts:
+        """With what is left over as evicted."""
+        return cls(read, carried_in, late, rejected, read + carried_in - late - rejected - carried_out, carried_out)
 
 
 @dataclass(frozen=True)

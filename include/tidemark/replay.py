@@ -5,37 +5,21 @@ Nothing here reads or writes a table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.joins import interval
-from tidemark.joins.flink_datastream import END_OF_INPUT, IntervalRules, WatermarkLag
-from tidemark.watermarks import (
-    TARGET_BUCKETS,
-    Timeline,
-    Watermarks,
-    bucket_maxima,
-    first_slice_reaching,
-    label,
-    timeline,
-)
+from tidemark.joins.flink_datastream import IntervalRules
+from tidemark.watermarks import Buckets, Lane, Timeline, bucket_maxima, first_slice_reaching, label, place, timelines
 
 SIDES = ("left", "right")
-
-
-@dataclass(frozen=True)
-class Carry:
-    """What the join carries from one slice to the next.
-
-    `rows` has one row per buffered row: `side`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`,
-    `watermark` (met on arrival), `key_*`, and `left` or `right` (struct); None for empty buffers.
-    """
-
-    watermarks: Watermarks = field(default_factory=Watermarks)
-    rows: DataFrame | None = None
+CACHED_ROWS = 1_000_000
+"""Up to so many rows a job keeps its labelled rows in Spark's cache: planning the scan of a Delta table takes longer
+than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +30,24 @@ class Replay:
     | --- | --- |
     | `joined` | pair: `slice`, `left_event_time`, `right_event_time`, `left`, `right` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
-    | `carried` | row that outlives its slice: as `Carry.rows`, with `carried_from` and `evicted_in` |
-    | `fates` | side, `slice`, `carried_from`, `evicted_in`: how many on-time `rows` |
-    | `bucket_counts` | bucket: how many rows were read, and floored |
+    | `carried` | row that outlives its slice: see below |
+    | `counts` | slice of the job: `left_rows` and `right_rows` read, and event times `floored` |
 
-    A carried row is in the buffers at the end of slices carried_from <= n < evicted_in (null: of all later ones).
+    A carried row has its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`, `watermark` (met
+    on arrival), `key_*`, and `left` or `right`. It is in the buffers at the end of slices carried_from <= n <
+    evicted_in (null: of all later ones).
     """
 
     joined: DataFrame
     late: DataFrame
+    suspected: bool
+    """Whether `late` may have rows."""
     carried: DataFrame
-    fates: DataFrame
-    bucket_counts: pd.DataFrame
-    timeline: Timeline
+    evicted: Observation
+    """Once `carried` is written: how many rows of `left` and `right` the job's slices have evicted."""
+    counts: pd.DataFrame
+    lines: list[Timeline]
+    """The watermarks of each lane."""
     cached: tuple[DataFrame, ...]
 
     def release(self) -> None:
@@ -68,100 +57,85 @@ class Replay:
 
 
 def replay(
-    left: DataFrame,
-    right: DataFrame,
-    carry: Carry,
-    slices: range,
-    rules: IntervalRules,
-    lag: WatermarkLag,
-    *,
-    bucket_width: int,
-    drain: bool = False,
+    rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], rules: IntervalRules, buckets: Buckets
 ) -> Replay:
-    """Replay `slices` over the rows of both inputs (`inputs.Side.rows`) that arrive in them.
+    """Replay the slices of `buckets`.
 
-    `drain` ends the input after the last slice: the watermark goes to infinity and every buffered row is evicted.
+    Takes the rows of both inputs (`inputs.Side.labelled`) that arrive in these slices, and those that the slice before
+    has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
     """
-    # Every scan of a Delta table costs a query over its log when planned, so inputs and state are scanned once.
-    left, right = left.persist(), right.persist()
-    carry = Carry(carry.watermarks, carry.rows.persist() if carry.rows else None)
-    scratch = (left, right, carry.rows) if carry.rows else (left, right)
-    maxima = bucket_maxima(left, right, bucket_width).toPandas()
-    line = timeline(maxima, carry.watermarks, slices, lag, bucket_width)
-    if drain:
-        line.slice_ends[slices[-1]] = Watermarks(END_OF_INPUT, END_OF_INPUT)
-    labelled = label(left, right, line)
-    on_time, aside = {}, []
-    for side, rows in (("left", labelled.left), ("right", labelled.right)):
-        is_late = rules.late(F.col("event_time"), F.col("watermark"))
-        accepted = rows.where(F.col("rejected").isNull())
-        on_time[side] = _buffered(accepted.where(~is_late), carry, side)
-        aside.append(_side_output(rows.where(F.col("rejected").isNotNull() | is_late), side))
-    joined = interval.pairs(on_time["left"], on_time["right"], rules).where(F.col("slice") >= slices[0])
-    kept = [_evictions(on_time["left"], "left", rules.left_wait, rules, line, slices[0])]
-    kept += [_evictions(on_time["right"], "right", rules.right_wait, rules, line, slices[0])]
-    buffered = kept[0].unionByName(kept[1], allowMissingColumns=True)
+    rows = rows.withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
+    maxima = bucket_maxima(rows).toPandas()
+    lines = timelines(maxima, lanes, buckets)
+    placed, cached = place(rows, lines), []
+    if maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS:
+        cached += [placed.persist()]
+    settled, suspects = label(placed)
+    is_late = rules.late(F.col("event_time"), F.col("watermark"))
+    on_time = settled
+    suspected = any(line.suspects for line in lines)
+    if suspected:
+        cached += [suspects.persist()]
+        on_time = settled.unionByName(suspects.where(F.col("rejected").isNull() & ~is_late))
+    if carried is not None:
+        cached += [carried.persist()]
+        on_time = on_time.unionByName(carried, allowMissingColumns=True)
+    first = buckets.slices[0]
+    kept = _evictions(on_time, rules, lines, first)
+    outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
+    evicted, gone = Observation(), F.col("evicted_in").isNotNull()
+    counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)
     return Replay(
-        joined=joined,
-        late=aside[0].unionByName(aside[1], allowMissingColumns=True),
-        carried=buffered.where(F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))),
-        fates=buffered.groupBy("side", "slice", "carried_from", "evicted_in").agg(F.count("*").alias("rows")),
-        bucket_counts=maxima,
-        timeline=line,
-        cached=(*scratch, *labelled.cached),
+        joined=interval.pairs(on_time, rules, first),
+        late=_side_output(suspects.where(F.col("rejected").isNotNull() | is_late)),
+        suspected=suspected,
+        carried=kept.observe(evicted, *counted).where(outlives),
+        evicted=evicted,
+        counts=_counts(maxima, buckets),
+        lines=lines,
+        cached=tuple(cached),
     )
 
 
-def bucket_width(clock_span: int) -> int:
-    """Width of a bucket in microseconds, for a job whose slices span so much of the clock."""
-    return max(1000, -(-clock_span // TARGET_BUCKETS))
-
-
-def _buffered(rows: DataFrame, carry: Carry, side: str) -> DataFrame:
-    """A side's on-time rows and those carried in, in the same columns."""
-    if carry.rows is None:
-        return rows
-    carried = carry.rows.where(F.col("side") == side).withColumnRenamed(side, "row")
-    shared = [name for name in rows.columns if name in carried.columns]
-    return rows.select(shared).unionByName(carried.select(shared))
-
-
-def _evictions(rows: DataFrame, side: str, wait: int, rules: IntervalRules, line: Timeline, first: int) -> DataFrame:
+def _evictions(rows: DataFrame, rules: IntervalRules, lines: Sequence[Timeline], first: int) -> DataFrame:
+    wait = F.when(F.col("side") == "left", rules.left_wait).otherwise(rules.right_wait)
     level = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
-    keys = [name for name in rows.columns if name.startswith("key_")]
-    found = first_slice_reaching(rows, level, line, "reached").withColumn(
+    found = first_slice_reaching(rows, level, lines, "reached").withColumn(
         "carried_from", F.greatest("slice", F.lit(first))
     )
     return found.select(
-        F.lit(side).alias("side"),
+        "side",
+        "lane",
         "slice",
         "clock",
         "tiebreak",
         "event_time",
         "watermark",
-        *keys,
+        *(name for name in rows.columns if name.startswith("key_")),
         "carried_from",
         F.when(F.col("reached").isNotNull(), F.greatest("reached", "carried_from")).alias("evicted_in"),
-        F.col("row").alias(side),
+        *SIDES,
     )
 
 
-def _side_output(rows: DataFrame, side: str) -> DataFrame:
+def _side_output(rows: DataFrame) -> DataFrame:
     late = F.col("rejected").isNull()
-
-    def if_late(value: Column) -> Column:
-        return F.when(late, value)
-
+    behind = F.col("watermark") - F.col("event_time")
+    held_by = F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")
     return rows.select(
         "slice",
-        F.lit(side).alias("side"),
+        "side",
         F.coalesce("rejected", F.lit("late")).alias("reason"),
         "clock",
         "event_time",
-        if_late(F.col("watermark")).alias("watermark"),
-        if_late(F.col("watermark") - F.col("event_time")).alias("behind_ms"),
-        if_late(F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")).alias(
-            "held_by"
-        ),
-        F.col("row").alias(side),
+        F.when(late, F.col("watermark")).alias("watermark"),
+        F.when(late, behind).alias("behind_ms"),
+        F.when(late, held_by).alias("held_by"),
+        *SIDES,
     )
+
+
+def _counts(maxima: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:
+    counted = maxima[["left_rows", "right_rows", "floored"]]
+    found: pd.DataFrame = counted.groupby(buckets.slice_of(maxima["bucket"])).sum()
+    return found.reindex(buckets.slices, fill_value=0)

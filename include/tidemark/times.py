@@ -71,9 +71,10 @@ class Clock:
         return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
 
 
-def floor_div(value: Column, size: int) -> Column:
-    """Exact integer division rounding towards minus infinity (`/` would go through a double)."""
-    return F.call_function("div", value - F.pmod(value, F.lit(size)), F.lit(size))
+def floor_div(value: Column, size: Column | int) -> Column:
+    """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
+    size = F.lit(size) if isinstance(size, int) else size
+    return F.call_function("div", value - F.pmod(value, size), size)
 
 
 def quoted(name: str) -> str:

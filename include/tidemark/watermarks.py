@@ -8,7 +8,8 @@ inside their bucket.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,18 @@ from pyspark.ml.feature import Bucketizer
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.joins.flink_datastream import NO_WATERMARK, WatermarkLag
+from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, WatermarkLag
+from tidemark.slices import Grid
 from tidemark.times import floor_div
 
 TARGET_BUCKETS = 1 << 16
-"""How many buckets a job's clock is cut into, at most: a table that is cheap to collect and to broadcast."""
+"""How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
-_BUCKETS = "slice long, bucket long, left_before long, right_before long, after long, unsettled boolean"
-_BUCKET = ["slice", "bucket"]
-_PLACE = ["slice", "bucket", "clock", "tiebreak"]
-_BROADCAST_ROWS = 500_000
+_BUCKETS = """
+    bucket long, left_before long, right_before long, after long, unsettled boolean, left_lag long, right_lag long
+"""
+_BUCKET_COLUMNS = ("bucket", "left_before", "right_before", "after", "unsettled", "left_lag", "right_lag")
+_INF = float("inf")
 
 
 @dataclass(frozen=True)
@@ -43,121 +46,141 @@ class Watermarks:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """Watermarks over the clock of one job."""
+class Lane:
+    """A stream with watermarks of its own. `run` replays one; `conformance` hundreds side by side in one job."""
 
     lag: WatermarkLag
-    bucket_width: int
-    """Microseconds of the clock."""
-    buckets: pd.DataFrame
-    """slice, bucket, left_before, right_before (ms), after (combined, ms), unsettled (a row needs its exact place)."""
-    slice_ends: dict[int, Watermarks]
-    """Watermarks after each slice of the job, in order."""
-
-
-def bucket_maxima(left: DataFrame, right: DataFrame, bucket_width: int) -> DataFrame:
-    """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows."""
-    return (
-        _in_buckets(left, bucket_width)
-        .select(*_BUCKET, "event_time", "floored", "rejected", F.lit(True).alias("is_left"))
-        .unionByName(
-            _in_buckets(right, bucket_width).select(
-                *_BUCKET,
-                "event_time",
-                "floored",
-                "rejected",
-                F.lit(False).alias("is_left"),
-            )
-        )
-        .withColumn("usable", F.when(F.col("rejected").isNull(), F.col("event_time")))
-        .groupBy(*_BUCKET)
-        .agg(
-            F.max(F.when(F.col("is_left"), F.col("usable"))).alias("left_newest"),
-            F.max(F.when(~F.col("is_left"), F.col("usable"))).alias("right_newest"),
-            F.min("usable").alias("oldest"),
-            F.count_if("is_left").alias("left_rows"),
-            F.count_if(~F.col("is_left")).alias("right_rows"),
-            F.count_if(F.col("floored") & F.col("rejected").isNull()).alias("floored"),
-        )
-    )
-
-
-def timeline(maxima: pd.DataFrame, before: Watermarks, slices: range, lag: WatermarkLag, bucket_width: int) -> Timeline:
-    """Accumulate the buckets' maxima (`bucket_maxima`, collected) from the watermarks before the first slice."""
-    maxima = maxima.sort_values(_BUCKET, ignore_index=True)
-    left_before, left_after = _running(maxima["left_newest"], lag.left, before.left)
-    right_before, right_after = _running(maxima["right_newest"], lag.right, before.right)
-    after = np.minimum(left_after, right_after)
-    oldest = maxima["oldest"].fillna(np.inf)
-    buckets = maxima[_BUCKET].assign(
-        left_before=left_before,
-        right_before=right_before,
-        after=after,
-        unsettled=(np.minimum(left_before, right_before) < after) & (oldest <= after),
-    )
-    last_bucket = np.searchsorted(maxima["slice"].to_numpy(dtype=np.int64), np.asarray(slices), side="right")
-    lefts, rights = np.append(before.left, left_after), np.append(before.right, right_after)
-    ends = {n: Watermarks(int(lefts[i]), int(rights[i])) for n, i in zip(slices, last_bucket, strict=True)}
-    return Timeline(lag, bucket_width, buckets, ends)
+    before: Watermarks = field(default_factory=Watermarks)
+    """Watermarks when the first slice starts."""
+    drain: bool = False
+    """Whether the input ends after the last slice: the watermark goes to infinity, and every buffered row out."""
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Rows of both inputs with the watermarks they met, kept in Spark's cache until released."""
+class Buckets:
+    """Equal parts of the clock, none across two slices, with a number that is unique among slices and lanes."""
 
-    left: DataFrame
-    right: DataFrame
-    exact: DataFrame | None
-    """The watermarks that had to be put in order."""
+    grid: Grid
+    slices: range
+    width: int
+    """Microseconds."""
+
+    @classmethod
+    def of(cls, grid: Grid, slices: range) -> Buckets:
+        """Buckets for a job of so many slices."""
+        per_slice = max(1, TARGET_BUCKETS // len(slices))
+        return cls(grid, slices, max(1000, -(-grid.every // per_slice)))
 
     @property
-    def cached(self) -> tuple[DataFrame, ...]:
-        """What is in the cache."""
-        return (self.left, self.right) if self.exact is None else (self.left, self.right, self.exact)
+    def per_slice(self) -> int:
+        """How many buckets a slice has."""
+        return -(-self.grid.every // self.width)
+
+    def number(self, lane: Column, number: Column, clock: Column) -> Column:
+        """The bucket of a row in a slice of the job: a long, so that a broadcast join finds it by index."""
+        within = floor_div(F.pmod(clock - self.grid.start, F.lit(self.grid.every)), self.width)
+        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within
+
+    def slice_of(self, bucket: pd.Series[int]) -> npt.NDArray[np.int64]:
+        """The slices of buckets."""
+        found = bucket.to_numpy(dtype=np.int64) // self.per_slice % len(self.slices) + self.slices[0]
+        return found.astype(np.int64)
 
 
-def label(left: DataFrame, right: DataFrame, line: Timeline) -> Labelled:
-    """Add `left_watermark`, `right_watermark` and their least, `watermark` (ms, long), that each row met.
+@dataclass(frozen=True)
+class Timeline:
+    """The watermarks of one lane over the slices of a job."""
 
-    They are exact where the event time is at or before the last watermark of the row's bucket. Elsewhere they are
-    those from before the bucket: lower than the exact ones, and like these before the row's event time.
-    """
-    buckets = F.broadcast(left.sparkSession.createDataFrame(line.buckets, _BUCKETS))
-    left, right = (_in_buckets(rows, line.bucket_width).join(buckets, _BUCKET) for rows in (left, right))
-    exact = None
-    if line.buckets["unsettled"].any():
-        exact = _exact_watermarks(left, right, line.lag).persist()
-        few = exact.count() <= _BROADCAST_ROWS
-        left, right = (rows.join(F.broadcast(exact) if few else exact, _PLACE, "left") for rows in (left, right))
-    else:
-        none = {name: F.lit(None).cast("long") for name in ("left_exact", "right_exact")}
-        left, right = (rows.withColumns(none) for rows in (left, right))
-    # Four queries read these rows; labelling them once also keeps the plans small, most of a small job's time.
-    return Labelled(_labelled(left).persist(), _labelled(right).persist(), exact)
+    buckets: pd.DataFrame
+    """Per bucket: the watermarks before and after it, ms, and whether a row in it needs its exact place."""
+    suspects: bool
+    """Whether there are rows that may be late, or that are rejected."""
+    ends: dict[int, Watermarks]
+    """Watermarks after each slice of the job, in order."""
 
 
-def first_slice_reaching(rows: DataFrame, watermark: Column, line: Timeline, name: str) -> DataFrame:
-    """Add column `name`: the first slice of the job at whose end the combined watermark is at least `watermark`.
-
-    Null where none is. A binary search (`Bucketizer`), in doubles: exact for times within 285,000 years of 1970.
-    """
-    levels: dict[int, int] = {}
-    for number, ends in line.slice_ends.items():
-        levels.setdefault(ends.combined, number)
-    search = Bucketizer(
-        splits=[-float("inf"), *map(float, levels), float("inf")], inputCol="_below", outputCol="_level"
+def bucket_maxima(rows: DataFrame) -> DataFrame:
+    """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows."""
+    is_left, usable = F.col("side") == "left", F.when(F.col("rejected").isNull(), F.col("event_time"))
+    return rows.groupBy("bucket").agg(
+        F.max(F.when(is_left, usable)).alias("left_newest"),
+        F.max(F.when(~is_left, usable)).alias("right_newest"),
+        F.min(usable).alias("oldest"),
+        F.count_if(is_left).alias("left_rows"),
+        F.count_if(~is_left).alias("right_rows"),
+        F.count("rejected").alias("rejected"),
+        F.count_if(F.col("floored") & F.col("rejected").isNull()).alias("floored"),
     )
-    numbers = rows.sparkSession.createDataFrame(
-        pd.DataFrame(
-            {"_level": np.arange(len(levels), dtype=float), name: np.array(list(levels.values()), dtype=np.int64)}
-        )
+
+
+def timelines(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
+    """Accumulate the buckets' maxima (`bucket_maxima`, collected) from each lane's watermarks before the job."""
+    maxima = maxima.sort_values("bucket", ignore_index=True)
+    per_lane = len(buckets.slices) * buckets.per_slice
+    starts = np.searchsorted(maxima["bucket"], per_lane * np.arange(len(lanes) + 1))
+    parts = zip(lanes, starts, starts[1:], strict=False)
+    return [_timeline(maxima.iloc[first:end], lane, buckets) for lane, first, end in parts]
+
+
+def place(rows: DataFrame, lines: Sequence[Timeline]) -> DataFrame:
+    """Set beside each row what is known of its bucket (`Timeline.buckets`)."""
+    table = pd.concat([line.buckets for line in lines], ignore_index=True)
+    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(table, _BUCKETS)), "bucket", "left")
+
+
+def label(placed: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The rows that are surely on time, and the suspects: rejected or perhaps late.
+
+    Adds `left_watermark`, `right_watermark` and their least, `watermark` (ms, long), that each row met. Exact for
+    suspects; for the others those from before their bucket, which like the exact ones lie before the row's event time.
+    """
+    suspect = F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
+    return _labelled(placed.where(~suspect)), _labelled(_in_order(placed, suspect))
+
+
+def first_slice_reaching(rows: DataFrame, watermark: Column, lines: Sequence[Timeline], name: str) -> DataFrame:
+    """Add column `name`: the first slice of the job at whose end the lane's combined watermark is at least `watermark`.
+
+    Null where none is. A binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that
+    a double holds: with one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
+    """
+    half = 2**52 // len(lines)
+    levels: dict[int, int | None] = {}
+    for lane, line in enumerate(lines):
+        for number, ends in line.ends.items():
+            levels.setdefault(lane * 2 * half + min(max(ends.combined, -half), half - 1), number)
+        levels[lane * 2 * half + half] = None
+    place = F.col("lane") * (2 * half) + F.greatest(F.least(watermark, F.lit(half - 1)), F.lit(1 - half))
+    search = Bucketizer(splits=[-_INF, *map(float, levels), _INF], inputCol="_below", outputCol="_level")
+    numbers = pd.DataFrame({"_level": np.arange(len(levels), dtype=float), name: pd.array([*levels.values()], "Int64")})
+    found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
+    table = rows.sparkSession.createDataFrame(numbers, f"_level double, {name} long")
+    return found.join(F.broadcast(table), "_level", "left").drop("_level", "_below")
+
+
+def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
+    left_before, left_after = _running(maxima["left_newest"], lane.lag.left, lane.before.left)
+    right_before, right_after = _running(maxima["right_newest"], lane.lag.right, lane.before.right)
+    before, after = np.minimum(left_before, right_before), np.minimum(left_after, right_after)
+    oldest = maxima["oldest"].fillna(np.inf)
+    table = pd.DataFrame(
+        {
+            "bucket": maxima["bucket"],
+            "left_before": left_before,
+            "right_before": right_before,
+            "after": after,
+            "unsettled": (before < after) & (oldest <= after),
+            "left_lag": lane.lag.left,
+            "right_lag": lane.lag.right,
+        }
     )
-    found = search.transform(rows.withColumn("_below", (watermark - 1).cast("double")))
-    return found.join(F.broadcast(numbers), "_level", "left").drop("_level", "_below")
-
-
-def _in_buckets(rows: DataFrame, width: int) -> DataFrame:
-    return rows.withColumn("bucket", floor_div(F.col("clock"), width))
+    last_bucket = np.searchsorted(buckets.slice_of(maxima["bucket"]), np.asarray(buckets.slices), side="right")
+    lefts, rights = np.append(lane.before.left, left_after), np.append(lane.before.right, right_after)
+    marks = (Watermarks(int(lefts[i]), int(rights[i])) for i in last_bucket)
+    ends = dict(zip(buckets.slices, marks, strict=True))
+    if lane.drain:
+        ends[buckets.slices[-1]] = Watermarks(END_OF_INPUT, END_OF_INPUT)
+    return Timeline(table, bool((oldest <= after).any() or maxima["rejected"].any()), ends)
 
 
 def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -167,43 +190,37 @@ def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArra
     return running[:-1], running[1:]
 
 
-def _exact_watermarks(left: DataFrame, right: DataFrame, lag: WatermarkLag) -> DataFrame:
-    """`left_exact`, `right_exact` at each place (slice, bucket, clock, tiebreak) that needs them.
+def _in_order(rows: DataFrame, suspect: Column) -> DataFrame:
+    """The suspects, with the watermarks from just before their place in `left_before` and `right_before`.
 
-    Only two kinds of rows matter in an unsettled bucket: those whose watermark is asked for, and those that raise a
-    watermark. At equal places the former sort first, so that simultaneous rows do not see each other.
+    In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
+    may be both, and is then in the window twice. At equal places (clock and tiebreak) those that ask come first, so
+    that simultaneous rows do not see each other.
     """
-    usable = F.col("unsettled") & F.col("rejected").isNull()
-    asked, raised = [], []
-    for rows, own, behind in ((left, "left", lag.left), (right, "right", lag.right)):
-        rows = rows.where(usable)  # noqa: PLW2901
-        asked.append(rows.where(F.col("event_time") <= F.col("after")).select(*_PLACE, "left_before", "right_before"))
-        mark = F.col("event_time") - behind
-        raised.append(rows.where(mark > F.col(f"{own}_before")).select(*_PLACE, mark.alias(f"{own}_mark")))
-    asked_places = asked[0].unionByName(asked[1]).distinct()
-    raised_places = (
-        raised[0]
-        .unionByName(raised[1], allowMissingColumns=True)
-        .groupBy(*_PLACE)
-        .agg(F.max("left_mark").alias("left_mark"), F.max("right_mark").alias("right_mark"), F.lit(1).alias("raises"))
-    )
-    so_far = (
-        Window.partitionBy(*_BUCKET)
-        .orderBy("clock", "tiebreak", "raises")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
+    marks = {
+        side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in ("left", "right")
+    }
+    higher = (marks["left"] > F.col("left_before")) | (marks["right"] > F.col("right_before"))
+    raises = F.col("unsettled") & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
+    roles = F.array_compact(F.array(F.when(suspect, F.lit(0)), F.when(raises, F.lit(1))))
+    asks, raised = F.col("role") == 0, F.col("role") == 1
+    earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")
+    so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    met = {
+        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, mark)).over(so_far))
+        for side, mark in marks.items()
+    }
     return (
-        asked_places.withColumn("raises", F.lit(0))
-        .unionByName(raised_places, allowMissingColumns=True)
-        .withColumns({f"{own}_mark": F.max(f"{own}_mark").over(so_far) for own in ("left", "right")})
-        .where(F.col("raises") == 0)
-        .select(
-            *_PLACE, *(F.greatest(f"{own}_before", f"{own}_mark").alias(f"{own}_exact") for own in ("left", "right"))
-        )
+        rows.where(suspect | raises)
+        .withColumn("role", F.explode(roles))
+        .withColumns({side: F.when(asks, F.col(side)) for side in ("left", "right")})
+        .withColumns(met)
+        .where(asks)
+        .drop("role")
     )
 
 
 def _labelled(rows: DataFrame) -> DataFrame:
-    met = {f"{own}_watermark": F.coalesce(f"{own}_exact", f"{own}_before") for own in ("left", "right")}
-    added = ("bucket", "left_before", "right_before", "after", "unsettled", "left_exact", "right_exact")
-    return rows.withColumns(met).withColumn("watermark", F.least("left_watermark", "right_watermark")).drop(*added)
+    met = {"left_watermark": F.col("left_before"), "right_watermark": F.col("right_before")}
+    rows = rows.withColumns(met).withColumn("watermark", F.least("left_watermark", "right_watermark"))
+    return rows.drop(*_BUCKET_COLUMNS)

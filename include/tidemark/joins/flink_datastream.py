@@ -35,30 +35,34 @@ class WatermarkLag:
         return cls(left, right)
 
 
+def inclusive_bounds(interval: Interval) -> tuple[int, int]:
+    """Lower and upper in ms. Exclusive ones move by one; lower may then exceed upper: legal, and matches nothing."""
+    lower = millis(interval.lower) + (not interval.lower_inclusive)
+    return lower, millis(interval.upper) - (not interval.upper_inclusive)
+
+
 @dataclass(frozen=True)
 class IntervalRules:
     """The rules of one interval join: `left + lower <= right <= left + upper`, both inclusive, in ms."""
 
-    lower: int
-    upper: int
+    lower: Column
+    upper: Column
 
     @classmethod
     def of(cls, interval: Interval) -> IntervalRules:
-        """Exclusive bounds move by one ms; lower may then exceed upper, which is legal and matches nothing."""
-        return cls(
-            millis(interval.lower) + (not interval.lower_inclusive),
-            millis(interval.upper) - (not interval.upper_inclusive),
-        )
+        """The rules of a pipeline file's interval."""
+        lower, upper = inclusive_bounds(interval)
+        return cls(F.lit(lower), F.lit(upper))
 
     @property
-    def left_wait(self) -> int:
+    def left_wait(self) -> Column:
         """How long after its event time a left row is kept."""
-        return max(0, self.upper)
+        return F.greatest(F.lit(0), self.upper)
 
     @property
-    def right_wait(self) -> int:
+    def right_wait(self) -> Column:
         """How long after its event time a right row is kept."""
-        return max(0, -self.lower)
+        return F.greatest(F.lit(0), -self.lower)
 
     def within(self, left: Column, right: Column) -> Column:
         """Whether two event times are in bounds."""
@@ -70,7 +74,7 @@ class IntervalRules:
         return event_time < watermark
 
     @staticmethod
-    def evicted_at(event_time: Column, watermark: Column, wait: int) -> Column:
+    def evicted_at(event_time: Column, watermark: Column, wait: Column) -> Column:
         """The least watermark that evicts a row which met `watermark`.
 
         The clean-up timer stands at event time + wait, inclusive, and fires only when the watermark advances: a row

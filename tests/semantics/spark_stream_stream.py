@@ -1,0 +1,223 @@
+"""Spark's stream-stream join, one micro-batch at a time, as semantics/spark.md tells it.
+
+Event times are microseconds; watermarks, delays and what derives from them are milliseconds, as in the engine.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+MS = 1000
+OTHER = {"left": "right", "right": "left"}
+PRESERVED = {"inner": (), "leftsemi": (), "left": ("left",), "right": ("right",), "full": ("left", "right")}
+ANY_GAP = (-math.inf, math.inf)
+
+
+@dataclass(eq=False)
+class Row:
+    side: str
+    id: int
+    key: str | None
+    ts: int | None
+    v: int | None
+    window_start: int | None = None
+    value: int | None = None  # what lateness and eviction look at: ts, or the end of the window
+    matched: bool = False
+
+
+Pair = tuple[Row | None, Row | None]  # left, right
+
+
+@dataclass
+class Oracle:
+    """Feed batches, a no-data batch as an empty one; each gives its output and how many late rows it dropped."""
+
+    join_type: str
+    policy: Callable[..., int]  # of the watermarks of the inputs: min or max
+    late_lags: bool  # late is what the previous batch's watermark says, not this batch's
+    delay: dict[str, int]  # only sides with a watermark
+    window: tuple[int, int] | None  # size and slide; equality on the window is part of the key
+    event_time_equality: bool  # equality on ts is part of the key
+    gap: tuple[float, float]  # of right.ts - left.ts, inclusive
+    wait: dict[str, int]  # how far eviction stays behind the watermark, only sides that a bound limits
+    at_least: dict[str, int]  # ON conjuncts v >= n, by side
+    at_most: dict[str, int]
+    v_differs: bool
+    watermark: int = 0
+    previous_watermark: int = 0
+    inputs: dict[str, int] = field(default_factory=lambda: {"left": 0, "right": 0})  # the watermark of each
+    state: dict[str, list[Row]] = field(default_factory=lambda: {"left": [], "right": []})
+
+    @property
+    def preserved(self) -> tuple[str, ...]:
+        return PRESERVED[self.join_type]
+
+    @property
+    def wants_no_data_batch(self) -> bool:
+        evicts = any(self._state_watermark(side) is not None for side in OTHER)
+        return evicts and self.watermark > self.previous_watermark
+
+    def feed(self, rows: Iterable[Row]) -> tuple[list[Pair], int]:
+        reached = [row for row in rows if self._reaches_watermark(row)]
+        prepared = [part for row in reached if self._reaches_join(row) for part in self._explode(row)]
+        accepted = [row for row in prepared if not self._late(row)]
+        output = []
+        for side in ("left", "right"):  # right rows find this batch's left rows in the state
+            for row in accepted:
+                if row.side == side:
+                    output += self._join(row)
+        output += self._evict("left") + self._evict("right")
+        self._advance(reached)
+        return output, len(prepared) - len(accepted)
+
+    def _reaches_watermark(self, row: Row) -> bool:
+        """Filters that leave the event time alone are pushed below the watermark, except on a preserved side."""
+        null = row.key is None or (self.v_differs and row.v is None)
+        return row.side in self.preserved or not (null or self._fails_alone(row))
+
+    def _reaches_join(self, row: Row) -> bool:
+        """IS NOT NULL of the event time is inferred too, but stays above the watermark; window() filters every side."""
+        compared = self.event_time_equality or self.gap != ANY_GAP
+        return row.ts is not None or not (self.window or (compared and row.side not in self.preserved))
+
+    def _fails_alone(self, row: Row) -> bool:
+        if row.v is None:
+            return row.side in self.at_least or row.side in self.at_most
+        return not self.at_least.get(row.side, row.v) <= row.v <= self.at_most.get(row.side, row.v)
+
+    def _explode(self, row: Row) -> Iterable[Row]:
+        if not self.window:
+            return [replace(row, value=row.ts)]
+        size, slide = self.window
+        starts = range(row.ts // slide * slide, row.ts - size, -slide)
+        return [replace(row, window_start=start, value=start + size) for start in starts]
+
+    def _late(self, row: Row) -> bool:
+        watermark = self.previous_watermark if self.late_lags else self.watermark
+        return row.side in self.delay and row.value is not None and row.value <= watermark * MS
+
+    def _join(self, row: Row) -> list[Pair]:
+        if self._fails_alone(row):  # only a preserved side still has such rows: they are told at once, never stored
+            return [_pair(row)]
+        partners = [other for other in self.state[OTHER[row.side]] if self._matches(*_pair(row, other))]
+        if self.join_type != "leftsemi":
+            output = [_pair(row, other) for other in partners]
+        elif row.side == "left":
+            output = [_pair(row)] if partners else []
+        else:
+            output = [_pair(left) for left in partners if not left.matched]
+        for met in (row, *partners):
+            met.matched |= bool(partners)
+        if self._stores(row):
+            self.state[row.side].append(row)
+        return output
+
+    def _matches(self, left: Row, right: Row) -> bool:
+        if self._join_key(left) != self._join_key(right):  # null equals null, which only full outer lets in
+            return False
+        if self.v_differs and (left.v is None or right.v is None or left.v == right.v):
+            return False
+        if self.gap == ANY_GAP:
+            return True
+        return None not in {left.ts, right.ts} and self.gap[0] <= right.ts - left.ts <= self.gap[1]
+
+    def _join_key(self, row: Row) -> tuple:
+        return row.key, row.window_start, row.ts if self.event_time_equality else None
+
+    def _stores(self, row: Row) -> bool:
+        if row.side == "left":
+            return self.join_type != "leftsemi" or not row.matched
+        owed = "right" in self.preserved and not row.matched
+        return owed or not self._evictable(row)
+
+    def _state_watermark(self, side: str) -> int | None:
+        """Rows of the side go with a value up to this; None: they never do."""
+        if self.window or self.event_time_equality:  # the key carries the watermark, for the side without one too
+            return self.watermark if self.delay else None
+        if len(self.delay) < len(OTHER):  # a column to evict by, and the other side's promise
+            return None
+        limits = [self.watermark - self.wait[side]] if side in self.wait else []
+        if side in self.at_least and side in self.preserved:
+            # Spark takes a conjunct v >= n that is left in ON for a bound of the event time, in seconds.
+            limits.append(self.at_least[side] * 1000 - 1)
+        return min(limits, default=None)
+
+    def _evictable(self, row: Row) -> bool:
+        limit = self._state_watermark(row.side)
+        return limit is not None and row.value is not None and row.value <= limit * MS
+
+    def _evict(self, side: str) -> list[Pair]:
+        gone = [row for row in self.state[side] if self._evictable(row)]
+        self.state[side] = [row for row in self.state[side] if not self._evictable(row)]
+        return [_pair(row) for row in gone if side in self.preserved and not row.matched]
+
+    def _advance(self, reached: list[Row]) -> None:
+        for row in reached:
+            if row.side in self.delay:
+                seen = (row.ts or 0) // MS - self.delay[row.side]  # the engine reads a null as the epoch
+                self.inputs[row.side] = max(self.inputs[row.side], seen)
+        self.previous_watermark = self.watermark
+        self.watermark = self.policy((self.inputs[side] for side in self.delay), default=0)
+
+
+def _pair(row: Row, other: Row | None = None) -> Pair:
+    return (row, other) if row.side == "left" else (other, row)
+
+
+def oracle_of(vector: dict) -> Oracle:
+    def by_side(name: str) -> dict[str, int]:
+        told = {side: vector.get(name.format(side)) for side in OTHER}
+        return {side: number for side, number in told.items() if number is not None}
+
+    (least, greatest), wait, window, bounds = ANY_GAP, {}, vector["window"], vector["bounds"] or {}
+    if (lower := bounds.get("lower_ms")) is not None:
+        least = lower * MS + (not bounds["lower_inclusive"])
+        wait["right"] = -lower + bounds["lower_inclusive"]  # a whole ms more, where a us would do
+    if (upper := bounds.get("upper_ms")) is not None:
+        greatest = upper * MS - (not bounds["upper_inclusive"])
+        wait["left"] = upper + bounds["upper_inclusive"]
+    return Oracle(
+        join_type=vector["join_type"],
+        policy={"min": min, "max": max}[vector["policy"]],
+        late_lags=vector["late_watermark"] == "previous_batch",
+        delay=by_side("delay_{}_ms"),
+        window=window and (window["size_ms"] * MS, (window["slide_ms"] or window["size_ms"]) * MS),
+        event_time_equality=vector.get("event_time_equality", False),
+        gap=(least, greatest),
+        wait=wait,
+        at_least=by_side("{}_min_v"),
+        at_most=by_side("{}_max_v"),
+        v_differs=vector.get("v_differs", False),
+    )
+
+
+def rows_of(vector: dict, index: int | None) -> Iterable[Row]:
+    unit = 1 if vector.get("ts_unit") == "us" else MS
+    for side, rows in ({} if index is None else vector["batches"][index]).items():
+        for row in rows:
+            ts = None if row["ts"] is None else row["ts"] * unit
+            yield Row(side=side, id=row["id"], key=row["key"], ts=ts, v=row.get("v"))
+
+
+def schedule(vector: dict, oracle: Oracle) -> Iterable[int | None]:
+    """The input steps to feed, None for a no-data batch; go on only when the oracle has had the one before."""
+    for index in range(len(vector["batches"])):
+        yield index
+        drained = vector["mode"] == "idle" or index + 1 == len(vector["batches"])
+        if drained and oracle.wants_no_data_batch:
+            yield None
+
+
+def answer(vector: dict) -> dict:
+    """What the engine is expected to do with a vector's batches, in the vector's own form."""
+    oracle, expected, executed = oracle_of(vector), [], []
+    for batch, index in enumerate(schedule(vector, oracle)):
+        doing = {"batch": batch, "input_index": index, "watermark_ms": oracle.watermark if oracle.delay else None}
+        output, dropped = oracle.feed(rows_of(vector, index))
+        for left, right in output:
+            row = {"batch": batch, "left_id": left and left.id, "right_id": right and right.id}
+            window = {"window_start_ms": (left or right).window_start // MS} if oracle.window else {}
+            expected.append(row | window)
+        stored = sum(len(rows) for rows in oracle.state.values())
+        executed.append({**doing, "rows_dropped_by_watermark": dropped, "state_rows_total": stored})
+    return {"expected": expected, "watermarks": [done["watermark_ms"] for done in executed], "executed": executed}
