@@ -35,7 +35,7 @@ bench: setup ## time label, join and publish against the cost of moving the data
 	@$(VENV)/python benchmarks/interval_join.py
 
 conformance: setup ## run the golden vectors under several cuts
-	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
+	@$(VENV)/tidemark conformance tests/semantics/vectors/flink_datastream_interval.jsonl.gz --cuts 1,2,7,random:7
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local

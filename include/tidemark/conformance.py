@@ -15,7 +15,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,7 @@ from tidemark.errors import UserError
 from tidemark.inputs import Side, side_of
 from tidemark.joins.flink_datastream import IntervalRules, WatermarkLag, inclusive_bounds
 from tidemark.replay import Replay, replay
-from tidemark.session import spark_session
+from tidemark.session import spark_session, tuned_for_tiny_queries
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.watermarks import Buckets, Lane
@@ -45,12 +44,6 @@ _SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("lane", "lower", "upper", "arrival", "ts")),
     ]
 )
-_TINY = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 _GRID = Grid(0, 1 << 20)
 """Slices of more microseconds than any vector has events."""
 _LANES = 400
@@ -131,19 +124,6 @@ def check_files(files: list[Path], cuts: str) -> Iterator[Verdict]:
         batches = list(_batches(cases))
         for batch in track(batches, "replaying", console=Console(stderr=True), transient=True):
             yield from check(spark, batch)
-
-
-@contextmanager
-def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
-    """Settings under which thousands of queries over a few rows do not take hours; the plans stay the same."""
-    before = {key: spark.conf.get(key, None) for key in _TINY}
-    for key, tiny in _TINY.items():
-        spark.conf.set(key, tiny)
-    try:
-        yield spark
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value) if value is not None else spark.conf.unset(key)
 
 
 def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
+from delta.tables import DeltaTable
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,9 +25,11 @@ from tidemark.ledger import FORMAT, Counts, Entry, Ledger
 from tidemark.plan import Plan
 from tidemark.publish import emissions, job_id, late_table, new_run, read_run, sweep, withdraw, write_run
 from tidemark.replay import SIDES, Replay, replay
+from tidemark.session import tuned_for_tiny_queries
 from tidemark.watermarks import Buckets, Lane, Watermarks
 
 STEPS = ("reading", "joining", "checking", "committing")
+TINY_ROWS = 20_000
 Progress = Callable[[str], None]
 """Told the name of each step as it begins."""
 
@@ -54,14 +58,15 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
     job = _Job(spark, plan, slices, carry_in)
     try:
         progress("reading")
-        _ = job.answer
-        progress("joining")
-        job.write()
-        progress("checking")
-        verdict = job.judge()
-        progress("committing")
-        seconds = time.monotonic() - began
-        last = job.commit(verdict, seconds)
+        tiny = job.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
+        with tuned_for_tiny_queries(spark) if tiny else nullcontext():
+            progress("joining")
+            job.write()
+            progress("checking")
+            verdict = job.judge()
+            progress("committing")
+            seconds = time.monotonic() - began
+            last = job.commit(verdict, seconds)
     except Exception as error:
         if "No space left on device" in str(error):
             raise FaultError(
@@ -136,6 +141,8 @@ class _Job:
         _ = self._written
 
     def _write_late(self) -> None:
+        if not self.answer.suspected and DeltaTable.isDeltaTable(self.spark, self.plan.tables.late):
+            return
         rows = late_table(self.answer.late, self.plan.grid).coalesce(self._files)
         write_run(rows, self.plan.tables.late, self.run)
         _ = self._written_late
@@ -240,6 +247,8 @@ class _Job:
 
     @cached_property
     def _written_late(self) -> pd.DataFrame:
+        if not self.answer.suspected:
+            return pd.DataFrame(columns=["side", "number", "late", "rejected"])
         rows = read_run(self.spark, self.plan.tables.late, self.run)
         number = self.plan.grid.number_column(F.unix_micros("_slice")).alias("number")
         is_late = F.col("reason") == "late"

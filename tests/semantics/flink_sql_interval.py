@@ -93,6 +93,7 @@ class Oracle:
     def _advance(self, watermarks: dict[str, float]) -> list[Ids]:
         for side, watermark in watermarks.items():
             self.watermarks[side] = max(self.watermarks[side], watermark)
+        # Every timer was set above the watermark of its time, so one that is due here became so by this advance.
         due = [slot for slot, time in self.timers.items() if time <= self.combined]
         return [ids for slot in due for ids in self._clean(slot)]
 

@@ -45,7 +45,7 @@ class Oracle:
     v_differs: bool
     watermark: int = 0
     previous_watermark: int = 0
-    inputs: dict[str, int] = field(default_factory=lambda: {"left": 0, "right": 0})  # the watermark of each
+    inputs: dict[str, int] = field(default_factory=lambda: {"left": 0, "right": 0})  # 0 before the first row
     state: dict[str, list[Row]] = field(default_factory=lambda: {"left": [], "right": []})
 
     @property
@@ -58,8 +58,8 @@ class Oracle:
         return evicts and self.watermark > self.previous_watermark
 
     def feed(self, rows: Iterable[Row]) -> tuple[list[Pair], int]:
-        reached = [row for row in rows if self._reaches_watermark(row)]
-        prepared = [part for row in reached if self._reaches_join(row) for part in self._explode(row)]
+        kept = [row for row in rows if self._kept(row)]
+        prepared = [part for row in kept for part in self._explode(row)]
         accepted = [row for row in prepared if not self._late(row)]
         output = []
         for side in ("left", "right"):  # right rows find this batch's left rows in the state
@@ -67,18 +67,16 @@ class Oracle:
                 if row.side == side:
                     output += self._join(row)
         output += self._evict("left") + self._evict("right")
-        self._advance(reached)
+        self._advance(kept)
         return output, len(prepared) - len(accepted)
 
-    def _reaches_watermark(self, row: Row) -> bool:
-        """Filters that leave the event time alone are pushed below the watermark, except on a preserved side."""
-        null = row.key is None or (self.v_differs and row.v is None)
-        return row.side in self.preserved or not (null or self._fails_alone(row))
-
-    def _reaches_join(self, row: Row) -> bool:
-        """IS NOT NULL of the event time is inferred too, but stays above the watermark; window() filters every side."""
-        compared = self.event_time_equality or self.gap != ANY_GAP
-        return row.ts is not None or not (self.window or (compared and row.side not in self.preserved))
+    def _kept(self, row: Row) -> bool:
+        """What ON asks of one side alone filters it below its watermark, unless unmatched rows of it are owed."""
+        if row.side in self.preserved:
+            return row.ts is not None or not self.window  # window() filters null on every side
+        compared = self.window or self.event_time_equality or self.gap != ANY_GAP
+        null = row.key is None or (compared and row.ts is None) or (self.v_differs and row.v is None)
+        return not (null or self._fails_alone(row))
 
     def _fails_alone(self, row: Row) -> bool:
         if row.v is None:
@@ -108,7 +106,7 @@ class Oracle:
             output = [_pair(left) for left in partners if not left.matched]
         for met in (row, *partners):
             met.matched |= bool(partners)
-        if self._stores(row):
+        if not (self.join_type == "leftsemi" and row.side == "left" and row.matched):
             self.state[row.side].append(row)
         return output
 
@@ -123,12 +121,6 @@ class Oracle:
 
     def _join_key(self, row: Row) -> tuple:
         return row.key, row.window_start, row.ts if self.event_time_equality else None
-
-    def _stores(self, row: Row) -> bool:
-        if row.side == "left":
-            return self.join_type != "leftsemi" or not row.matched
-        owed = "right" in self.preserved and not row.matched
-        return owed or not self._evictable(row)
 
     def _state_watermark(self, side: str) -> int | None:
         """Rows of the side go with a value up to this; None: they never do."""
@@ -151,11 +143,10 @@ class Oracle:
         self.state[side] = [row for row in self.state[side] if not self._evictable(row)]
         return [_pair(row) for row in gone if side in self.preserved and not row.matched]
 
-    def _advance(self, reached: list[Row]) -> None:
-        for row in reached:
-            if row.side in self.delay:
-                seen = (row.ts or 0) // MS - self.delay[row.side]  # the engine reads a null as the epoch
-                self.inputs[row.side] = max(self.inputs[row.side], seen)
+    def _advance(self, kept: list[Row]) -> None:
+        for row in kept:
+            if row.side in self.delay and row.ts is not None:  # the engine reads null as the epoch: it moves nothing
+                self.inputs[row.side] = max(self.inputs[row.side], row.ts // MS - self.delay[row.side])
         self.previous_watermark = self.watermark
         self.watermark = self.policy((self.inputs[side] for side in self.delay), default=0)
 

@@ -5,6 +5,7 @@ import pytest
 
 from tidemark import conformance
 from tidemark.cli import main
+from tidemark.session import tuned_for_tiny_queries
 
 FILE = Path(__file__).parent / "vectors" / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
@@ -20,7 +21,7 @@ def verdicts(spark):
             "1,random:1" if vector["name"].startswith("big") else "1,each,random:1", vector
         )
     ]
-    with conformance.tuned_for_tiny_queries(spark):
+    with tuned_for_tiny_queries(spark):
         return conformance.check(spark, cases)
 
 

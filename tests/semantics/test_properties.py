@@ -14,6 +14,7 @@ from hypothesis.errors import NoSuchExample
 
 from tests.semantics.flink_datastream_interval import answer
 from tidemark import conformance
+from tidemark.session import tuned_for_tiny_queries
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000"))
 BATCH = 400
@@ -63,7 +64,7 @@ def test_engine_equals_oracle(spark):
 
     draw()
     assert len(drawn) >= EXAMPLES
-    with conformance.tuned_for_tiny_queries(spark):
+    with tuned_for_tiny_queries(spark):
         failed = [
             case
             for start in range(0, len(drawn), BATCH)

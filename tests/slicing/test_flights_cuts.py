@@ -19,9 +19,9 @@ from tidemark.spec import load_pipeline
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)
-# One Spark job a slice takes its time: TIDEMARK_DAYS=32 TIDEMARK_HOURS=72 looks at the whole month and three days.
-DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "8")))
-HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "12")))
+# One Spark job a slice takes its time: TIDEMARK_DAYS=4 TIDEMARK_HOURS=6 is a quick look.
+DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "32")))
+HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "72")))
 
 
 @dataclass(frozen=True)
