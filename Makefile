@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance mutants airflow cluster clean machine
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ bench: setup ## time label, join and publish against the cost of moving the data
 
 conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/flink_datastream_interval.jsonl.gz --cuts 1,2,7,random:7
+
+mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
+	@$(VENV)/python -m tests.semantics.mutants
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local

@@ -131,10 +131,37 @@ def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
     verdicts: dict[int, Verdict] = {}
     for one_job in (False, True):
         chosen = {number: case for number, case in enumerate(cases) if case.cut.one_job == one_job}
-        found = _replayed(spark, list(chosen.values()), one_job=one_job) if chosen else []
+        found: list[Counter[str]] = [Counter() for _ in chosen]
+        for answer in replays(spark, list(chosen.values()), one_job=one_job) if chosen else ():
+            for lane, text in _told(answer):
+                found[lane][text] += 1
         for (number, case), rows in zip(chosen.items(), found, strict=True):
             verdicts[number] = _compared(case, rows)
     return [verdicts[number] for number in range(len(cases))]
+
+
+def replays(spark: SparkSession, cases: Sequence[Case], *, one_job: bool) -> Iterator[Replay]:
+    """The replays of cases side by side: of each slice number in turn, or of all in one job. Lanes are cases."""
+    pipelines = [pipeline_of(case.vector) for case in cases]
+    slices = range(max(len(case.cut.starts) for case in cases) + 1)
+    tables = [_table(spark, cases, pipelines, letter) for letter in "LR"]
+    sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
+    rules = IntervalRules(F.col("key_2"), F.col("key_3"))
+    lanes, carried = [Lane(WatermarkLag.of(pipeline)) for pipeline in pipelines], None
+    for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
+        came = [
+            side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
+        ]
+        rows = came[0].unionByName(came[1], allowMissingColumns=True).withColumn("lane", F.col("key_1"))
+        lanes = [replace(lane, drain=case.drains(job, slices)) for lane, case in zip(lanes, cases, strict=True)]
+        # Three events to a bucket: rows are put in order inside buckets, not only between them.
+        answer = replay(rows, carried, lanes, rules, Buckets(_GRID, job, 3))
+        yield answer
+        if job[-1] != slices[-1]:
+            kept = buffered_after(answer.carried, job[-1])
+            carried = spark.createDataFrame(kept.toArrow(), kept.schema)
+        lanes = [replace(lane, before=line.ends[job[-1]]) for lane, line in zip(lanes, answer.lines, strict=True)]
+        answer.release()
 
 
 def pipeline_of(vector: Vector) -> Pipeline:
@@ -203,32 +230,6 @@ def _expected(vector: Vector, cut: Cut) -> Iterator[str]:
         yield f"slice {at}: {row['left_id']} with {row['right_id']} at {row['ts']}"
     for row in vector["expected"]["dropped"]:
         yield f"slice {cut.slice_of(row['at'])}: {row['id']} late"
-
-
-def _replayed(spark: SparkSession, cases: Sequence[Case], *, one_job: bool) -> list[Counter[str]]:
-    """What Tidemark gives for each case: a job for each slice number, or one for all."""
-    pipelines = [pipeline_of(case.vector) for case in cases]
-    slices = range(max(len(case.cut.starts) for case in cases) + 1)
-    tables = [_table(spark, cases, pipelines, letter) for letter in "LR"]
-    sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
-    rules, found = IntervalRules(F.col("key_2"), F.col("key_3")), [Counter[str]() for _ in cases]
-    lanes, carried = [Lane(WatermarkLag.of(pipeline)) for pipeline in pipelines], None
-    for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
-        came = [
-            side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
-        ]
-        rows = came[0].unionByName(came[1], allowMissingColumns=True).withColumn("lane", F.col("key_1"))
-        lanes = [replace(lane, drain=case.drains(job, slices)) for lane, case in zip(lanes, cases, strict=True)]
-        # Three events to a bucket: rows are put in order inside buckets, not only between them.
-        answer = replay(rows, carried, lanes, rules, Buckets(_GRID, job, 3))
-        for lane, text in _told(answer):
-            found[lane][text] += 1
-        if job[-1] != slices[-1]:
-            kept = buffered_after(answer.carried, job[-1])
-            carried = spark.createDataFrame(kept.toArrow(), kept.schema)
-        lanes = [replace(lane, before=line.ends[job[-1]]) for lane, line in zip(lanes, answer.lines, strict=True)]
-        answer.release()
-    return found
 
 
 def _told(answer: Replay) -> Iterator[tuple[int, str]]:

@@ -56,6 +56,7 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
     """
     began = time.monotonic()
     job = _Job(spark, plan, slices, carry_in)
+    outcome = "nothing of this job was published"
     try:
         progress("reading")
         tiny = job.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
@@ -67,12 +68,13 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
             progress("committing")
             seconds = time.monotonic() - began
             last = job.commit(verdict, seconds)
+            outcome = "its slices are committed all the same"
+            sweep(spark, plan.tables, job.name, job.run)
     except Exception as error:
         if "No space left on device" in str(error):
             raise FaultError(
                 f"the disk is full: {plan.tables.root} (or Spark's local directory) has no room for slice "
-                f"{plan.grid.label(slices[0])}; nothing of this job was published. Free space and run the same command "
-                "again"
+                f"{plan.grid.label(slices[0])}; {outcome}. Free space and run the same command again"
             ) from None
         raise
     finally:
@@ -171,7 +173,6 @@ class _Job:
         except SliceOrderError:
             withdraw(self.spark, self.plan.tables, self.run)
             raise
-        sweep(self.spark, self.plan.tables, self.name, self.run)
         ends, last = self.ends[self.slices[-1]], rows[-1]
         kept = last["left"]["carried_out"], last["right"]["carried_out"]
         settings = self.plan.pipeline.semantic_settings()

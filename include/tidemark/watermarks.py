@@ -102,14 +102,20 @@ class Timeline:
 def bucket_maxima(rows: DataFrame) -> DataFrame:
     """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows."""
     is_left, usable = F.col("side") == "left", F.when(F.col("rejected").isNull(), F.col("event_time"))
-    return rows.groupBy("bucket").agg(
-        F.max(F.when(is_left, usable)).alias("left_newest"),
-        F.max(F.when(~is_left, usable)).alias("right_newest"),
-        F.min(usable).alias("oldest"),
-        F.count_if(is_left).alias("left_rows"),
-        F.count_if(~is_left).alias("right_rows"),
-        F.count("rejected").alias("rejected"),
-        F.count_if(F.col("floored") & F.col("rejected").isNull()).alias("floored"),
+    # A projection of its own is pushed into both inputs, where the side is known.
+    split = rows.select(
+        "bucket",
+        F.when(is_left, usable).alias("left_newest"),
+        F.when(~is_left, usable).alias("right_newest"),
+        usable.alias("oldest"),
+        is_left.cast("int").alias("left_rows"),
+        (~is_left).cast("int").alias("right_rows"),
+        F.col("rejected").isNotNull().cast("int").alias("rejected"),
+        (F.col("floored") & F.col("rejected").isNull()).cast("int").alias("floored"),
+    )
+    combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min}
+    return split.groupBy("bucket").agg(
+        *(combined.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
     )
 
 

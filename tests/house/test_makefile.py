@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TARGETS = {"setup", "demo", "test", "lint", "types", "bench", "conformance", "airflow", "cluster", "clean", "help"}
+TARGETS = {
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "types",
+    "bench",
+    "conformance",
+    "mutants",
+    "airflow",
+    "cluster",
+    "clean",
+    "help",
+}
 
 
 def make(*arguments, **environment):

@@ -1,0 +1,76 @@
+"""Break each boundary rule by the least that it can be broken, and see the golden vectors notice.
+
+Each mutant is a copy of the package with one edit, run as `tidemark conformance` in a process of its own.
+
+Usage: python -m tests.semantics.mutants [NAME...]
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+PROJECT = Path(__file__).resolve().parents[2]
+PACKAGE = PROJECT / "include" / "tidemark"
+VECTORS = Path(__file__).parent / "vectors"
+RUN = "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    vectors: str
+    file: str
+    rule: str
+    broken: str
+
+    def apply(self, package: Path) -> None:
+        path = package / self.file
+        source = path.read_text()
+        if source.count(self.rule) != 1:
+            raise SystemExit(f"{self.name}: {self.file} has {source.count(self.rule)} times {self.rule!r}, not once")
+        path.write_text(source.replace(self.rule, self.broken))
+
+
+def killers(mutant: Mutant) -> list[str]:
+    """The vectors that fail under a mutant; one whose run breaks down is killed by that."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "tidemark")
+        shutil.copytree(PACKAGE, package)
+        mutant.apply(package)
+        report = Path(folder, "report.json")
+        file = VECTORS / f"{mutant.vectors}.jsonl.gz"
+        arguments = ["conformance", str(file), "--cuts", "2,each", "--json", str(report)]
+        environment = {**os.environ, "PYTHONPATH": folder, "TIDEMARK_JARS": str(PROJECT / ".jars")}
+        run = subprocess.run(
+            [sys.executable, "-c", RUN, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        if not report.exists():
+            return [f"breaks down: {run.stderr.strip().splitlines()[-1]}"]
+        return sorted({one["vector"] for one in json.loads(report.read_text()) if not one["passed"]})
+
+
+def main() -> None:
+    mutants = [Mutant(**one) for one in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
+    chosen = [mutant for mutant in mutants if not sys.argv[1:] or mutant.name in sys.argv[1:]]
+    table = Table("mutant", "killed by vectors", "such as")
+    survivors = 0
+    for mutant in track(chosen, "mutating", console=Console(stderr=True)):
+        found = killers(mutant)
+        survivors += not found
+        table.add_row(mutant.name, str(len(found)) if found else "[red]survives[/red]", found[0] if found else "")
+    Console().print(table)
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
