@@ -221,3 +221,31 @@ def test_a_critical_finding_publishes_nothing_and_keeps_the_rows(spark, lake, pi
     run(pipeline(quality=[{**bound, "severity": "warning"}]), end=at(3))
     assert [r["quality"] for r in read("ledger").orderBy("slice").collect()] == ["passed", "passed", "warned"]
     assert "1 of 1 values" in status_of(spark, pipeline(), str(lake)).findings[0]
+
+
+def test_a_condition_filters_pairs_and_select_names_the_output(pipeline, write, run, read):
+    write("left", [row(v=1), row(v=5)], ROW)
+    write("right", [row(happened=at(0, 45), arrived=at(1), v=3)], ROW)
+    chosen = {"both": "left_v + right_v", "k": "left_k"}
+    run(pipeline(join__condition="left_v < right_v", select=chosen))
+    [emitted] = read("emissions").collect()
+    assert (emitted["both"], emitted["k"], emitted["_pane"]) == (4, "a", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"join__condition": "left_w > 1"}, "^join.condition: .*left_w.*Did you mean"),
+        ({"join__condition": "left_v +"}, "(?i)^join.condition: .*syntax error"),
+        ({"join__condition": "left_v"}, "join.condition: .*INT"),
+        ({"select": ["left_k", "right_x"]}, "^select: .*right_x.*Did you mean"),
+        ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),
+    ],
+)
+def test_a_condition_or_a_column_that_cannot_be_is_one_line(change, told, pipeline, write, run, capfd):
+    write("left", [row()], ROW)
+    write("right", [row()], ROW)
+    with pytest.raises(PipelineFileError, match=told) as raised:
+        run(pipeline(**change))
+    assert "\n" not in str(raised.value)
+    assert "stacktrace" not in capfd.readouterr().err

@@ -12,6 +12,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.inputs import StoredInput, stored_inputs
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger
+from tidemark.publish import check_expressions
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
@@ -92,9 +93,11 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     Raises:
         SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
         InputError: an input does not serve.
+        PipelineFileError: the condition or the output columns do not suit the inputs.
     """
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
     inputs = stored_inputs(spark, pipeline, lake)
+    check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
     ledger = Ledger(spark, tables, grid)
     last = ledger.last
     if last:

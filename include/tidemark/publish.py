@@ -6,12 +6,16 @@ run, so a killed or a second process can leave rows behind but never change thos
 
 from __future__ import annotations
 
+import re
 from uuid import uuid4
 
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
+from tidemark.errors import PipelineFileError
 from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -35,7 +39,10 @@ def new_run(job: str) -> str:
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
-    """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`."""
+    """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
+
+    Pairs that do not meet the join's condition are left out, as by a filter behind the stream's join.
+    """
     flat = [
         F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}")
         for side in ("left", "right")
@@ -48,6 +55,8 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         "_result_time": F.timestamp_millis(F.greatest("left_event_time", "right_event_time")),
     }
     wide = joined.select(*flat, *(column.alias(name) for name, column in provenance.items()))
+    if pipeline.join.condition:
+        wide = wide.where(F.expr(pipeline.join.condition))
     match pipeline.select:
         case None:
             return wide
@@ -56,6 +65,23 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         case dict(expressions):
             chosen = (F.expr(text).alias(name) for name, text in expressions.items())
             return wide.select(*chosen, *provenance)
+
+
+def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
+    """See that the join's condition and the output columns make sense over rows of these inputs.
+
+    Raises:
+        PipelineFileError: names the field and what is wrong with it.
+    """
+    times = (StructField(name, LongType()) for name in ("slice", "left_event_time", "right_event_time"))
+    joined = spark.createDataFrame([], StructType([*times, StructField("left", left), StructField("right", right)]))
+    plain = pipeline.model_copy(update={"select": None})
+    for field, tried in (("join.condition", plain), ("select", pipeline)):
+        try:
+            _ = emissions(joined, tried, grid).schema
+        except AnalysisException as error:
+            told = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+            raise PipelineFileError(f"{field}: {' '.join(told.split())}") from None
 
 
 def late_table(late: DataFrame, grid: Grid) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -78,6 +79,9 @@ def spark_session(app_name: str) -> SparkSession:
     except PySparkException as error:
         raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
     session.sparkContext.setLogLevel("ERROR")
+    # They print the stack of each error in a user's expression, which is told in one line.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
     _need_delta(session)
     return session
 

@@ -95,6 +95,8 @@ class Join(Settings):
     keys: list[KeyPair] = Field(min_length=1)
     """Columns that must be equal: names, or {left: a, right: b}."""
     interval: Interval
+    condition: str | None = None
+    """SQL over left_* and right_* columns that a pair must meet as well: a filter behind the join."""
 
 
 class Slices(Settings):
