@@ -45,23 +45,22 @@ def pipelines() -> tuple[dict[Path, Pipeline], list[str]]:
 
 def page(pipeline: Pipeline, file: Path) -> str:
     """A pipeline's settings as its DAGs' pages show them, in Markdown."""
-    interval, slices = pipeline.join.interval, pipeline.slices
+    slices = pipeline.slices
     keys = ", ".join(k.left if k.left == k.right else f"{k.left} = {k.right}" for k in pipeline.join.keys)
-    above, below = ("≤" if inclusive else "<" for inclusive in (interval.lower_inclusive, interval.upper_inclusive))
     inputs = "\n".join(
         f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_column(table).column}` "
-        f"| {format_duration(table.watermark_delay)} |"
+        f"| {'none' if table.watermark_delay is None else format_duration(table.watermark_delay)} |"
         for side, table in (("left", pipeline.left), ("right", pipeline.right))
     )
     return f"""\
-**{pipeline.name}**: {pipeline.join.type} interval join, answered as `{pipeline.dialect}` would, from `{file.name}`.
+**{pipeline.name}**: {pipeline.join.type} join, answered as `{pipeline.dialect}` would, from `{file.name}`.
 
 | input | table | event time | {pipeline.clock} clock | watermark delay |
 | --- | --- | --- | --- | --- |
 {inputs}
 
 - keys: {keys}
-- bounds: {format_duration(interval.lower)} {above} right time - left time {below} {format_duration(interval.upper)}
+- {pipeline.join.describe()}
 - slices: every {format_duration(slices.every)} from {format_instant(slices.start)}
 - tables: `{lake()}/{pipeline.output}`
 """

@@ -34,7 +34,7 @@ class Side:
     | `slice` | number of the slice in which the row arrives, long |
     | `clock` | effective arrival in microseconds UTC, long |
     | `tiebreak` | order among equal clocks, long, 0 without one |
-    | `event_time` | whole milliseconds UTC, floored, long; may be null where `rejected` |
+    | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
     | `floored` | whether the event time had a finer part |
     | `key_0`.. | the join keys, in the type both sides share |
     | `rejected` | why the row takes no part, null where it does |
@@ -49,6 +49,12 @@ class Side:
     clock: Clock
     keys: tuple[tuple[str, str], ...]
     """Column and common type of each join key."""
+    null_keys: bool
+    """Whether rows with a null key may take part: the join decides."""
+    null_times: bool
+    """Whether rows with a null event time may."""
+    tick: int
+    """Microseconds: what the dialect compares event times in."""
 
     def labelled(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
@@ -61,8 +67,8 @@ class Side:
             grid.number_column(clock).alias("slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
-            floor_div(self.event.micros, 1000).alias("event_time"),
-            (F.pmod(self.event.micros, F.lit(1000)) != 0).alias("floored"),
+            floor_div(self.event.micros, self.tick).alias("event_time"),
+            (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
             *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
             self._rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
@@ -78,15 +84,17 @@ class Side:
         reasons: list[tuple[str, Column]] = []
         if self.settings.arrival:
             reasons += [("null_arrival", self.clock.raw.isNull()), ("arrival_out_of_range", self.unusable)]
+        timeless = self.event.raw.isNull()
         reasons += [
-            ("null_event_time", self.event.raw.isNull()),
-            ("event_time_out_of_range", _absurd(self.event, self.guard)),
+            ("null_event_time", timeless & F.lit(not self.null_times)),
+            ("event_time_out_of_range", ~timeless & _absurd(self.event, self.guard)),
         ]
         if self.settings.arrival and self.guard:
             ahead = self.event.micros - self.clock.micros
             reasons.append(("event_time_ahead_of_arrival", ahead > F.lit(micros(self.guard.ahead_of_arrival))))
-        no_key = reduce(Column.__or__, (F.col(quoted(name)).isNull() for name, _ in self.keys))
-        reasons.append(("null_key", no_key))
+        if not self.null_keys:
+            no_key = reduce(Column.__or__, (F.col(quoted(name)).isNull() for name, _ in self.keys))
+            reasons.append(("null_key", no_key))
         return F.coalesce(*(F.when(found, F.lit(reason)) for reason, found in reasons))
 
 
@@ -110,6 +118,13 @@ class StoredInput:
             landed = landed_since(self.table, seen).where(self.side.unusable | (self.side.clock.micros < start))
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.labelled(rows, grid, start)
+
+    def history(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
+        """Rows that take part, with clocks up to the end of slice `last`, event times in [start, end) microseconds."""
+        rows = self.table.read().where(self.side.clock.micros < grid.start_of(last + 1))
+        if start is not None and end is not None:
+            rows = rows.where(self.side.event.within(start, end))
+        return self.side.labelled(rows, grid, grid.start).where(F.col("rejected").isNull())
 
     def extent(self, grid: Grid) -> tuple[int | None, int]:
         """The last slice that holds a row (None without any), and how many rows lie before the grid's start."""
@@ -153,7 +168,18 @@ def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.Struc
     event = Clock.of(settings.event_time, schema, where)
     clock = Clock.of(settings.arrival, schema, where) if settings.arrival else event
     names = [getattr(pair, which) for pair in pipeline.join.keys]
-    return Side(which, settings, pipeline.guard, schema, event, clock, tuple(zip(names, kinds, strict=True)))
+    return Side(
+        which,
+        settings,
+        pipeline.guard,
+        schema,
+        event,
+        clock,
+        tuple(zip(names, kinds, strict=True)),
+        null_keys=pipeline.takes_null_keys,
+        null_times=pipeline.takes_null_times,
+        tick=pipeline.tick,
+    )
 
 
 def _absurd(time: Clock, guard: Guard | None) -> Column:

@@ -20,13 +20,15 @@ from pyspark.sql import functions as F
 from tidemark import quality
 from tidemark.checkpoint import restore, stored
 from tidemark.errors import CheckFailedError, FaultError, SliceOrderError
-from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, IntervalRules, WatermarkLag
-from tidemark.ledger import FORMAT, Counts, Entry, Ledger
+from tidemark.joins import lane_of
+from tidemark.ledger import FORMAT, MARKS, Counts, Entry, Ledger
+from tidemark.missed import with_would_match
 from tidemark.plan import Plan
 from tidemark.publish import emissions, job_id, late_table, new_run, read_run, sweep, withdraw, write_run
-from tidemark.replay import SIDES, Replay, replay
+from tidemark.replay import SIDES, STILL_IN, Replay, replay
 from tidemark.session import tuned_for_tiny_queries
-from tidemark.watermarks import Buckets, Lane, Watermarks
+from tidemark.spec.values import millis
+from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK, Buckets, Lane, Watermarks
 
 STEPS = ("reading", "joining", "checking", "committing")
 TINY_ROWS = 20_000
@@ -98,14 +100,9 @@ class _Job:
         return new_run(self.name)
 
     @cached_property
-    def rules(self) -> IntervalRules:
-        return IntervalRules.of(self.plan.pipeline.join.interval)
-
-    @cached_property
     def lane(self) -> Lane:
         before = self.carry_in.watermarks if self.carry_in else Watermarks()
-        drain = self.plan.drain and self.slices[-1] == self.plan.jobs[-1][-1]
-        return Lane(WatermarkLag.of(self.plan.pipeline), before, drain)
+        return lane_of(self.plan.pipeline, before, self.plan.jobs[-1][-1] if self.plan.drain else None)
 
     @cached_property
     def observed(self) -> Observation:
@@ -122,7 +119,8 @@ class _Job:
         carried = None
         if self.carry_in:
             carried = restore(self.spark, plan.tables, self.carry_in, plan.grid).withColumn("lane", F.lit(0))
-        return replay(rows, carried, [self.lane], self.rules, Buckets.of(plan.grid, self.slices))
+        buckets = Buckets.of(plan.grid, self.slices, plan.join.buckets_per_slice)
+        return replay(rows, carried, [self.lane], plan.join, buckets)
 
     def release(self) -> None:
         """Free Spark's memory, whatever became of the job."""
@@ -145,8 +143,11 @@ class _Job:
     def _write_late(self) -> None:
         if not self.answer.suspected and DeltaTable.isDeltaTable(self.spark, self.plan.tables.late):
             return
-        rows = late_table(self.answer.late, self.plan.grid).coalesce(self._files)
-        write_run(rows, self.plan.tables.late, self.run)
+        plan = self.plan
+        late = self.answer.late.withColumn("row", F.monotonically_increasing_id()).persist()
+        told = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, self.slices[-1])
+        write_run(late_table(told, plan.pipeline, plan.grid).coalesce(self._files), plan.tables.late, self.run)
+        late.unpersist()
         _ = self._written_late
 
     def _write_carried(self) -> None:
@@ -185,12 +186,13 @@ class _Job:
         What can only be said of the job as a whole stands in its last slice.
         """
         facts, lane, ends = self._written.reindex(self.slices), self.lane, list(self.ends.values())
-        starts = pd.Series([w.combined for w in [lane.before, *ends[:-1]]], index=self.slices)
+        starts = pd.Series([w.combined for w in [lane.before, *ends[:-1]]], index=self.slices, dtype="float")
         newest = pd.Series(
             [max(w.left + lane.lag.left, w.right + lane.lag.right, lane.before.combined) for w in ends],
             index=self.slices,
             dtype="float",
         )
+        lateness = millis(self.plan.pipeline.join.allowed_lateness)
         last = pd.Series(0, index=self.slices)
         last.iloc[-1] = 1
         return facts.assign(
@@ -198,7 +200,7 @@ class _Job:
             emissions=facts["emissions"].fillna(0).astype(int),
             pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
             null_keys=facts["null_keys"].fillna(0).astype(int),
-            results_before_watermark=(facts["oldest_result"] < starts).astype(int),
+            results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
             results_after_newest_row=(facts["newest_result"] > newest).astype(int),
             rows_unaccounted=self._unaccounted * last,
             rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()) * last,
@@ -243,7 +245,7 @@ class _Job:
     @cached_property
     def _written(self) -> pd.DataFrame:
         output = read_run(self.spark, self.plan.tables.emissions, self.run)
-        facts = quality.slice_facts(output, self.plan.pipeline, self.rules)
+        facts = quality.slice_facts(output, self.plan.pipeline)
         return facts.set_index((facts["slice_start"] - self.plan.grid.start) // self.plan.grid.every)
 
     @cached_property
@@ -252,8 +254,8 @@ class _Job:
             return pd.DataFrame(columns=["side", "number", "late", "rejected"])
         rows = read_run(self.spark, self.plan.tables.late, self.run)
         number = self.plan.grid.number_column(F.unix_micros("_slice")).alias("number")
-        is_late = F.col("reason") == "late"
-        counted = F.count_if(is_late).alias("late"), F.count_if(~is_late).alias("rejected")
+        rejected = ~F.col("reason").isin("late", *STILL_IN)
+        counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
         return rows.groupBy("side", number).agg(*counted).toPandas()
 
     @cached_property
@@ -290,8 +292,7 @@ class _Job:
             "settings": json.dumps(plan.pipeline.semantic_settings(), sort_keys=True),
             "left_version": self._versions[0],
             "right_version": self._versions[1],
-            "left_watermark_ms": None if ends.left == NO_WATERMARK else ends.left,
-            "right_watermark_ms": None if ends.right == NO_WATERMARK else ends.right,
+            **{f"{name}_ms": _known(getattr(ends, field)) for field, name in MARKS.items()},
             "drained": ends.combined == END_OF_INPUT,
             "emissions": int(self.facts["emissions"][number]),
             "floored": int(self.answer.counts["floored"][number]),
@@ -311,3 +312,7 @@ class _Job:
             f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
             f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
         )
+
+
+def _known(watermark: int | None) -> int | None:
+    return None if watermark == NO_WATERMARK else watermark

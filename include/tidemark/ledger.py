@@ -24,11 +24,19 @@ FORMAT = 1
 
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 _COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
+MARKS = {
+    "left": "left_watermark",
+    "right": "right_watermark",
+    "batch": "batch_watermark",
+    "left_swept": "left_swept",
+    "right_swept": "right_swept",
+}
+"""The ledger's names, in ms, of the fields of `Watermarks`; null where they are not known."""
+_MARKS = ", ".join(f"{name}_ms long" for name in MARKS.values())
 SCHEMA = f"""
     slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
-    left_version long, right_version long, left_watermark_ms long, right_watermark_ms long, drained boolean,
-    emissions long, floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long,
-    job_seconds double
+    left_version long, right_version long, {_MARKS}, drained boolean, emissions long, floored long, left {_COUNTS},
+    right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double
 """
 
 
@@ -105,15 +113,14 @@ class Ledger:
         if rows.empty:
             return None
         row = rows.iloc[0]
-        left, right = (row[f"{side}_watermark_ms"] for side in ("left", "right"))
-        none = Watermarks()
+        marks = {field: row.get(f"{name}_ms") for field, name in MARKS.items()}
         return Entry(
             number,
             row["run"],
             int(row["attempt"]),
             json.loads(row["settings"]),
             (int(row["left_version"]), int(row["right_version"])),
-            Watermarks(none.left if pd.isna(left) else int(left), none.right if pd.isna(right) else int(right)),
+            Watermarks(**{field: int(mark) for field, mark in marks.items() if not pd.isna(mark)}),
             (row["left"]["carried_out"], row["right"]["carried_out"]),
             bool(row["drained"]),
         )

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import SliceOrderError
 from tidemark.inputs import StoredInput, stored_inputs
+from tidemark.joins import Join, join_of
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger
 from tidemark.publish import check_expressions
@@ -41,6 +42,7 @@ class Plan:
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
+    join: Join
     carry_in: Entry | None
     """The committed slice whose checkpoint the first job continues; None for empty state."""
     jobs: tuple[range, ...]
@@ -98,6 +100,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
     inputs = stored_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
+    join = join_of(pipeline, spark, {source.side.name: source.side.schema for source in inputs})
     ledger = Ledger(spark, tables, grid)
     last = ledger.last
     if last:
@@ -121,7 +124,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
             f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows to run"
         )
     return Plan(
-        pipeline, grid, tables, inputs, carry_in, _jobs(range(start, end), request.slices_per_job),
+        pipeline, grid, tables, inputs, join, carry_in, _jobs(range(start, end), request.slices_per_job),
         skipped=max(0, min(start, end) - first), notes=tuple(notes), drain=request.drain,
     )  # fmt: skip
 

@@ -7,15 +7,18 @@ run, so a killed or a second process can leave rows behind but never change thos
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from tidemark.errors import PipelineFileError
+from tidemark.joins.firings import HALVES, flat_columns
 from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -41,22 +44,29 @@ def new_run(job: str) -> str:
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
 
-    Pairs that do not meet the join's condition are left out, as by a filter behind the stream's join.
+    Window joins have `_window_start` and `_window_end` too. Input columns are `left_NAME` and `right_NAME`; a coGroup
+    has the arrays `left` and `right`, semi and anti joins the left columns alone. In flink-datastream the condition is
+    a filter behind the join; elsewhere the join itself has seen to it.
     """
-    flat = [
-        F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}")
-        for side in ("left", "right")
-        for name in joined.schema[side].dataType.fieldNames()  # type: ignore[attr-defined]
-    ]
+    join = pipeline.join
+    sides = ("left",) if join.type in HALVES else ("left", "right")
+    if join.api == "cogroup":
+        columns = [F.col(side) for side in sides]
+    else:
+        columns = [column for side in sides for column in flat_columns(joined, side)]
     provenance = {
         "_slice": grid.timestamp_column(F.col("slice")),
-        "_emission": F.lit("matched"),
-        "_pane": F.lit(0),
-        "_result_time": F.timestamp_millis(F.greatest("left_event_time", "right_event_time")),
+        "_emission": F.col("emission"),
+        "_pane": F.col("pane").cast("int"),
+        "_result_time": F.timestamp_millis("result_time"),
     }
-    wide = joined.select(*flat, *(column.alias(name) for name, column in provenance.items()))
-    if pipeline.join.condition:
-        wide = wide.where(F.expr(pipeline.join.condition))
+    if join.window:
+        provenance |= {f"_{name}": F.timestamp_millis(name) for name in ("window_start", "window_end")}
+    if join.window and join.window.session and pipeline.dialect == "flink-sql":
+        provenance["_right_window_start"] = F.timestamp_millis("right_window_start")
+    wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
+    if join.condition and pipeline.dialect == "flink-datastream":
+        wide = wide.where(F.expr(join.condition))
     match pipeline.select:
         case None:
             return wide
@@ -73,28 +83,45 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     Raises:
         PipelineFileError: names the field and what is wrong with it.
     """
-    times = (StructField(name, LongType()) for name in ("slice", "left_event_time", "right_event_time"))
-    joined = spark.createDataFrame([], StructType([*times, StructField("left", left), StructField("right", right)]))
-    plain = pipeline.model_copy(update={"select": None})
-    for field, tried in (("join.condition", plain), ("select", pipeline)):
-        try:
-            _ = emissions(joined, tried, grid).schema
-        except AnalysisException as error:
-            told = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
-            raise PipelineFileError(f"{field}: {' '.join(told.split())}") from None
+    rows: dict[str, DataType] = {"left": left, "right": right}
+    both = spark.createDataFrame([], StructType([StructField(side, kind) for side, kind in rows.items()]))
+    if pipeline.join.api == "cogroup":
+        rows = {side: ArrayType(kind) for side, kind in rows.items()}
+    labels = {"emission": StringType()}
+    names = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "right_window_start")
+    fields = [StructField(name, labels.get(name, LongType())) for name in names]
+    joined = spark.createDataFrame([], StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
+    bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
+    flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
+    with _told_as("join.condition"):
+        _ = flat.where(F.expr(pipeline.join.condition or "true")).schema
+    with _told_as("select"):
+        _ = emissions(joined, bare, grid).schema
 
 
-def late_table(late: DataFrame, grid: Grid) -> DataFrame:
+@contextmanager
+def _told_as(field: str) -> Iterator[None]:
+    try:
+        yield
+    except AnalysisException as error:
+        told = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+        raise PipelineFileError(f"{field}: {' '.join(told.split())}") from None
+
+
+def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     """Late and rejected rows as stored; `arrived_at` is the effective arrival."""
     return late.select(
         grid.timestamp_column(F.col("slice")).alias("_slice"),
         "side",
         "reason",
         F.timestamp_micros("clock").alias("arrived_at"),
-        F.timestamp_millis("event_time").alias("event_time"),
+        F.timestamp_micros(F.col("event_time") * pipeline.tick).alias("event_time"),
         F.timestamp_millis("watermark").alias("watermark"),
         "behind_ms",
         "held_by",
+        "would_match",
+        *(F.timestamp_millis(name).alias(name) for name in ("window_start", "window_end")),
+        "fate",
         "left",
         "right",
     )

@@ -21,9 +21,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.errors import PipelineFileError
-from tidemark.joins.flink_datastream import IntervalRules
 from tidemark.lake import PipelineTables
 from tidemark.spec import Expectation, Pipeline
+from tidemark.spec.values import micros
 from tidemark.times import quoted
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DERIVED = {
     "pairs_out_of_bounds": "both event times of a pair are within the join's bounds",
-    "null_keys": "no pair has a null join key",
+    "null_keys": "no pair has a null join key, unless it is a full join of dialect spark",
     "results_before_watermark": "no result is older than the watermark at the slice's start",
     "results_after_newest_row": "no result is newer than the newest row that had arrived",
     "rows_unaccounted": "every row read or carried in is late, rejected, evicted or carried out",
@@ -87,19 +87,16 @@ def check_names(pipeline: Pipeline) -> None:
         _built(expectation)
 
 
-def slice_facts(output: DataFrame, pipeline: Pipeline, rules: IntervalRules) -> pd.DataFrame:
+def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
     """One row per slice of a job's written output: counts and the extent of its results, in one aggregation.
 
     What the output's `select` leaves out cannot be checked and counts as 0.
     """
-    times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
     keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in ("left", "right")]
-    kinds = dict(output.dtypes)
-    bounds: Column = F.lit(0)
-    if all(kinds.get(name) == "timestamp" for name in times):
-        left, right = (F.unix_millis(F.col(quoted(name))) for name in times)
-        bounds = F.count_if(~rules.within(left, right))
-    nulls = [F.count_if(F.col(quoted(key)).isNull()) for key in keys if key in kinds]
+    matched = F.col("_emission") == "matched"
+    nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in keys if key in output.columns]
+    if pipeline.dialect == "spark" and pipeline.join.type == "full":  # there null equals null
+        nulls = []
     result = F.unix_millis("_result_time")
     return (
         output.groupBy(F.unix_micros("_slice").alias("slice_start"))
@@ -107,11 +104,36 @@ def slice_facts(output: DataFrame, pipeline: Pipeline, rules: IntervalRules) -> 
             F.count("*").alias("emissions"),
             F.min(result).alias("oldest_result"),
             F.max(result).alias("newest_result"),
-            bounds.alias("pairs_out_of_bounds"),
+            F.count_if(matched & _outside(output, pipeline)).alias("pairs_out_of_bounds"),
             sum(nulls, start=F.lit(0)).alias("null_keys"),
         )
         .toPandas()
     )
+
+
+def _outside(output: DataFrame, pipeline: Pipeline) -> Column:
+    """Whether a pair's event times are not where the join says."""
+    times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
+    kinds = dict(output.dtypes)
+    if any(kinds.get(name) != "timestamp" for name in times):
+        return F.lit(False)
+    # Flink reckons in whole milliseconds.
+    unit = F.unix_micros if pipeline.dialect == "spark" else lambda time: F.unix_millis(time) * 1000
+    left, right = (unit(F.col(quoted(name))) for name in times)
+    outside = F.lit(False)
+    if interval := pipeline.join.interval:
+        distance = right - left
+        if interval.lower is not None:
+            lower = F.lit(micros(interval.lower))
+            outside = outside | (distance < lower if interval.lower_inclusive else distance <= lower)
+        if interval.upper is not None:
+            upper = F.lit(micros(interval.upper))
+            outside = outside | (distance > upper if interval.upper_inclusive else distance >= upper)
+    if pipeline.join.window and {"_window_start", "_window_end"} <= kinds.keys():
+        start, end = F.unix_micros("_window_start"), F.unix_micros("_window_end")
+        right_start = F.unix_micros("_right_window_start") if "_right_window_start" in kinds else start
+        outside = outside | (left < start) | (left >= end) | (right < right_start) | (right >= end)
+    return outside
 
 
 def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:

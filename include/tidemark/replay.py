@@ -12,11 +12,13 @@ import pandas as pd
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidemark.joins import interval
-from tidemark.joins.flink_datastream import IntervalRules
-from tidemark.watermarks import Buckets, Lane, Timeline, bucket_maxima, first_slice_reaching, label, place, timelines
+from tidemark.joins.base import Join, Labelled
+from tidemark.times import floor_div
+from tidemark.watermarks import Buckets, Horizon, Lane, Timeline, bucket_maxima, place
 
 SIDES = ("left", "right")
+STILL_IN = ("late_for_window", "behind_watermark")
+"""Reasons in the side output of rows that take part all the same."""
 CACHED_ROWS = 1_000_000
 """Up to so many rows a job keeps its labelled rows in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
@@ -28,7 +30,7 @@ class Replay:
 
     | output | one row per |
     | --- | --- |
-    | `joined` | pair: `slice`, `left_event_time`, `right_event_time`, `left`, `right` |
+    | `joined` | emission: `joins.base.Answer.joined` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
     | `counts` | slice of the job: `left_rows` and `right_rows` read, and event times `floored` |
@@ -56,53 +58,46 @@ class Replay:
             rows.unpersist()
 
 
-def replay(
-    rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], rules: IntervalRules, buckets: Buckets
-) -> Replay:
+def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
 
     Takes the rows of both inputs (`inputs.Side.labelled`) that arrive in these slices, and those that the slice before
     has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
     """
-    rows = rows.withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
+    rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
     maxima = bucket_maxima(rows).toPandas()
-    lines = timelines(maxima, lanes, buckets)
-    placed, cached = place(rows, lines), []
-    if maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS:
+    lines = join.timelines(maxima, lanes, buckets)
+    placed, cached = place(rows, lines, join.bucket_columns), []
+    cacheable = bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
+    if cacheable:
         cached += [placed.persist()]
-    settled, suspects = label(placed)
-    is_late = rules.late(F.col("event_time"), F.col("watermark"))
-    on_time = settled
-    suspected = any(line.suspects for line in lines)
+    settled, suspects = join.label(placed)
+    suspected = join.exact_watermarks or any(line.suspects for line in lines)
     if suspected:
         cached += [suspects.persist()]
-        on_time = settled.unionByName(suspects.where(F.col("rejected").isNull() & ~is_late))
     if carried is not None:
         cached += [carried.persist()]
-        on_time = on_time.unionByName(carried, allowMissingColumns=True)
     first = buckets.slices[0]
-    kept = _evictions(on_time, rules, lines, first)
+    answer = join.answer(Labelled(settled, suspects, suspected, carried, Horizon(lines, first), cacheable))
+    kept = _buffered(answer.kept, first, join.carries)
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     evicted, gone = Observation(), F.col("evicted_in").isNotNull()
     counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)
     return Replay(
-        joined=interval.pairs(on_time, rules, first),
-        late=_side_output(suspects.where(F.col("rejected").isNotNull() | is_late)),
+        joined=answer.joined,
+        late=_side_output(answer.late, join.tick),
         suspected=suspected,
         carried=kept.observe(evicted, *counted).where(outlives),
         evicted=evicted,
         counts=_counts(maxima, buckets),
-        lines=lines,
-        cached=tuple(cached),
+        lines=list(answer.lines) or lines,
+        cached=(*cached, *answer.cached),
     )
 
 
-def _evictions(rows: DataFrame, rules: IntervalRules, lines: Sequence[Timeline], first: int) -> DataFrame:
-    wait = F.when(F.col("side") == "left", rules.left_wait).otherwise(rules.right_wait)
-    level = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
-    found = first_slice_reaching(rows, level, lines, "reached").withColumn(
-        "carried_from", F.greatest("slice", F.lit(first))
-    )
+def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:
+    """Rows that entered the buffers, with the slices at whose end they are in them."""
+    found = kept.withColumn("carried_from", F.greatest("slice", F.lit(first)))
     return found.select(
         "side",
         "lane",
@@ -110,27 +105,32 @@ def _evictions(rows: DataFrame, rules: IntervalRules, lines: Sequence[Timeline],
         "clock",
         "tiebreak",
         "event_time",
-        "watermark",
-        *(name for name in rows.columns if name.startswith("key_")),
+        *labels,
+        *(name for name in kept.columns if name.startswith("key_")),
         "carried_from",
         F.when(F.col("reached").isNotNull(), F.greatest("reached", "carried_from")).alias("evicted_in"),
         *SIDES,
     )
 
 
-def _side_output(rows: DataFrame) -> DataFrame:
+def _side_output(rows: DataFrame, tick: int) -> DataFrame:
     late = F.col("rejected").isNull()
-    behind = F.col("watermark") - F.col("event_time")
+    behind = F.col("watermark") - floor_div(F.col("event_time") * tick, 1000)
     held_by = F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")
     return rows.select(
         "slice",
         "side",
-        F.coalesce("rejected", F.lit("late")).alias("reason"),
+        "reason",
+        "window_start",
+        "window_end",
         "clock",
+        "tiebreak",
         "event_time",
+        *(name for name in rows.columns if name.startswith("key_")),
         F.when(late, F.col("watermark")).alias("watermark"),
         F.when(late, behind).alias("behind_ms"),
         F.when(late, held_by).alias("held_by"),
+        F.col("fate") if "fate" in rows.columns else F.lit(None).cast("string").alias("fate"),
         *SIDES,
     )
 

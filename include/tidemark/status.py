@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger, committed
+from tidemark.replay import STILL_IN
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import format_instant, from_micros
@@ -86,8 +87,8 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
             table=getattr(pipeline, side).table,
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
             carried=last[side]["carried_out"],
-            behind=next((dict(zip(_QUANTILES, r["behind"], strict=True)) for r in mine if r["reason"] == "late"), {}),
-            reasons={row["reason"]: row["rows"] for row in mine if row["reason"] != "late"},
+            behind=next((dict(zip(_QUANTILES, r["behind"], strict=True)) for r in mine if r["reason"] in _BEHIND), {}),
+            reasons={row["reason"]: row["rows"] for row in mine if row["reason"] not in {"late", *STILL_IN}},
             watermark=_instant(last[f"{side}_watermark_ms"], drained=last["drained"]),
         )
     return Status(
@@ -107,6 +108,7 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
 
 
 _SIDES = ("left", "right")
+_BEHIND = ("late", "behind_watermark")
 _QUANTILES = ("p50", "p99", "max")
 
 

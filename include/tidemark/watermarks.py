@@ -8,8 +8,8 @@ inside their bucket.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,30 @@ from pyspark.ml.feature import Bucketizer
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.joins.flink_datastream import END_OF_INPUT, NO_WATERMARK, WatermarkLag
 from tidemark.slices import Grid
 from tidemark.times import floor_div
 
+NO_WATERMARK = -(2**63)
+"""An input's watermark before its first row."""
+END_OF_INPUT = 2**63 - 1
+"""The watermark when a bounded input ends."""
 TARGET_BUCKETS = 1 << 16
 """How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
-_BUCKETS = """
-    bucket long, left_before long, right_before long, after long, unsettled boolean, left_lag long, right_lag long
+BUCKETS = """
+    bucket long, left_before long, right_before long, after long, moving boolean, unsettled boolean, left_lag long,
+    right_lag long
 """
-_BUCKET_COLUMNS = ("bucket", "left_before", "right_before", "after", "unsettled", "left_lag", "right_lag")
+_BUCKET_COLUMNS = ("bucket", "left_before", "right_before", "after", "moving", "unsettled", "left_lag", "right_lag")
 _INF = float("inf")
+
+
+@dataclass(frozen=True)
+class WatermarkLag:
+    """How far each input's watermark stays behind its greatest event time, in ms."""
+
+    left: int
+    right: int
 
 
 @dataclass(frozen=True)
@@ -38,11 +50,16 @@ class Watermarks:
 
     left: int = NO_WATERMARK
     right: int = NO_WATERMARK
+    batch: int | None = None
+    """Dialect spark: the watermark of the last micro-batch, None before the first."""
+    left_swept: int = NO_WATERMARK
+    """Flink SQL's interval join: the watermark, at least 0, at which expired left rows of any key were last removed."""
+    right_swept: int = NO_WATERMARK
 
     @property
     def combined(self) -> int:
         """The one that the join sees."""
-        return min(self.left, self.right)
+        return min(self.left, self.right) if self.batch is None else self.batch
 
 
 @dataclass(frozen=True)
@@ -52,8 +69,8 @@ class Lane:
     lag: WatermarkLag
     before: Watermarks = field(default_factory=Watermarks)
     """Watermarks when the first slice starts."""
-    drain: bool = False
-    """Whether the input ends after the last slice: the watermark goes to infinity, and every buffered row out."""
+    drain: int | None = None
+    """The slice after which the input ends: the watermark goes to infinity, and every buffered row out."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +83,9 @@ class Buckets:
     """Microseconds."""
 
     @classmethod
-    def of(cls, grid: Grid, slices: range) -> Buckets:
+    def of(cls, grid: Grid, slices: range, per_slice: int | None = None) -> Buckets:
         """Buckets for a job of so many slices."""
-        per_slice = max(1, TARGET_BUCKETS // len(slices))
+        per_slice = per_slice or max(1, TARGET_BUCKETS // len(slices))
         return cls(grid, slices, max(1000, -(-grid.every // per_slice)))
 
     @property
@@ -81,6 +98,15 @@ class Buckets:
         within = floor_div(F.pmod(clock - self.grid.start, F.lit(self.grid.every)), self.width)
         return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within
 
+    def number_of(self, lane: int, clock: int) -> int:
+        """`number` of one clock in a slice of the job."""
+        number, within = divmod(clock - self.grid.start, self.grid.every)
+        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within // self.width
+
+    def holds(self, clock: int) -> bool:
+        """Whether a clock lies in a slice of the job."""
+        return self.grid.number_at(clock) in self.slices
+
     def slice_of(self, bucket: pd.Series[int]) -> npt.NDArray[np.int64]:
         """The slices of buckets."""
         found = bucket.to_numpy(dtype=np.int64) // self.per_slice % len(self.slices) + self.slices[0]
@@ -92,11 +118,45 @@ class Timeline:
     """The watermarks of one lane over the slices of a job."""
 
     buckets: pd.DataFrame
-    """Per bucket: the watermarks before and after it, ms, and whether a row in it needs its exact place."""
+    """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms; whether an
+    input's watermark moves in it (`moving`), and whether the combined one does while it holds a row that may be late
+    (`unsettled`)."""
     suspects: bool
     """Whether there are rows that may be late, or that are rejected."""
     ends: dict[int, Watermarks]
     """Watermarks after each slice of the job, in order."""
+    reached: dict[int, int]
+    """What fires and evicts: the combined watermark at the end of each slice, from the one before the job on."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far the watermarks of a job's lanes have come, slice by slice."""
+
+    lines: Sequence[Timeline]
+    first: int
+    """First slice of the job."""
+
+    def first_slice_reaching(self, rows: DataFrame, watermark: Column, name: str) -> DataFrame:
+        """Add column `name`: the first slice at whose end the lane's combined watermark is at least `watermark` (ms).
+
+        The slice before the job for one that was reached by then, null for one that no slice of the job reaches. A
+        binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that a double holds:
+        with one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
+        """
+        half = 2**52 // len(self.lines)
+        levels: dict[int, int | None] = {}
+        for lane, line in enumerate(self.lines):
+            for number, reached in line.reached.items():
+                levels.setdefault(lane * 2 * half + min(max(reached, -half), half - 1), number)
+            levels[lane * 2 * half + half] = None
+        place = F.col("lane") * (2 * half) + F.greatest(F.least(watermark, F.lit(half - 1)), F.lit(1 - half))
+        splits = [-_INF, *map(float, levels), _INF]
+        search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
+        numbers = {"_level": np.arange(len(levels), dtype=float), name: pd.array([*levels.values()], "Int64")}
+        found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
+        table = rows.sparkSession.createDataFrame(pd.DataFrame(numbers), f"_level double, {name} long")
+        return found.join(F.broadcast(table), "_level", "left").drop("_level", "_below")
 
 
 def bucket_maxima(rows: DataFrame) -> DataFrame:
@@ -121,47 +181,32 @@ def bucket_maxima(rows: DataFrame) -> DataFrame:
 
 def timelines(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
     """Accumulate the buckets' maxima (`bucket_maxima`, collected) from each lane's watermarks before the job."""
+    return [_timeline(part, lane, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
+
+
+def by_lane(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> Iterator[tuple[Lane, pd.DataFrame]]:
+    """The buckets of each lane in turn, in order."""
     maxima = maxima.sort_values("bucket", ignore_index=True)
     per_lane = len(buckets.slices) * buckets.per_slice
     starts = np.searchsorted(maxima["bucket"], per_lane * np.arange(len(lanes) + 1))
-    parts = zip(lanes, starts, starts[1:], strict=False)
-    return [_timeline(maxima.iloc[first:end], lane, buckets) for lane, first, end in parts]
+    for lane, first, end in zip(lanes, starts, starts[1:], strict=False):
+        yield lane, maxima.iloc[first:end]
 
 
-def place(rows: DataFrame, lines: Sequence[Timeline]) -> DataFrame:
-    """Set beside each row what is known of its bucket (`Timeline.buckets`)."""
+def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS) -> DataFrame:
+    """Set beside each row what is known of its bucket: `Timeline.buckets`, in columns of these kinds."""
     table = pd.concat([line.buckets for line in lines], ignore_index=True)
-    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(table, _BUCKETS)), "bucket", "left")
+    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(table, kinds)), "bucket", "left")
 
 
-def label(placed: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The rows that are surely on time, and the suspects: rejected or perhaps late.
+def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
+    """The rows that are surely on time, and the suspects: rejected or perhaps late, or all rows where `exact`.
 
     Adds `left_watermark`, `right_watermark` and their least, `watermark` (ms, long), that each row met. Exact for
     suspects; for the others those from before their bucket, which like the exact ones lie before the row's event time.
     """
-    suspect = F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
-    return _labelled(placed.where(~suspect)), _labelled(_in_order(placed, suspect))
-
-
-def first_slice_reaching(rows: DataFrame, watermark: Column, lines: Sequence[Timeline], name: str) -> DataFrame:
-    """Add column `name`: the first slice of the job at whose end the lane's combined watermark is at least `watermark`.
-
-    Null where none is. A binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that
-    a double holds: with one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
-    """
-    half = 2**52 // len(lines)
-    levels: dict[int, int | None] = {}
-    for lane, line in enumerate(lines):
-        for number, ends in line.ends.items():
-            levels.setdefault(lane * 2 * half + min(max(ends.combined, -half), half - 1), number)
-        levels[lane * 2 * half + half] = None
-    place = F.col("lane") * (2 * half) + F.greatest(F.least(watermark, F.lit(half - 1)), F.lit(1 - half))
-    search = Bucketizer(splits=[-_INF, *map(float, levels), _INF], inputCol="_below", outputCol="_level")
-    numbers = pd.DataFrame({"_level": np.arange(len(levels), dtype=float), name: pd.array([*levels.values()], "Int64")})
-    found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
-    table = rows.sparkSession.createDataFrame(numbers, f"_level double, {name} long")
-    return found.join(F.broadcast(table), "_level", "left").drop("_level", "_below")
+    suspect = F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
+    return _labelled(placed.where(~suspect)), _labelled(_in_order(placed, suspect, "moving" if exact else "unsettled"))
 
 
 def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
@@ -175,6 +220,7 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
             "left_before": left_before,
             "right_before": right_before,
             "after": after,
+            "moving": (left_before < left_after) | (right_before < right_after),
             "unsettled": (before < after) & (oldest <= after),
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
@@ -182,11 +228,13 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
     )
     last_bucket = np.searchsorted(buckets.slice_of(maxima["bucket"]), np.asarray(buckets.slices), side="right")
     lefts, rights = np.append(lane.before.left, left_after), np.append(lane.before.right, right_after)
-    marks = (Watermarks(int(lefts[i]), int(rights[i])) for i in last_bucket)
+    marks = (replace(lane.before, left=int(lefts[i]), right=int(rights[i])) for i in last_bucket)
     ends = dict(zip(buckets.slices, marks, strict=True))
-    if lane.drain:
-        ends[buckets.slices[-1]] = Watermarks(END_OF_INPUT, END_OF_INPUT)
-    return Timeline(table, bool((oldest <= after).any() or maxima["rejected"].any()), ends)
+    if lane.drain is not None:
+        ended = replace(lane.before, left=END_OF_INPUT, right=END_OF_INPUT)
+        ends |= {number: ended for number in buckets.slices if number >= lane.drain}
+    reached = {buckets.slices[0] - 1: lane.before.combined, **{n: marks.combined for n, marks in ends.items()}}
+    return Timeline(table, bool((oldest <= after).any() or maxima["rejected"].any()), ends, reached)
 
 
 def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -196,7 +244,7 @@ def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArra
     return running[:-1], running[1:]
 
 
-def _in_order(rows: DataFrame, suspect: Column) -> DataFrame:
+def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
     """The suspects, with the watermarks from just before their place in `left_before` and `right_before`.
 
     In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
@@ -207,7 +255,7 @@ def _in_order(rows: DataFrame, suspect: Column) -> DataFrame:
         side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in ("left", "right")
     }
     higher = (marks["left"] > F.col("left_before")) | (marks["right"] > F.col("right_before"))
-    raises = F.col("unsettled") & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
+    raises = F.col(unsettled) & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
     roles = F.array_compact(F.array(F.when(suspect, F.lit(0)), F.when(raises, F.lit(1))))
     asks, raised = F.col("role") == 0, F.col("role") == 1
     earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")

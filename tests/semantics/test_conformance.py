@@ -1,4 +1,5 @@
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -7,30 +8,47 @@ from tidemark import conformance
 from tidemark.cli import main
 from tidemark.session import tuned_for_tiny_queries
 
-FILE = Path(__file__).parent / "vectors" / "flink_datastream_interval.jsonl.gz"
+FOLDER = Path(__file__).parent / "vectors"
+FILES = sorted(FOLDER.glob("*.jsonl.gz"))
+FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
 
 
 @pytest.fixture(scope="module")
 def verdicts(spark):
-    """Every vector uncut, with a slice per event, and with one random cut."""
-    cases = [
-        conformance.Case(vector, cut)
-        for vector in VECTORS
-        for cut in conformance.parse_cuts(
-            "1,random:1" if vector["name"].startswith("big") else "1,each,random:1", vector
-        )
-    ]
-    with tuned_for_tiny_queries(spark):
-        return conformance.check(spark, cases)
+    """Of a file, every vector uncut and with one random cut, by its name."""
+
+    @cache
+    def of(file):
+        vectors = list(conformance.read_vectors(file))
+        cases = [conformance.Case(v, cut) for v in vectors for cut in conformance.parse_cuts("1,random:1", v)]
+        with tuned_for_tiny_queries(spark):
+            found = conformance.check(spark, cases)
+        return {vector["name"]: [one for one in found if one.vector == vector["name"]] for vector in vectors}
+
+    return of
 
 
-@pytest.mark.parametrize("name", [vector["name"] for vector in VECTORS])
-def test_vector_uncut_and_cut(verdicts, name):
-    found = [verdict for verdict in verdicts if verdict.vector == name]
-    assert len(found) >= 2
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        pytest.param(file, vector["name"], id=f"{file.name.split('.')[0]}-{vector['name']}")
+        for file in FILES
+        for vector in conformance.read_vectors(file)
+    ],
+)
+def test_vector_uncut_and_cut(verdicts, file, name):
+    found = verdicts(file)[name]
+    assert len(found) == 2
     for verdict in found:
         assert verdict.passed, verdict
+
+
+def test_a_slice_per_event_in_one_job(spark):
+    vectors = [vector for vector in VECTORS if not vector["name"].startswith("big")]
+    cases = [conformance.Case(vector, cut) for vector in vectors for cut in conformance.parse_cuts("each", vector)]
+    with tuned_for_tiny_queries(spark):
+        assert not [verdict for verdict in conformance.check(spark, cases) if not verdict.passed]
 
 
 def test_a_wrong_vector_fails_and_names_the_rows(tmp_path, capsys):

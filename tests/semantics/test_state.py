@@ -25,7 +25,7 @@ def carried(spark):
     """Of each vector, a slice per event in one job: the rows that outlive their slice."""
     cases = [conformance.Case(vector, cut) for vector in VECTORS for cut in conformance.parse_cuts("each", vector)]
     with tuned_for_tiny_queries(spark):
-        [rows] = [answer.carried.collect() for answer in conformance.replays(spark, cases, one_job=True)]
+        [rows] = [answer.carried.collect() for answer in conformance.replays(spark, cases)]
     lanes = [[] for _ in cases]
     for row in rows:
         lanes[row["lane"]].append(row)

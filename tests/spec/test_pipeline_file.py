@@ -37,8 +37,17 @@ def changed(path, **changes):
         ({"join__keys": [{"left": "a", "rigth": "b"}]}, "join.keys.0.rigth: unknown field; did you mean right?"),
         ({"left__arrival": None}, "right names an arrival column and left does not"),
         ({"join__interval": {"lower": "1 s", "upper": "-1 s"}}, "lower (1 second) is above upper (-1 second)"),
-        ({"join__type": "left"}, "join.type: should be 'inner', not 'left'"),
-        ({"dialect": "spark"}, "dialect: spark is not built yet"),
+        ({"join__type": "left"}, "join.type: flink-datastream has inner for interval joins, not left"),
+        (
+            {"join__type": "cross"},
+            "join.type: should be 'inner', 'left', 'right', 'full', 'semi' or 'anti', not 'cross'",
+        ),
+        ({"join__window": {"tumbling": "1 hour"}}, "join: give exactly one of interval, window"),
+        ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
+        ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be longer than"),
+        ({"join__interval": None, "join__window": {}}, "give exactly one of tumbling, sliding, session, cumulate"),
+        ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
+        ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),
         ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
         ({"slices__every": "0 s"}, "slices.every: must be longer than nothing"),
         ({"slices__start": "soon"}, "slices.start: 'soon' is not an instant"),
@@ -77,7 +86,7 @@ def test_the_schema_accepts_what_the_settings_accept(path):
     jsonschema.validate(as_editors_read(path), pipeline_schema())
 
 
-@pytest.mark.parametrize("changes", [{"left__event_tme": "x"}, {"join__type": "left"}, {"join__keys": [3]}])
+@pytest.mark.parametrize("changes", [{"left__event_tme": "x"}, {"join__type": "cross"}, {"join__keys": [3]}])
 def test_the_schema_refuses_what_the_settings_refuse(tmp_path, changes):
     content = as_editors_read(changed(tmp_path / "p.yaml", **changes))
     with pytest.raises(jsonschema.ValidationError):

@@ -1,1 +1,100 @@
 """The joins, shared by all dialects, and one small module per dialect for its boundary rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark.joins import flink_datastream, flink_sql, window
+from tidemark.joins.base import Join
+from tidemark.joins.condition import Condition, refuse_event_times
+from tidemark.joins.firings import JoinType
+from tidemark.joins.flink import watermark_lag
+from tidemark.joins.interval import DatastreamIntervalJoin
+from tidemark.joins.micro_batch import MicroBatchJoin
+from tidemark.joins.session import SessionJoin
+from tidemark.joins.spark import Rules, evicts
+from tidemark.joins.sql_interval import SqlIntervalJoin
+from tidemark.joins.window import WindowJoin, Windows
+from tidemark.micro_batches import QueryLane
+from tidemark.spec import Pipeline, WindowSettings
+from tidemark.spec.values import micros, millis
+from tidemark.watermarks import Lane, WatermarkLag, Watermarks
+
+__all__ = ["Join", "join_of", "lane_of"]
+
+
+def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, StructType]) -> Join:
+    """The join that a pipeline file describes, over inputs (left and right) with these columns."""
+    if pipeline.dialect == "spark":
+        return _micro_batch_join(pipeline, Condition.of(spark, pipeline.join.condition, inputs))
+    if pipeline.join.window:
+        return _window_join(pipeline, pipeline.join.window)
+    assert pipeline.join.interval, "spec.dialects sees to it"
+    if pipeline.dialect == "flink-sql":
+        rules = flink_sql.IntervalRules.of(pipeline.join.interval, millis(pipeline.join.min_cleanup))
+        return SqlIntervalJoin(rules, JoinType.of(pipeline.join.type), pipeline.join.condition)
+    return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
+
+
+def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None) -> Lane:
+    """The one stream of a pipeline, with its watermarks when the first slice starts."""
+    if pipeline.dialect != "spark":
+        return Lane(watermark_lag(pipeline), before, drain)
+    delays = {side: getattr(pipeline, side).watermark_delay for side in ("left", "right")}
+    given = {side: delay for side, delay in delays.items() if delay is not None}
+    return QueryLane(
+        WatermarkLag(*(millis(given.get(side, timedelta())) for side in delays)),
+        before,
+        drain,
+        watermarked=tuple(given),
+        policy=pipeline.spark.watermark_policy,
+        late_watermark=pipeline.spark.late_watermark,
+        idle=pipeline.spark.batches == "idle",
+        evicts=evicts(pipeline),
+    )
+
+
+def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
+    refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in ("left", "right")})
+    join, windows = pipeline.join, None
+    if join.window:
+        size, slide, offset = (F.lit(micros(part)) for part in _size_and_slide(join.window))
+        windows = Windows(size, slide, offset, cumulating=F.lit(False))
+    bounded = join.interval is not None and None not in {join.interval.lower, join.interval.upper}
+    return MicroBatchJoin(
+        Rules.of(pipeline),
+        condition,
+        windows,
+        on_event_time=join.event_time_equality,
+        binned=bounded and not join.event_time_equality,
+    )
+
+
+def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
+    join, sql = pipeline.join, pipeline.dialect == "flink-sql"
+    lateness = F.lit(millis(join.allowed_lateness))
+    rules: window.Rules = flink_sql.WindowRules() if sql else flink_datastream.WindowRules(lateness)
+    join_type, cogroup, latest = JoinType.of(join.type), join.api == "cogroup", join.emit == "latest"
+    condition = join.condition if sql else None
+    if settings.session:
+        gap = F.lit(millis(settings.session.gap))
+        return SessionJoin(gap, lateness, rules, join_type, sql, cogroup, latest, condition)
+    size, slide, offset = (F.lit(millis(part)) for part in _size_and_slide(settings))
+    shape = Windows(size, slide, offset, cumulating=F.lit(settings.cumulate is not None))
+    refires = join.allowed_lateness > timedelta()
+    return WindowJoin(shape, rules, join_type, refires, cogroup, latest, condition)
+
+
+def _size_and_slide(window: WindowSettings) -> tuple[timedelta, timedelta, timedelta]:
+    """Size, slide (a tumbling window's size, a cumulating one's step) and offset."""
+    if window.sliding:
+        return window.sliding.size, window.sliding.slide, window.offset
+    if window.cumulate:
+        return window.cumulate.size, window.cumulate.step, window.offset
+    assert window.tumbling, "one shape is given"
+    return window.tumbling, window.tumbling, window.offset

@@ -1,6 +1,7 @@
-"""Boundary rules of Flink's DataStream API (`IntervalJoinOperator`, Flink 2.3).
+"""Boundary rules of Flink's DataStream API (`IntervalJoinOperator` and `WindowOperator`, Flink 2.3).
 
-All times are whole milliseconds UTC. W is the combined watermark, `NO_WATERMARK` until both inputs have one. Every
+All times are whole milliseconds UTC. W is the combined watermark, `NO_WATERMARK` until both inputs have one. A window
+is [start, end). Every
 comparison here is one rule of the engine; nothing else in Tidemark decides a boundary of this dialect.
 """
 
@@ -11,34 +12,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.spec import Interval, Pipeline
-from tidemark.spec.values import millis
-
-NO_WATERMARK = -(2**63)
-"""An input's watermark before its first row."""
-END_OF_INPUT = 2**63 - 1
-"""The watermark when a bounded input ends."""
-
-
-@dataclass(frozen=True)
-class WatermarkLag:
-    """How far each input's watermark stays behind its greatest event time, in ms."""
-
-    left: int
-    right: int
-
-    @classmethod
-    def of(cls, pipeline: Pipeline) -> WatermarkLag:
-        """`forBoundedOutOfOrderness(d)` gives max - d - 1; SQL's `ts - INTERVAL d` gives max - d."""
-        extra = 0 if pipeline.watermark_kind == "sql" else 1
-        left, right = (millis(side.watermark_delay) + extra for side in (pipeline.left, pipeline.right))
-        return cls(left, right)
-
-
-def inclusive_bounds(interval: Interval) -> tuple[int, int]:
-    """Lower and upper in ms. Exclusive ones move by one; lower may then exceed upper: legal, and matches nothing."""
-    lower = millis(interval.lower) + (not interval.lower_inclusive)
-    return lower, millis(interval.upper) - (not interval.upper_inclusive)
+from tidemark.joins.flink import inclusive_bounds
+from tidemark.spec import Interval
 
 
 @dataclass(frozen=True)
@@ -93,3 +68,23 @@ class IntervalRules:
         left_first = (right_watermark > left_watermark) & (right_watermark >= left + self.left_wait)
         right_first = (left_watermark > right_watermark) & (left_watermark >= right + self.right_wait)
         return left_first | right_first
+
+
+@dataclass(frozen=True)
+class WindowRules:
+    """The rules of windows with an allowed lateness, in ms: window join and coGroup."""
+
+    lateness: Column
+
+    @staticmethod
+    def fires_at(end: Column) -> Column:
+        """The least watermark at which a window fires; a row that meets it, or a later one, is not on time."""
+        return end - 1
+
+    def purged_at(self, end: Column) -> Column:
+        """The least watermark at which a window is gone; a row that meets it, or a later one, does not enter."""
+        return end - 1 + self.lateness
+
+    def dropped(self, event_time: Column, watermark: Column) -> Column:
+        """Whether a row that entered no window counts as late."""
+        return event_time + self.lateness <= watermark

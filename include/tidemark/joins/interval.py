@@ -2,49 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from typing_extensions import override
 
+from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
 from tidemark.times import floor_div, quoted
 
-_LABELS = ("slice", "event_time", "watermark")
+
+@dataclass(frozen=True)
+class DatastreamIntervalJoin(Join):
+    """Flink's `intervalJoin`: inner, late rows to the side output."""
+
+    rules: IntervalRules
+
+    @override
+    def times_match(self, left: Column, right: Column) -> Column:
+        return self.rules.within(left, right)
+
+    def answer(self, came: Labelled) -> Answer:
+        """A closed form: see `flink_datastream.IntervalRules`."""
+        rules, horizon = self.rules, came.horizon
+        is_late = rules.late(F.col("event_time"), F.col("watermark"))
+        on_time = came.taking_part(~is_late)
+        late = came.suspects.where(F.col("rejected").isNotNull() | is_late)
+        wait = F.when(F.col("side") == "left", rules.left_wait).otherwise(rules.right_wait)
+        evicted_at = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
+        return Answer(
+            joined=self._pairs(on_time, horizon.first),
+            late=with_reason(late, F.coalesce("rejected", F.lit("late"))),
+            kept=horizon.first_slice_reaching(on_time, evicted_at, "reached"),
+        )
+
+    def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
+        """Each pair once, in the slice of its later row."""
+        met = F.col("left_watermark"), F.col("right_watermark")
+        times = F.col("left_event_time"), F.col("right_event_time")
+        evicted = self.rules.evicted_before_match(times[0], met[0], times[1], met[1])
+        later = F.greatest("left_slice", "right_slice")
+        columns = {
+            "slice": later,
+            "emission": F.lit("matched"),
+            "pane": F.lit(0),
+            "result_time": F.greatest(*times),
+            "window_start": F.lit(None).cast("long"),
+            "window_end": F.lit(None).cast("long"),
+        }
+        joins = self.rules.within(*times) & ~evicted & (later >= first)
+        found = candidates(rows, self.rules.lower, self.rules.upper, ("slice", "watermark"), joins)
+        return found.select(*(column.alias(name) for name, column in columns.items()), *EMISSION[-2:])
 
 
-def pairs(rows: DataFrame, rules: IntervalRules, first: int) -> DataFrame:
-    """All pairs of on-time rows that the join emits from slice `first` on, each once.
+def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str, ...], condition: Column) -> DataFrame:
+    """All pairs of rows with equal keys, `lower <= right event time - left event time <= upper`, and a condition.
 
-    Takes rows of both sides, with those carried in, by `side`, `slice`, `event_time`, `watermark`, `key_*` and `left`
-    or `right`; gives `slice` (that of the later row), `left_event_time`, `right_event_time` (ms), `left` and `right`.
+    Takes rows of both sides by `side`, `event_time`, `labels`, `key_*` and `left` or `right`. The condition is over
+    `left_*` and `right_*` of the event time and the labels, and has to say the bounds itself. Gives these columns,
+    the keys, and `left` and `right`.
 
     Event time is binned, because Spark crosses all rows of a key and filters afterwards. A bin is twice as wide as the
     interval, so that a right row reaches one bin or two.
     """
-    size = F.greatest(2 * (rules.upper - rules.lower), F.lit(1))
+    size = F.greatest(2 * (upper - lower), F.lit(1))
     keys = [name for name in rows.columns if name.startswith("key_")]
-    left, left_row = _one_side(rows, "left", keys)
-    right, right_row = _one_side(rows, "right", keys)
+    left, left_row = one_side(rows, "left", keys, labels)
+    right, right_row = one_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")
-    reached = F.sequence(floor_div(times[1] - rules.upper, size), floor_div(times[1] - rules.lower, size))
-    later = F.greatest("left_slice", "right_slice")
-    evicted = rules.evicted_before_match(times[0], F.col("left_watermark"), times[1], F.col("right_watermark"))
+    reached = F.sequence(floor_div(times[1] - upper, size), floor_div(times[1] - lower, size))
+    columns = [f"{side}_{name}" for side in ("left", "right") for name in ("event_time", *labels)]
     return (
         left.withColumn("bin", floor_div(times[0], size))
         .join(right.withColumn("bin", F.explode(reached)), [*keys, "bin"])
-        .where(rules.within(*times) & ~evicted & (later >= first))
-        .select(later.alias("slice"), *times, left_row, right_row)
+        .where(condition)
+        .select(*columns, *keys, left_row, right_row)
     )
 
 
-def _one_side(rows: DataFrame, side: str, keys: list[str]) -> tuple[DataFrame, Column]:
+def one_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
     """One side's rows in flat columns, which shuffle and hash faster than a struct, and the struct made of them."""
     kind = rows.schema[side].dataType
     assert isinstance(kind, T.StructType)
     flat = {name: f"{side}_column_{number}" for number, name in enumerate(kind.names)}
     chosen = rows.where(F.col("side") == side).select(
         *keys,
-        *(F.col(name).alias(f"{side}_{name}") for name in _LABELS),
+        *(F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels)),
         *(F.col(f"{side}.{quoted(name)}").alias(column) for name, column in flat.items()),
     )
     return chosen, F.struct(*(F.col(column).alias(name) for name, column in flat.items())).alias(side)

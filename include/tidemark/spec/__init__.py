@@ -1,7 +1,18 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
 from tidemark.spec.load import load_pipeline, pipeline_files, pipeline_schema, pipelines_folder
-from tidemark.spec.pipeline import Expectation, Guard, Input, Interval, Join, KeyPair, Pipeline, Slices, TimeColumn
+from tidemark.spec.pipeline import (
+    Expectation,
+    Guard,
+    Input,
+    Interval,
+    Join,
+    KeyPair,
+    Pipeline,
+    Slices,
+    TimeColumn,
+    WindowSettings,
+)
 
 __all__ = [
     "Expectation",
@@ -13,6 +24,7 @@ __all__ = [
     "Pipeline",
     "Slices",
     "TimeColumn",
+    "WindowSettings",
     "load_pipeline",
     "pipeline_files",
     "pipeline_schema",

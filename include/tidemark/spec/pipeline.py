@@ -7,10 +7,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tidemark.spec.values import Duration, Instant, format_duration
+from tidemark.spec.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.spec.values import Duration, Instant, PositiveDuration, format_duration
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
+JoinTypeName = Literal["inner", "left", "right", "full", "semi", "anti"]
 Severity = Literal["critical", "warning", "info"]
 WatermarkKind = Literal["datastream", "sql"]
 Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -, first a letter")
@@ -47,13 +49,13 @@ class Input(Settings):
     """When the engine saw it; both inputs name one, or neither (then the clock is event time)."""
     tiebreak: str | None = None
     """An integer column that orders rows of equal arrival, such as a log offset."""
-    watermark_delay: Duration
-    """Bounded out-of-orderness: watermark = max event time so far - delay."""
+    watermark_delay: Duration | None = None
+    """Bounded out-of-orderness: watermark = max event time so far - delay. Dialect spark has inputs without one."""
 
     @field_validator("watermark_delay")
     @classmethod
-    def _not_negative(cls, value: timedelta) -> timedelta:
-        if value < timedelta():
+    def _not_negative(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < timedelta():
             raise ValueError("must not be negative")
         return value
 
@@ -73,14 +75,16 @@ class KeyPair(Settings):
 class Interval(Settings):
     """Time bounds of an interval join: lower <= right event time - left event time <= upper."""
 
-    lower: Duration
-    upper: Duration
+    lower: Duration | None = None
+    """Absent only in dialect spark: no lower bound."""
+    upper: Duration | None = None
+    """Absent only in dialect spark: no upper bound."""
     lower_inclusive: bool = True
     upper_inclusive: bool = True
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.lower > self.upper:
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
             raise ValueError(
                 f"lower ({format_duration(self.lower)}) is above upper ({format_duration(self.upper)}); "
                 "the bounds say lower <= right time - left time <= upper, so swap them or their signs"
@@ -88,29 +92,139 @@ class Interval(Settings):
         return self
 
 
-class Join(Settings):
-    """Which rows belong together."""
+class Sliding(Settings):
+    """Windows of one size that begin every slide."""
 
-    type: Literal["inner"] = "inner"
+    size: PositiveDuration
+    slide: PositiveDuration
+
+
+class Session(Settings):
+    """Runs of rows, each at most the gap after the one before."""
+
+    gap: PositiveDuration
+
+
+class Cumulate(Settings):
+    """Windows with a common start that grow by a step up to a size."""
+
+    size: PositiveDuration
+    step: PositiveDuration
+
+    @model_validator(mode="after")
+    def _whole_steps(self) -> Self:
+        if self.size % self.step:
+            raise ValueError(
+                f"size ({format_duration(self.size)}) has to be a multiple of step ({format_duration(self.step)})"
+            )
+        return self
+
+
+class WindowSettings(Settings):
+    """Windows that both rows have to be in: exactly one of tumbling, sliding, session, cumulate."""
+
+    tumbling: PositiveDuration | None = None
+    """Windows of this size, one after another."""
+    sliding: Sliding | None = None
+    session: Session | None = None
+    cumulate: Cumulate | None = None
+    offset: Duration = timedelta()
+    """How far windows begin after whole multiples of their size (or slide) since 1970-01-01T00:00Z."""
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        shapes = ("tumbling", "sliding", "session", "cumulate")
+        if sum(getattr(self, shape) is not None for shape in shapes) != 1:
+            raise ValueError(f"give exactly one of {', '.join(shapes)}")
+        slide = self.tumbling or (self.sliding and self.sliding.slide)
+        if slide and abs(self.offset) >= slide:
+            raise ValueError(f"offset ({format_duration(self.offset)}) has to be less than {format_duration(slide)}")
+        if self.session and self.offset:
+            raise ValueError("sessions have no offset")
+        return self
+
+
+class Join(Settings):
+    """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
+
+    type: JoinTypeName = "inner"
+    """flink-datastream: inner; flink-sql: inner, left, right, full, on windows semi and anti too; spark: not anti."""
     keys: list[KeyPair] = Field(min_length=1)
     """Columns that must be equal: names, or {left: a, right: b}."""
-    interval: Interval
+    interval: Interval | None = None
+    window: WindowSettings | None = None
+    event_time_equality: bool = False
+    """Dialect spark: event times must be equal."""
     condition: str | None = None
-    """SQL over left_* and right_* columns that a pair must meet as well: a filter behind the join."""
+    """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
+    in flink-datastream a filter behind the join."""
+    api: Literal["join", "cogroup"] = "join"
+    """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
+    allowed_lateness: Duration = timedelta()
+    """flink-datastream windows: how long a window takes late rows, each of which fires it again."""
+    emit: Literal["every-pane", "latest"] = "every-pane"
+    """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
+    min_cleanup: Duration = timedelta()
+    """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`."""
+
+    @property
+    def reach(self) -> timedelta | None:
+        """How far the event times of a pair can be apart, at most; None for any distance."""
+        if self.interval:
+            bounds = self.interval.lower, self.interval.upper
+            return None if None in bounds else max(abs(bound) for bound in bounds if bound is not None)
+        match self.window:
+            case WindowSettings(session=Session(gap=gap)):
+                return gap
+            case WindowSettings(sliding=Sliding(size=size)) | WindowSettings(cumulate=Cumulate(size=size)):
+                return size
+            case WindowSettings(tumbling=size):
+                return size
+        return timedelta()
+
+    def describe(self) -> str:
+        """Which times match, in one line.
+
+        >>> Join(keys=["k"], interval={"lower": "-5 minutes", "upper": "0 s"}).describe()
+        'bounds: -5 minutes ≤ right time - left time ≤ 0 seconds'
+        """
+        parts = []
+        if self.interval:
+            above, below = (
+                "≤" if closed else "<" for closed in (self.interval.lower_inclusive, self.interval.upper_inclusive)
+            )
+            lower = f"{format_duration(self.interval.lower)} {above} " if self.interval.lower is not None else ""
+            upper = f" {below} {format_duration(self.interval.upper)}" if self.interval.upper is not None else ""
+            parts.append(f"bounds: {lower}right time - left time{upper}")
+        if self.window:
+            told = self.window.model_dump(mode="json", exclude_defaults=True)
+            parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in told.items())}")
+        if self.event_time_equality:
+            parts.append("event times are equal")
+        return "; ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+
+
+class SparkSettings(Settings):
+    """How the Spark query runs that the answer is that of; the defaults are Spark's own."""
+
+    watermark_policy: Literal["min", "max"] = "min"
+    """`spark.sql.streaming.multipleWatermarkPolicy`."""
+    late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
+    """Which batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
+    batches: Literal["idle", "back_to_back"] = "idle"
+    """Each slice with rows is a micro-batch. `idle`: no input waits when it ends, so that a batch without data may run;
+    `back_to_back`: the next slice waits already, and such a batch runs only at the end, with `--drain`."""
 
 
 class Slices(Settings):
     """How the pipeline's clock is cut: half-open intervals [start + n * every, start + (n + 1) * every)."""
 
-    every: Duration
+    every: PositiveDuration
     start: Instant
-
-    @field_validator("every")
-    @classmethod
-    def _positive(cls, value: timedelta) -> timedelta:
-        if value <= timedelta():
-            raise ValueError("must be longer than nothing, such as '1 hour'")
-        return value
 
 
 class Guard(Settings):
@@ -168,6 +282,8 @@ class Pipeline(Settings):
     """Bounds on believable times; `off` for exact replay."""
     watermark_kind: WatermarkKind | None = None
     """`datastream`: max - delay - 1 ms; `sql`: max - delay. The dialect's own by default."""
+    spark: SparkSettings = SparkSettings()
+    """Dialect spark: settings of the query."""
 
     @model_validator(mode="before")
     @classmethod
@@ -179,13 +295,6 @@ class Pipeline(Settings):
             value["guard"] = None
         elif value.get("guard") is True:
             value["guard"] = {}
-        return value
-
-    @field_validator("dialect")
-    @classmethod
-    def _built(cls, value: Dialect) -> Dialect:
-        if value != "flink-datastream":
-            raise ValueError(f"{value} is not built yet; this version replays flink-datastream")
         return value
 
     @model_validator(mode="after")
@@ -207,6 +316,27 @@ class Pipeline(Settings):
         """The column of one input that the clock reads."""
         return side.arrival or side.event_time
 
+    @model_validator(mode="after")
+    def _as_the_dialect_allows(self) -> Self:
+        check_join(self.dialect, self.join)
+        check_watermarks(self)
+        return self
+
+    @property
+    def tick(self) -> int:
+        """Microseconds: what the dialect compares event times in."""
+        return TICK[self.dialect]
+
+    @property
+    def takes_null_times(self) -> bool:
+        """Whether a row may take part though its event time is null; the clock has to place it."""
+        return self.dialect == "spark" and self.clock == "arrival"
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """Whether a row may take part though its key is null."""
+        return takes_null_keys(self.dialect)
+
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that decide the answer; slices under different ones do not continue each other."""
-        return self.model_dump(mode="json", exclude={"name", "output", "select", "quality"})
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"name", "output", "select", "quality"})

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 _UNITS = {
     "us": timedelta(microseconds=1),
@@ -121,6 +121,12 @@ def _whole_millis(value: timedelta) -> timedelta:
     return value
 
 
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta():
+        raise ValueError("must be longer than nothing, such as '1 hour'")
+    return value
+
+
 def _duration(value: Any) -> timedelta:
     return _whole_millis(parse_duration(value))
 
@@ -131,6 +137,7 @@ Duration = Annotated[
     PlainSerializer(format_duration),
     WithJsonSchema({"type": "string", "examples": ["30 minutes", "-1 hour", "250 ms"]}),
 ]
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Instant = Annotated[
     datetime,
     BeforeValidator(parse_instant),

@@ -1,0 +1,343 @@
+"""Vectors of Flink's joins."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from typing_extensions import override
+
+from tidemark.conformance.kind import KEYS, Kind, Params, Row
+from tidemark.conformance.vectors import Cut
+from tidemark.joins import Join, flink_datastream, flink_sql
+from tidemark.joins.firings import HALVES, JoinType
+from tidemark.joins.flink import watermark_lag
+from tidemark.joins.interval import DatastreamIntervalJoin
+from tidemark.joins.session import SessionJoin
+from tidemark.joins.sql_interval import SqlIntervalJoin
+from tidemark.joins.window import WindowJoin, Windows
+from tidemark.replay import Replay
+from tidemark.spec import Pipeline
+from tidemark.watermarks import Lane
+
+_SIDES = {"L": "left", "R": "right"}
+_BOUNDS = ("lower", "upper")
+
+
+class FlinkKind(Kind):
+    """An event a step."""
+
+    dialect: str
+
+    @property
+    @abstractmethod
+    def join_settings(self) -> dict[str, Any]:
+        """The join of the pipeline file."""
+
+    @override
+    def pipeline(self) -> Pipeline:
+        watermark = self.vector["watermark"]
+        left, right = ({"watermark_delay": f"{watermark[f'delay_ms_{side}']} ms"} for side in ("left", "right"))
+        join = {"keys": [*KEYS, *self.params], **self.join_settings}
+        settings = self.settings(left, right, "ms", dialect=self.dialect, watermark_kind=watermark["kind"], join=join)
+        return Pipeline.model_validate(settings)
+
+    @override
+    def lane(self, pipeline: Pipeline, _clocks: Sequence[int]) -> Lane:
+        return Lane(watermark_lag(pipeline))
+
+    @override
+    def steps(self) -> Iterator[list[Row]]:
+        for event in self.vector["events"][: self._last + 1]:
+            ts = None if event["ts"] == -(2**63) else event["ts"]  # Flink's mark of a row without a timestamp
+            yield [{**event, "side": _SIDES[event["side"]], "ts": ts}]
+
+    @property
+    def _fails(self) -> bool:
+        """Whether the last event ended the engine's job: in a replay that row is rejected."""
+        return "error" in self.vector["expected"]
+
+    @property
+    def _last(self) -> int:
+        """The last event that the engine saw."""
+        if self._fails:
+            return int(self.vector["expected"]["error"].split(":")[0].removeprefix("at event "))
+        return len(self.vector["events"]) - 1
+
+    def slice_at(self, cut: Cut, at: int | str) -> int:
+        """The slice of what came out at an event, or when the input ended."""
+        return cut.slice_of(self._last if at == "drain" else int(at))
+
+    @override
+    def expected(self, cut: Cut) -> Iterator[str]:
+        for row in self.vector["expected"]["rows"]:
+            yield f"slice {self.slice_at(cut, row['at'])}: {self.emitted(row)}"
+        for row in self.vector["expected"]["dropped"]:
+            yield f"slice {self.slice_at(cut, row['at'])}: {self.lost(row)}"
+
+        if self._fails:
+            event = self.vector["events"][self._last]
+            yield f"slice {cut.slice_of(self._last)}: {event['id']} rejected"
+
+    @override
+    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+        for row in answer.joined.collect():
+            lane, text = self.told_emission(row)
+            yield lane, f"slice {row['slice']}: {text}"
+        for row in answer.late.collect():
+            its = row[row["side"]]
+            for text in self.told_loss(row, its):
+                yield its["lane"], f"slice {row['slice']}: {its['id']} {text}"
+
+    def emitted(self, row: Row) -> str:
+        """An emission of the vector, or of a replay in the vector's form."""
+        ids = row.get("left_id"), row.get("right_id"), row.get("left_ids"), row.get("right_ids")
+        windows = row.get("window_start"), row.get("window_end"), row.get("right_window_start")
+        return f"{ids} at {row['ts']} in {windows}"
+
+    @abstractmethod
+    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+        """Lane and text of an emission of a replay."""
+
+    @abstractmethod
+    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        """What the vectors say of a row of the side output, `its` being the input's columns."""
+
+    def lost(self, row: Row) -> str:
+        """A late row of the vector."""
+        return f"{row['id']} late"
+
+
+class DatastreamInterval(FlinkKind):
+    """DataStream API, interval join."""
+
+    dialect = "flink-datastream"
+    group = "all"
+
+    @property
+    @override
+    def join_settings(self) -> dict[str, Any]:
+        told = {k: f"{v} ms" if k in {"lower", "upper"} else v for k, v in self.vector["params"].items()}
+        return {"interval": told}
+
+    @cached_property
+    @override
+    def params(self) -> Params:
+        told = self.vector["params"]
+        lower, upper = told["lower"], told["upper"]
+        moved = not told.get("lower_inclusive", True), not told.get("upper_inclusive", True)
+        return {"lower": lower + moved[0], "upper": upper - moved[1]}
+
+    @override
+    def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
+        return DatastreamIntervalJoin(flink_datastream.IntervalRules(self.param("lower"), self.param("upper")))
+
+    @override
+    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+        ids = {"left_id": row["left"]["id"], "right_id": row["right"]["id"], "ts": row["result_time"]}
+        return row["left"]["lane"], self.emitted(ids)
+
+    @override
+    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        yield row["reason"]
+
+
+class DatastreamWindow(FlinkKind):
+    """DataStream API, window join and coGroup."""
+
+    dialect = "flink-datastream"
+
+    @property
+    @override
+    def group(self) -> object:
+        return self.vector["params"]["mode"], self.vector["params"]["window"] == "session"
+
+    @property
+    @override
+    def join_settings(self) -> dict[str, Any]:
+        told = self.vector["params"]
+        match told:
+            case {"window": "session", "gap": gap}:
+                window: dict[str, Any] = {"session": {"gap": f"{gap} ms"}}
+            case {"window": "tumbling", "size": size}:
+                window = {"tumbling": f"{size} ms", "offset": f"{told.get('offset', 0)} ms"}
+            case {"window": "sliding", "size": size, "slide": slide}:
+                window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}}
+                window["offset"] = f"{told.get('offset', 0)} ms"
+        return {"window": window, "api": told["mode"], "allowed_lateness": f"{told['allowed_lateness']} ms"}
+
+    @cached_property
+    @override
+    def params(self) -> Params:
+        told = self.vector["params"]
+        if told["window"] == "session":
+            return {"lateness": told["allowed_lateness"], "gap": told["gap"]}
+        shape = {"size": told["size"], "slide": told.get("slide", told["size"]), "offset": told.get("offset", 0)}
+        return {"lateness": told["allowed_lateness"], **shape}
+
+    @override
+    def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
+        told, lateness = self.vector["params"], self.param("lateness")
+        rules, inner, cogroup = flink_datastream.WindowRules(lateness), JoinType.of("inner"), told["mode"] == "cogroup"
+        if told["window"] == "session":
+            return SessionJoin(self.param("gap"), lateness, rules, inner, by_side=False, cogroup=cogroup)
+        windows = Windows(self.param("size"), self.param("slide"), self.param("offset"), F.lit(False))
+        return WindowJoin(windows, rules, inner, refires=True, cogroup=cogroup)
+
+    @override
+    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+        told = {"ts": row["result_time"], "window_start": row["window_start"], "window_end": row["window_end"]}
+        if self.vector["params"]["mode"] == "join":
+            ids = {"left_id": row["left"]["id"], "right_id": row["right"]["id"]}
+            return row["left"]["lane"], self.emitted({**told, **ids})
+        ids = {f"{side}_ids": sorted(its["id"] for its in row[side]) for side in ("left", "right")}
+        return (row["left"] or row["right"])[0]["lane"], self.emitted({**told, **ids})
+
+    @override
+    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        if row["reason"] != "late_for_window":
+            yield "late" if row["reason"] == "late" else "rejected"
+
+
+class SqlInterval(FlinkKind):
+    """Flink SQL, interval join. The vectors bound the left time by the right one."""
+
+    dialect = "flink-sql"
+    group = "all"
+
+    @property
+    @override
+    def join_settings(self) -> dict[str, Any]:
+        told = self.vector["params"]
+        bounds = sorted((-told["upper"], -told["lower"]))  # a pipeline file could not name the empty ones
+        return {"type": told["join_type"], "interval": {k: f"{v} ms" for k, v in zip(_BOUNDS, bounds, strict=True)}}
+
+    @cached_property
+    @override
+    def params(self) -> Params:
+        told = self.vector["params"]
+        moved = not told.get("lower_inclusive", True), not told.get("upper_inclusive", True)
+        return {
+            "type": told["join_type"],
+            "lower": moved[1] - told["upper"],
+            "upper": -told["lower"] - moved[0],
+            "lateness": told["allowed_lateness"],
+            "min_cleanup": told["min_cleanup_interval"],
+        }
+
+    @override
+    def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
+        types = frozenset(str(other.params["type"]) for other in others)
+        rules = flink_sql.IntervalRules(*(self.param(name) for name in ("lower", "upper", "lateness", "min_cleanup")))
+        return SqlIntervalJoin(rules, JoinType(self.param("type"), types))
+
+    @override
+    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+        left, right = row["left"], row["right"]
+        ids = {"left_id": left and left["id"], "right_id": right and right["id"], "ts": row["result_time"]}
+        return (left or right)["lane"], self.emitted(ids)
+
+    @override
+    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        if row["reason"] != "behind_watermark":
+            yield "rejected"
+
+
+class SqlWindow(FlinkKind):
+    """Flink SQL, window join."""
+
+    dialect = "flink-sql"
+
+    @property
+    @override
+    def group(self) -> object:
+        return self._by_session, self.vector["params"]["join_type"] in HALVES
+
+    @property
+    @override
+    def join_settings(self) -> dict[str, Any]:
+        told = self.vector["params"]
+        offset = f"{told.get('offset', 0)} ms"
+        match told:
+            case {"tvf": "SESSION", "gap": gap}:
+                window: dict[str, Any] = {"session": {"gap": f"{gap} ms"}}
+            case {"tvf": "TUMBLE", "size": size}:
+                window = {"tumbling": f"{size} ms", "offset": offset}
+            case {"tvf": "HOP", "size": size, "slide": slide}:
+                window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}, "offset": offset}
+            case {"tvf": "CUMULATE", "size": size, "step": step}:
+                window = {"cumulate": {"size": f"{size} ms", "step": f"{step} ms"}, "offset": offset}
+        return {"window": window, "type": told["join_type"]}
+
+    @cached_property
+    @override
+    def params(self) -> Params:
+        told = self.vector["params"]
+        if self._by_session:
+            return {"type": told["join_type"], "gap": told["gap"]}
+        slide = told.get("slide", told.get("step", told["size"]))
+        shape = {"size": told["size"], "slide": slide, "offset": told.get("offset", 0)}
+        return {"type": told["join_type"], "cumulating": told["tvf"] == "CUMULATE", **shape}
+
+    @override
+    def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
+        types = frozenset(str(other.params["type"]) for other in others)
+        join_type, rules = JoinType(self.param("type"), types), flink_sql.WindowRules()
+        if self._by_session:
+            return SessionJoin(self.param("gap"), F.lit(0), rules, join_type, by_side=True)
+        shape = Windows(*(self.param(name) for name in ("size", "slide", "offset", "cumulating")))
+        return WindowJoin(shape, rules, join_type, refires=False)
+
+    @property
+    def _by_session(self) -> bool:
+        return bool(self.vector["params"]["tvf"] == "SESSION")
+
+    @override
+    def lost(self, row: Row) -> str:
+        if row["by"] == "null_rowtime":
+            return f"{row['id']} rejected"
+        return f"{row['id']} late" + (f" for {row['window_end']}" if "window_end" in row else "")
+
+    @override
+    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+        left, right = row["left"], row["right"]
+        told = {name: row[name] for name in ("window_start", "window_end")}
+        if self._by_session and left and right:
+            told["right_window_start"] = row["right_window_start"]
+        ids = {"left_id": left and left["id"], "right_id": right and right["id"], "ts": row["result_time"]}
+        return (left or right)["lane"], self.emitted({**told, **ids})
+
+    @override
+    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        told = self.vector["params"]
+        match row["reason"], told["tvf"]:
+            case "late", "SESSION":
+                yield "late"
+            case "late", _:
+                yield from (f"late for {end}" for end in _window_ends(its))
+            case "late_for_window", _:
+                yield f"late for {row['window_end']}"
+            case _:
+                yield "rejected"
+
+
+def _window_ends(row: SparkRow) -> range:
+    """The ends of all windows of a row."""
+    step = row["ts"] - (row["ts"] - row["offset"]) % row["slide"]
+    if row["cumulating"]:
+        base = row["ts"] - (row["ts"] - row["offset"]) % row["size"]
+        return range(step + row["slide"], base + row["size"] + 1, row["slide"])
+    return range(step + row["size"], row["ts"], -row["slide"])
+
+
+KINDS: dict[str, type[Kind]] = {
+    "datastream_interval": DatastreamInterval,
+    "datastream_window": DatastreamWindow,
+    "sql_interval": SqlInterval,
+    "sql_window": SqlWindow,
+}

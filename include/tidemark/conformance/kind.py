@@ -1,0 +1,84 @@
+"""What the vectors of one dialect have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.conformance.vectors import Cut, Vector
+from tidemark.joins import Join
+from tidemark.replay import Replay
+from tidemark.spec import Pipeline
+from tidemark.watermarks import Lane
+
+KEYS = ("key", "lane")
+Params = dict[str, int | str | bool]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """A vector, as a lane of a job."""
+
+    vector: Vector
+
+    steps_per_bucket = 3
+    """More than one, so that rows are put in order inside buckets, not only between them."""
+    columns: ClassVar[tuple[tuple[str, type], ...]] = ()
+    """Further columns of the rows, and their types."""
+
+    @property
+    @abstractmethod
+    def group(self) -> object:
+        """Vectors of equal groups can be lanes of one job."""
+
+    @cached_property
+    @abstractmethod
+    def params(self) -> Params:
+        """What differs between the vectors of a group: further join keys, of one value in a lane."""
+
+    @abstractmethod
+    def pipeline(self) -> Pipeline:
+        """The pipeline file that the vector stands for, with guards off."""
+
+    @abstractmethod
+    def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
+        """The join of a group's job, its rules reading `param`."""
+
+    @abstractmethod
+    def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
+        """The lane before its first slice, with the clock of each step."""
+
+    @abstractmethod
+    def steps(self) -> Iterator[list[Row]]:
+        """The rows of each step, with `side` (left or right), `key`, `ts` and `id`."""
+
+    @abstractmethod
+    def expected(self, cut: Cut) -> Iterator[str]:
+        """What the engine did, one text per emission and late row."""
+
+    @abstractmethod
+    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+        """Lane and text of each emission and late row of a replay."""
+
+    def param(self, name: str) -> Column:
+        """The column of a parameter."""
+        return F.col(f"key_{len(KEYS) + list(self.params).index(name)}")
+
+    def settings(self, left: dict[str, Any], right: dict[str, Any], unit: str, **more: Any) -> dict[str, Any]:
+        """A pipeline file's content."""
+        times = {"event_time": {"column": "ts", "unit": unit}, "arrival": {"column": "arrival", "unit": "us"}}
+        return {
+            "name": "vector",
+            "left": {"table": "left", **left, **times},
+            "right": {"table": "right", **right, **times},
+            "slices": {"every": "1 s", "start": "1970-01-01T00:00:00Z"},
+            "guard": False,
+            **more,
+        }

@@ -1,0 +1,145 @@
+"""Vectors replayed side by side, as lanes of one job, and compared with what the engine did."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.progress import track
+
+from tidemark.checkpoint import buffered_after
+from tidemark.conformance import flink, stream_stream
+from tidemark.conformance.kind import Kind
+from tidemark.conformance.vectors import Case, Cut, Vector, Verdict, parse_cuts, read_vectors, steps
+from tidemark.errors import UserError
+from tidemark.inputs import Side, side_of
+from tidemark.replay import Replay, replay
+from tidemark.session import spark_session, tuned_for_tiny_queries
+from tidemark.slices import Grid
+from tidemark.spec import Pipeline
+from tidemark.watermarks import Buckets
+
+_KINDS: dict[str, type[Kind]] = {**flink.KINDS, **stream_stream.KINDS}
+_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+_GRID = Grid(0, 1 << 20)
+"""Slices of more microseconds than any vector has steps."""
+_LANES = 400
+
+
+def check_files(files: list[Path], cuts: str) -> Iterator[Verdict]:
+    """Check every vector of the files under every cut, in a session tuned for many tiny queries.
+
+    Raises:
+        UserError: a file cannot be read, or a cut or a dialect is unknown.
+    """
+    cases = [Case(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
+    with tuned_for_tiny_queries(spark_session("tidemark conformance")) as spark:
+        batches = list(_batches(cases))
+        for batch in track(batches, "replaying", console=Console(stderr=True), transient=True):
+            yield from check(spark, batch)
+
+
+def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
+    """Replay vectors side by side, each under its cut, and compare with what the engine did."""
+    verdicts: dict[int, Verdict] = {}
+    for group in _batches(cases):
+        found: list[Counter[str]] = [Counter() for _ in group]
+        kind = kind_of(group[0].vector)
+        for answer in replays(spark, group):
+            for lane, text in kind.told(answer):
+                found[lane][text] += 1
+        for case, rows in zip(group, found, strict=True):
+            verdicts[id(case)] = _compared(kind_of(case.vector), case, rows)
+    return [verdicts[id(case)] for case in cases]
+
+
+def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
+    """The replays of cases of one kind side by side: of each slice in turn, or of all in one job. Lanes are cases."""
+    kinds = [kind_of(case.vector) for case in cases]
+    pipelines = [kind.pipeline() for kind in kinds]
+    one_job = cases[0].cut.one_job
+    slices = range(max(len(case.cut.starts) for case in cases) + 1)
+    tables = [_table(spark, cases, kinds, side) for side in ("left", "right")]
+    sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
+    join, carried = kinds[0].join(spark, kinds), None
+    lanes = [
+        replace(kind.lane(pipeline, [_clock(case.cut, step) for step in range(steps(case.vector))]), drain=case.drain)
+        for case, kind, pipeline in zip(cases, kinds, pipelines, strict=True)
+    ]
+    for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
+        came = [
+            side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
+        ]
+        rows = came[0].unionByName(came[1], allowMissingColumns=True).withColumn("lane", F.col("key_1"))
+        answer = replay(rows, carried, lanes, join, Buckets(_GRID, job, kinds[0].steps_per_bucket))
+        yield answer
+        if job[-1] != slices[-1]:
+            kept = buffered_after(answer.carried, job[-1])
+            carried = spark.createDataFrame(kept.toArrow(), kept.schema)
+        lanes = [replace(lane, before=line.ends[job[-1]]) for lane, line in zip(lanes, answer.lines, strict=True)]
+        answer.release()
+
+
+def kind_of(vector: Vector) -> Kind:
+    """What a vector's dialect makes of it.
+
+    Raises:
+        UserError: a dialect that this version does not replay.
+    """
+    dialect = vector.get("dialect") or vector.get("engine", "").partition("-")[0]
+    if dialect not in _KINDS:
+        raise UserError(
+            f"vector {vector.get('name')} is of dialect {dialect}; this version replays {', '.join(_KINDS)}"
+        )
+    return _KINDS[dialect](vector)
+
+
+def _batches(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Cases that can share a job."""
+    alike: dict[object, list[Case]] = defaultdict(list)
+    for case in cases:
+        kind = kind_of(case.vector)
+        alike[type(kind), kind.group, case.cut.one_job].append(case)
+    for group in alike.values():
+        yield from (group[start : start + _LANES] for start in range(0, len(group), _LANES))
+
+
+def _compared(kind: Kind, case: Case, found: Counter[str]) -> Verdict:
+    expected = Counter(kind.expected(case.cut))
+    return Verdict(
+        case.vector["name"],
+        case.cut.name,
+        tuple(f"{n} x {row}" for row, n in sorted((expected - found).items())),
+        tuple(f"{n} x {row}" for row, n in sorted((found - expected).items())),
+    )
+
+
+def _table(spark: SparkSession, cases: Sequence[Case], kinds: Sequence[Kind], side: str) -> DataFrame:
+    rows = []
+    for lane, (case, kind) in enumerate(zip(cases, kinds, strict=True)):
+        for number, step in enumerate(kind.steps()):
+            arrival = _clock(case.cut, number)
+            rows += [{**row, **kind.params, "lane": lane, "arrival": arrival} for row in step if row["side"] == side]
+    known = [("key", str), ("lane", int), *((k, type(v)) for k, v in kinds[0].params.items())]
+    columns = [*known, ("id", str), ("arrival", int), ("ts", int), *kinds[0].columns]
+    return spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema([(name, _TYPES[k]) for name, k in columns])))
+
+
+def _clock(cut: Cut, step: int) -> int:
+    return cut.slice_of(step) * _GRID.every + step
+
+
+def _side(pipeline: Pipeline, which: Literal["left", "right"], table: DataFrame) -> Side:
+    kinds = [table.schema[pair.left].dataType.simpleString() for pair in pipeline.join.keys]
+    return side_of(pipeline, which, table.schema, kinds)
+
+
+def _arrives_in(job: range) -> Column:
+    return F.col("arrival").between(_GRID.start_of(job[0]), _GRID.start_of(job[-1] + 1) - 1)

@@ -1,0 +1,181 @@
+"""Vectors of Spark's stream-stream join."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from typing_extensions import override
+
+from tidemark.conformance.kind import KEYS, Kind, Params, Row
+from tidemark.conformance.vectors import Cut
+from tidemark.joins import Join, lane_of
+from tidemark.joins.condition import Condition
+from tidemark.joins.firings import JoinType
+from tidemark.joins.micro_batch import MicroBatchJoin
+from tidemark.joins.spark import SIDES, Range, Rules
+from tidemark.joins.window import Windows
+from tidemark.micro_batches import QueryLane
+from tidemark.replay import Replay
+from tidemark.spec import Interval, Pipeline
+from tidemark.watermarks import Lane, Watermarks
+
+_ROWS = T.StructType([T.StructField("v", T.LongType())])
+
+
+class StreamStream(Kind):
+    """A micro-batch a step."""
+
+    steps_per_bucket = 1
+    columns = (("v", int),)
+
+    @property
+    @override
+    def group(self) -> object:
+        return self.vector["window"] is not None, self._on_event_time, self._binned
+
+    @override
+    def pipeline(self) -> Pipeline:
+        left, right = (
+            {} if (delay := self.vector[f"delay_{side}_ms"]) is None else {"watermark_delay": f"{delay} ms"}
+            for side in SIDES
+        )
+        query = {
+            "watermark_policy": self.vector["policy"],
+            "late_watermark": self.vector["late_watermark"],
+            "batches": "idle" if self.vector["mode"] == "idle" else "back_to_back",
+        }
+        join = {"keys": [*KEYS, *self.params], "type": self._type, **self._shape}
+        return Pipeline.model_validate(self.settings(left, right, "us", dialect="spark", join=join, spark=query))
+
+    @cached_property
+    @override
+    def params(self) -> Params:
+        params: Params = {"type": self._type, "condition": self._condition, "ranged": self.vector["bounds"] is not None}
+        params |= {f"{side}_watermarked": self.vector[f"delay_{side}_ms"] is not None for side in SIDES}
+        if window := self.vector["window"]:
+            size, slide = window["size_ms"], window["slide_ms"] or window["size_ms"]
+            params |= {"size": size * 1000, "slide": slide * 1000}
+        told = Range.of(self._interval)
+        waits = {f"{side}_wait": wait for side, wait in told.waits.items()}
+        return {**params, "least": told.least, "greatest": told.greatest, **waits}
+
+    @override
+    def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
+        texts = {str(other.params["condition"]) for other in others}
+        inputs = dict.fromkeys(SIDES, _ROWS)
+        conditions = {text: Condition.of(spark, text, inputs) for text in sorted(texts) if text}
+        rules = Rules(
+            JoinType(self.param("type"), frozenset(str(other.params["type"]) for other in others)),
+            {side: self.param(f"{side}_watermarked") for side in SIDES},
+            keyed=self.vector["window"] is not None or self._on_event_time,
+            ranged=self.param("ranged"),
+            least=self.param("least"),
+            greatest=self.param("greatest"),
+            waits={side: self.param(f"{side}_wait") for side in SIDES},
+        )
+        windows = None
+        if self.vector["window"]:
+            windows = Windows(self.param("size"), self.param("slide"), F.lit(0), cumulating=F.lit(False))
+        condition = Condition.chosen(self.param("condition"), conditions)
+        return MicroBatchJoin(rules, condition, windows, self._on_event_time, self._binned)
+
+    @override
+    def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
+        lane = lane_of(pipeline, Watermarks())
+        assert isinstance(lane, QueryLane), "the pipeline is of dialect spark"
+        return replace(lane, schedule=tuple(clocks))
+
+    @override
+    def steps(self) -> Iterator[list[Row]]:
+        unit = 1 if self.vector.get("ts_unit") == "us" else 1000
+        for batch in self.vector["batches"]:
+            yield [
+                {**row, "id": str(row["id"]), "side": side, "ts": None if row["ts"] is None else row["ts"] * unit}
+                for side in SIDES
+                for row in batch[side]
+            ]
+
+    @override
+    def expected(self, cut: Cut) -> Iterator[str]:
+        slices, last = {}, 0
+        for executed in self.vector["executed"]:
+            last = last if executed["input_index"] is None else executed["input_index"]
+            slices[executed["batch"]] = cut.slice_of(last)
+            yield from [f"slice {cut.slice_of(last)}: a row late"] * executed["rows_dropped_by_watermark"]
+        for row in self.vector["expected"]:
+            ids, start = (row["left_id"], row["right_id"]), row.get("window_start_ms")
+            yield f"slice {slices[row['batch']]}: {_told(*ids, start)}"
+
+    @override
+    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+        for row in answer.joined.collect():
+            left, right = row["left"], row["right"]
+            ids = left and int(left["id"]), right and int(right["id"])
+            yield (left or right)["lane"], f"slice {row['slice']}: {_told(*ids, row['window_start'])}"
+        for row in answer.late.collect():
+            its = row[row["side"]]
+            if row["reason"] in {"late", "late_for_window"}:
+                copies = _windows(its) if row["reason"] == "late" else 1
+                yield from [(its["lane"], f"slice {row['slice']}: a row late")] * copies
+
+    @property
+    def _type(self) -> str:
+        return "semi" if self.vector["join_type"] == "leftsemi" else str(self.vector["join_type"])
+
+    @property
+    def _on_event_time(self) -> bool:
+        return bool(self.vector.get("event_time_equality", False))
+
+    @property
+    def _binned(self) -> bool:
+        bounded = self._interval is not None and None not in {self._interval.lower, self._interval.upper}
+        return bounded and not self._on_event_time
+
+    @cached_property
+    def _interval(self) -> Interval | None:
+        return Interval.model_validate(self._shape["interval"]) if "interval" in self._shape else None
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        shape: dict[str, Any] = {"event_time_equality": self._on_event_time}
+        if bounds := self.vector["bounds"]:
+            given = [name for name in ("lower", "upper") if bounds[f"{name}_ms"] is not None]
+            interval = {name: f"{bounds[f'{name}_ms']} ms" for name in given}
+            shape["interval"] = interval | {f"{name}_inclusive": bounds[f"{name}_inclusive"] for name in given}
+        match self.vector["window"]:
+            case {"size_ms": size, "slide_ms": None}:
+                shape["window"] = {"tumbling": f"{size} ms"}
+            case {"size_ms": size, "slide_ms": slide}:
+                shape["window"] = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}}
+        return shape
+
+    @property
+    def _condition(self) -> str:
+        """The conjuncts of ON beside keys and times, empty for none."""
+        signs = {"min": ">=", "max": "<="}
+        given = [(side, of, self.vector.get(f"{side}_{of}_v")) for of in signs for side in SIDES]
+        parts = [f"{side}_v {signs[of]} {number}" for side, of, number in given if number is not None]
+        if self.vector.get("v_differs"):
+            parts.append("left_v <> right_v")
+        return " AND ".join(parts)
+
+
+def _told(left: int | None, right: int | None, window_start: int | None) -> str:
+    return f"{left}, {right} in {window_start}"
+
+
+def _windows(row: SparkRow) -> int:
+    """How many windows a row is in; one without windows."""
+    if "slide" not in row:
+        return 1
+    return len(range(row["ts"] // row["slide"] * row["slide"], row["ts"] - row["size"], -row["slide"]))
+
+
+KINDS: dict[str, type[Kind]] = {"spark": StreamStream}

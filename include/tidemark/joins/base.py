@@ -1,0 +1,103 @@
+"""What a join takes and gives, whatever its dialect."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.spec.dialects import TICK
+from tidemark.watermarks import BUCKETS, Buckets, Horizon, Lane, Timeline, label, timelines
+
+EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The rows of a job, with the watermarks that each met."""
+
+    settled: DataFrame
+    """Rows that are on time by any rule; their watermarks are those from before their bucket, at most their own."""
+    suspects: DataFrame
+    """The others, rejected ones too, with exact watermarks."""
+    suspected: bool
+    """Whether there are suspects."""
+    carried: DataFrame | None
+    """Rows that the slice before has carried, with the watermarks that they met on arrival."""
+    horizon: Horizon
+    cacheable: bool = False
+    """Whether the rows are so few that what is read more than once is better cached."""
+
+    def taking_part(self, of_suspects: Column | None = None) -> DataFrame:
+        """All rows that take part: of the suspects those that meet a condition, and are not rejected."""
+        rows = self.settled
+        if self.suspected:
+            suspects = self.suspects.where(F.col("rejected").isNull())
+            rows = rows.unionByName(suspects if of_suspects is None else suspects.where(of_suspects))
+        if self.carried is not None:
+            rows = rows.unionByName(self.carried, allowMissingColumns=True)
+        return rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a join makes of the rows of a job."""
+
+    joined: DataFrame
+    """One row per emission, in the columns of `EMISSION`: times in ms (long, null where there is none); `left` and
+    `right` are rows, null where padded, or arrays of rows for a coGroup."""
+    late: DataFrame
+    """Labelled rows with a `reason`, and `window_start`, `window_end` (ms) where it holds for one window only. Rows
+    that are behind the watermark and take part all the same have a `fate`, and are among `kept` too."""
+    kept: DataFrame
+    """Labelled rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
+    lines: Sequence[Timeline] = ()
+    """The timelines, where the join adds to the watermarks at the slices' ends."""
+    cached: tuple[DataFrame, ...] = ()
+    """What to unpersist when the outputs are written."""
+
+
+class Join(ABC):
+    """One join under the rules of one dialect."""
+
+    exact_watermarks = False
+    """Whether every row needs the exact watermark that it met, not only those that may be late."""
+    carries: tuple[str, ...] = ("watermark",)
+    """What a carried row keeps of its labels, beside its times and keys."""
+    tick = TICK["flink-sql"]
+    """Microseconds: what `event_time` is counted in."""
+    bucket_columns = BUCKETS
+    """What `timelines` tells of each bucket: names and types."""
+    buckets_per_slice: int | None = None
+    """Where a bucket has a meaning of its own: how many a slice has."""
+
+    def admitted(self, rows: DataFrame) -> DataFrame:
+        """The job's rows (`inputs.Side.labelled`), those `rejected` too that this join lets take no part."""
+        return rows
+
+    def timelines(self, maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
+        """The watermarks of each lane."""
+        return timelines(maxima, lanes, buckets)
+
+    def label(self, placed: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Settled rows and suspects, of rows with what is known of their bucket beside them."""
+        return label(placed, exact=self.exact_watermarks)
+
+    @abstractmethod
+    def times_match(self, left: Column, right: Column) -> Column:
+        """Whether a pair of event times is one that the join looks for, lateness aside."""
+
+    @abstractmethod
+    def answer(self, came: Labelled) -> Answer:
+        """Join the rows of a job."""
+
+
+def with_reason(rows: DataFrame, reason: Column, start: Column | None = None, end: Column | None = None) -> DataFrame:
+    """Rows as `Answer.late` has them."""
+    none = F.lit(None).cast("long")
+    start, end = (none if at is None else at for at in (start, end))
+    return rows.withColumns({"reason": reason, "window_start": start, "window_end": end})

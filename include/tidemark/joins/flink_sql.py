@@ -1,0 +1,100 @@
+"""Boundary rules of Flink SQL (`RowTimeIntervalJoin`, window TVFs and `WindowJoinOperator`, Flink 2.3).
+
+All times are whole milliseconds UTC. W is the combined watermark, `NO_WATERMARK` until both inputs have one. A window
+is [start, end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tidemark.joins.flink import inclusive_bounds
+from tidemark.spec import Interval
+
+
+@dataclass(frozen=True)
+class IntervalRules:
+    """The rules of one interval join: `left + lower <= right <= left + upper`, both inclusive, in ms.
+
+    A row's `wait` is how long after its event time its last partner may be; negative where all partners are before it.
+    """
+
+    lower: Column
+    upper: Column
+    lateness: Column
+    min_cleanup: Column
+
+    @classmethod
+    def of(cls, interval: Interval, min_cleanup: int) -> IntervalRules:
+        """The rules of a pipeline file's interval: the planner allows no lateness."""
+        lower, upper = inclusive_bounds(interval)
+        return cls(F.lit(lower), F.lit(upper), F.lit(0), F.lit(min_cleanup))
+
+    @property
+    def empty(self) -> Column:
+        """Whether the planner leaves the operator out, because no two rows can meet."""
+        return self.lower > self.upper
+
+    @property
+    def left_wait(self) -> Column:
+        """The wait of a left row."""
+        return self.upper
+
+    @property
+    def right_wait(self) -> Column:
+        """The wait of a right row."""
+        return -self.lower
+
+    def within(self, left: Column, right: Column) -> Column:
+        """Whether two event times are in bounds."""
+        return (right >= left + self.lower) & (right <= left + self.upper)
+
+    @staticmethod
+    def now(watermark: Column) -> Column:
+        """The operator's time O, which begins at 0."""
+        return F.greatest(watermark, F.lit(0))
+
+    def cached(self, event_time: Column, wait: Column, now: Column) -> Column:
+        """Whether a row waits for partners to come; if not, it is padded at once when it found none."""
+        return (now < event_time + wait) & ~self.empty
+
+    def expires_at(self, event_time: Column, wait: Column) -> Column:
+        """The least O at which the engine may remove a cached row; until it does, the row is joined."""
+        return event_time + wait + self.lateness + 1
+
+    def stale_at(self, event_time: Column) -> Column:
+        """The least O of the other side's last removal of expired rows at which a row skips its search for partners.
+
+        The engine compares that O - other wait - lateness - 1 with event time + own wait.
+        """
+        return event_time + (self.upper - self.lower) + self.lateness + 1
+
+    def off_the_path(self, event_time: Column, wait: Column) -> Column:
+        """Whether only a replay row by row is exact.
+
+        A clean-up interval makes removals depend on every advance of the watermark, and times of 0 and below meet
+        what the engine takes 0 for: `nothing left` in a clean-up, `nothing removed yet` before the first.
+        """
+        return ~self.empty & ((self.min_cleanup > 0) | (event_time <= 0) | (event_time + wait <= 0))
+
+
+class WindowRules:
+    """The rules of window joins: no lateness is allowed, and a row counts as late for each window by itself."""
+
+    @staticmethod
+    def fires_at(end: Column) -> Column:
+        """The least watermark at which a window fires, once."""
+        return end - 1
+
+    @staticmethod
+    def purged_at(end: Column) -> Column:
+        """The least watermark at which a window is gone; a row that meets it, or a later one, does not enter."""
+        return end - 1
+
+    @staticmethod
+    def dropped(event_time: Column, watermark: Column) -> Column:
+        """Only for a window is a row late, never by its own time."""
+        return F.lit(False) & (event_time <= watermark)

@@ -1,0 +1,178 @@
+"""Joins on session windows.
+
+Where every row came before the session that it belongs to could fire, sessions are runs of event times with no gap
+between them: a closed form. The other sessions are replayed row by row, in the order of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+from typing_extensions import override
+
+from tidemark.joins.base import Answer, Join, Labelled, with_reason
+from tidemark.joins.firings import JoinType, Members, group_members, join_members
+from tidemark.joins.window import Rules
+from tidemark.watermarks import END_OF_INPUT
+
+_ROLES = T.StructType([
+    T.StructField("role", T.StringType()),
+    *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "refired_in")),
+])  # fmt: skip
+_ORDER = ("clock", "tiebreak", "side", "event_time")
+
+
+@dataclass(frozen=True)
+class SessionJoin(Join):
+    """A window join or coGroup on sessions: of both inputs together (DataStream), or of each by itself (SQL)."""
+
+    gap: Column
+    lateness: Column
+    rules: Rules
+    join_type: JoinType
+    by_side: bool
+    """Whether each input has sessions of its own, which its own watermark closes."""
+    cogroup: bool = False
+    latest: bool = False
+    """Emit each session once, with all of its rows, when it is gone."""
+    condition: str | None = None
+
+    exact_watermarks = True
+    carries = ("left_watermark", "right_watermark", "watermark")
+
+    @override
+    def times_match(self, left: Column, right: Column) -> Column:
+        return F.abs(left - right) <= self.gap
+
+    def answer(self, came: Labelled) -> Answer:
+        """Sessions whose rows all came in time as runs, the others replayed."""
+        horizon, end = came.horizon, F.col("window_end")
+        clean, unclean = self._runs(came.taking_part())
+        schema = T.StructType([*unclean.schema.fields, *_ROLES.fields])
+        replayed = unclean.groupBy(*self._parts(unclean), "session").applyInArrow(_replayed, schema).persist()
+        alone = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "refired_in": F.lit(None).cast("long")}
+        state = clean.withColumns(alone)
+        rows = state.unionByName(replayed)
+        in_state = rows.where(F.col("role") == "state")
+        level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
+        firing = in_state if self.latest else state.unionByName(replayed.where(F.col("role") == "member"))
+        fired = horizon.first_slice_reaching(firing.withColumnRenamed("slice", "came"), level, "fired_in")
+        fired = fired.withColumn("slice", F.coalesce("refired_in", "fired_in"))
+        members = Members(fired.where(F.col("slice") >= horizon.first), by_start=not self.by_side)
+        joined = group_members(members) if self.cogroup else join_members(members, self.join_type, self.condition)
+        late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("met"))
+        late = late.select(*came.suspects.columns)
+        rejected = came.suspects.where(F.col("rejected").isNotNull())
+        return Answer(
+            joined,
+            with_reason(late, F.lit("late")).unionByName(with_reason(rejected, F.col("rejected"))),
+            kept=horizon.first_slice_reaching(in_state, self.rules.purged_at(end), "reached"),
+            cached=(replayed,),
+        )
+
+    def _parts(self, rows: DataFrame) -> list[str]:
+        """What a session belongs to."""
+        return [*(name for name in rows.columns if name.startswith("key_")), *(["side"] if self.by_side else [])]
+
+    def _runs(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """The rows of runs that are sessions as they stand (with `window_start` and `window_end`), and the others.
+
+        A run is a session if no part of it fired before the rest came: each row but the newest met a watermark before
+        the end of what the next one prolongs, and each row one before the end of it all.
+        """
+        own = F.when(F.col("side") == "left", F.col("left_watermark")).otherwise(F.col("right_watermark"))
+        added = {"met": own if self.by_side else F.col("watermark"), "gap": self.gap, "lateness": self.lateness}
+        parts = self._parts(rows)
+        by_time, end = Window.partitionBy(*parts).orderBy("event_time", "met"), F.col("event_time") + F.col("gap")
+        # By event time and watermark: what follows the last row of one time is the least watermark met at the next.
+        next_time, next_met = (F.lead(name).over(by_time) for name in ("event_time", "met"))
+        prolonged = (next_time > F.col("event_time")) & (next_time <= end)
+        broken = prolonged & (next_met >= end - 1)
+        begins = F.coalesce(F.lag(end).over(by_time) < F.col("event_time"), F.lit(False))
+        numbered = (
+            rows.withColumns(added)
+            .withColumns({"begins": begins.cast("long"), "broken": F.coalesce(broken, F.lit(False))})
+            .withColumn("session", F.sum("begins").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
+        )
+        run = Window.partitionBy(*parts, "session")
+        bounds = {"window_start": F.min("event_time").over(run), "window_end": F.max(end).over(run)}
+        known = numbered.withColumns({**bounds, "broken": F.max("broken").over(run), "latest": F.max("met").over(run)})
+        whole = ~F.col("broken") & (F.col("latest") < F.col("window_end") - 1)
+        inner = ("begins", "broken", "latest")
+        return known.where(whole).drop(*inner), known.where(~whole).drop(*inner, "window_start", "window_end")
+
+
+@dataclass
+class _Session:
+    start: int
+    end: int
+    rows: list[int]
+    """Places of its rows in the table."""
+    fired: int
+    """How often it has, or the most often of those that it was merged from."""
+    due: bool = True
+    """Whether its firing on time is to come."""
+
+
+@dataclass
+class _Told:
+    """What became of rows, by their places in the table: the columns of `_ROLES`."""
+
+    places: list[int] = field(default_factory=list)
+    columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _ROLES.names})
+
+    def tell(self, places: list[int], role: str, session: _Session, refired_in: int | None = None) -> None:
+        """The same of several rows."""
+        self.places += places
+        for name, value in zip(
+            _ROLES.names, (role, session.start, session.end, session.fired, refired_in), strict=True
+        ):
+            self.columns[name] += [value] * len(places)
+
+
+def _replayed(rows: pa.Table) -> pa.Table:
+    """Replay the rows of one run: members of firings, late rows, and the session that each other row ends in.
+
+    A session fires at end - 1 and is gone at end - 1 + lateness, both by the watermark that the rows met.
+    """
+    rows = rows.sort_by([(name, "ascending") for name in _ORDER])
+    gap, lateness = rows["gap"][0].as_py(), rows["lateness"][0].as_py()
+    told, in_flight = _Told(), list[_Session]()
+    labels = (rows[name].to_pylist() for name in ("event_time", "met", "slice"))
+    for place, (time, met, number) in enumerate(zip(*labels, strict=True)):
+        in_flight = _advance(in_flight, met, lateness, told)
+        touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
+        session = _Session(
+            min([time, *(one.start for one in touched)]),
+            max([time + gap, *(one.end for one in touched)]),
+            [member for one in touched for member in one.rows] + [place],
+            max((one.fired for one in touched), default=0),
+        )
+        if session.end - 1 + lateness <= met:
+            told.tell([place], "late", session)
+            continue
+        in_flight = [one for one in in_flight if one not in touched] + [session]
+        if session.end - 1 <= met:
+            told.tell(session.rows, "member", session, number)
+            session.fired, session.due = session.fired + 1, False
+    _advance(in_flight, END_OF_INPUT, lateness, told)
+    found = rows.take(pa.array(told.places, pa.int64()))
+    for column in to_arrow_schema(_ROLES):
+        found = found.append_column(column, pa.array(told.columns[column.name], column.type))
+    return found
+
+
+def _advance(in_flight: list[_Session], watermark: int, lateness: int, told: _Told) -> list[_Session]:
+    """Fire what is due on time, and let go of what is gone; gives the sessions that stay."""
+    for session in in_flight:
+        if session.due and session.end - 1 <= watermark:
+            told.tell(session.rows, "member", session)
+            session.fired, session.due = session.fired + 1, False
+        if session.end - 1 + lateness <= watermark:
+            told.tell(session.rows, "state", session)
+    return [session for session in in_flight if session.end - 1 + lateness > watermark]

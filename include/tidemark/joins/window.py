@@ -1,0 +1,143 @@
+"""Joins on tumbling, sliding and cumulating windows: closed forms over labelled rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from typing_extensions import override
+
+from tidemark.joins.base import Answer, Join, Labelled, with_reason
+from tidemark.joins.firings import JoinType, Members, group_members, join_members
+
+
+class Rules(Protocol):
+    """What a dialect says of a window, [start, end), in ms."""
+
+    def fires_at(self, end: Column) -> Column:
+        """The least watermark at which it fires on time."""
+
+    def purged_at(self, end: Column) -> Column:
+        """The least watermark at which it is gone."""
+
+    def dropped(self, event_time: Column, watermark: Column) -> Column:
+        """Whether a row that is in no window counts as late."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Sliding windows; tumbling ones slide by their size. Cumulating ones share a start and grow by the slide."""
+
+    size: Column
+    slide: Column
+    offset: Column
+    cumulating: Column
+
+    def of(self, event_time: Column) -> Column:
+        """All windows of an event time: an array of [start, end) in ms, empty where it falls into a gap."""
+        step = event_time - F.pmod(event_time - self.offset, self.slide)
+        sliding = F.transform(
+            _sequence(step, event_time - self.size + 1, -self.slide),
+            lambda start: F.struct(start.alias("start"), (start + self.size).alias("end")),
+        )
+        base = event_time - F.pmod(event_time - self.offset, self.size)
+        cumulated = F.transform(
+            _sequence(step + self.slide, base + self.size, self.slide),
+            lambda end: F.struct(base.alias("start"), end.alias("end")),
+        )
+        return F.when(self.cumulating, cumulated).otherwise(sliding)
+
+
+@dataclass(frozen=True)
+class WindowJoin(Join):
+    """A window join or coGroup: rows are copied into their windows, and each firing of a window is joined."""
+
+    windows: Windows
+    rules: Rules
+    join_type: JoinType
+    refires: bool
+    """Whether lateness is allowed, so that a late row fires its window again."""
+    cogroup: bool = False
+    latest: bool = False
+    """Emit each window once, with all of its rows, when it is gone."""
+    condition: str | None = None
+    """Part of the match, over `left_*` and `right_*`."""
+
+    @override
+    def times_match(self, left: Column, right: Column) -> Column:
+        return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
+
+    def answer(self, came: Labelled) -> Answer:
+        """A row enters a window unless it meets the watermark that purges it; it is on time unless the window fired."""
+        horizon, end = came.horizon, F.col("window_end")
+        rows = came.taking_part()
+        copies = _copies(rows, self.windows)
+        entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
+        level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
+        on_time = entered if self.latest else entered.where(F.col("watermark") < level)
+        fired = horizon.first_slice_reaching(on_time.drop("slice"), level, "slice")
+        members = fired.where(F.col("slice") >= horizon.first).withColumn("pane", F.lit(0))
+        if self.refires and not self.latest:
+            members = members.unionByName(self._refired(entered, horizon.first))
+        found = Members(members)
+        joined = group_members(found) if self.cogroup else join_members(found, self.join_type, self.condition)
+        last = F.array_max(self.windows.of(F.col("event_time")))["end"]
+        purged_at = F.coalesce(self.rules.purged_at(last), F.col("watermark"))
+        dropped = self.rules.dropped(F.col("event_time"), F.col("watermark"))
+        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(last), ~dropped)
+        return Answer(
+            joined,
+            self._late(came),
+            kept=horizon.first_slice_reaching(rows.where(enters), purged_at, "reached"),
+        )
+
+    def _refired(self, entered: DataFrame, first: int) -> DataFrame:
+        """The members of late firings: each late row fires its window with all rows that came before it, and itself."""
+        window = [*(name for name in entered.columns if name.startswith("key_")), "window_start", "window_end"]
+        on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
+        touched = entered.where(~on_time).select(*window).distinct()
+        rows = entered.join(touched, window, "semi")
+        of_window = Window.partitionBy(*window)
+        fired_before = F.max(on_time.cast("int")).over(of_window) - 1
+        firings = (
+            rows.withColumn("first_pane", fired_before)
+            .where(~on_time)
+            .withColumn("pane", F.col("first_pane") + F.row_number().over(of_window.orderBy("clock", "tiebreak")))
+            .where(F.col("slice") >= first)
+            .select(*window, "pane", "slice", F.struct("clock", "tiebreak").alias("fired_at"))
+        )
+        before = F.struct("clock", "tiebreak") <= F.col("fired_at")
+        return rows.drop("slice").join(firings, window).where(before).drop("fired_at")
+
+    def _late(self, came: Labelled) -> DataFrame:
+        """Rows that entered no window, and what others lost of theirs."""
+        suspects = came.suspects
+        rejected = with_reason(suspects.where(F.col("rejected").isNotNull()), F.col("rejected"))
+        copies = suspects.where(F.col("rejected").isNull()).withColumn("windows", self._windows())
+        gone = F.filter("windows", lambda window: self.rules.purged_at(window["end"]) <= F.col("watermark"))
+        copies = copies.withColumn("gone", gone)
+        left_out = F.size("gone") == F.size("windows")
+        late = left_out & ((F.size("gone") > 0) | self.rules.dropped(F.col("event_time"), F.col("watermark")))
+        whole = with_reason(copies.where(late).drop("windows", "gone"), F.lit("late"))
+        parts = copies.where(~left_out).withColumn("window", F.explode("gone"))
+        bounds = F.col("window.start"), F.col("window.end")
+        partly = with_reason(parts, F.lit("late_for_window"), *bounds).drop("windows", "gone", "window")
+        return rejected.unionByName(whole).unionByName(partly)
+
+    def _windows(self) -> Column:
+        return self.windows.of(F.col("event_time"))
+
+
+def _copies(rows: DataFrame, windows: Windows) -> DataFrame:
+    """Each row once for each of its windows, with `window_start` and `window_end`."""
+    copies = rows.withColumn("window", F.explode(windows.of(F.col("event_time"))))
+    bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
+    return copies.withColumns(bounds).drop("window")
+
+
+def _sequence(start: Column, stop: Column, step: Column) -> Column:
+    """From start to stop by a step, both inclusive; empty where the step leads away from the stop."""
+    reachable = (stop - start) * F.signum(step) >= 0
+    return F.when(reachable, F.sequence(start, stop, step)).otherwise(F.array().cast("array<bigint>"))

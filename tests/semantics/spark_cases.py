@@ -1,0 +1,102 @@
+"""Random vectors of Spark's stream-stream join, in the vectors' own form, their answers from the oracle."""
+
+from hypothesis import strategies as st
+
+from tests.semantics.spark_stream_stream import PRESERVED, answer
+
+TYPES = ["leftsemi", "left", "right", "full", "inner"]
+DELAYS = st.sampled_from([0, 1, 2, 5])
+
+
+@st.composite
+def vectors(draw):
+    shape = draw(st.sampled_from(["range", "lower", "upper", "tumbling", "sliding", "equal", "equal in range"]))
+    micros = draw(st.booleans())
+    vector = {
+        "name": "random",
+        "engine": "spark-4.1.3",
+        "mode": draw(st.sampled_from(["idle", "busy"])),
+        "policy": draw(st.sampled_from(["min", "max"])),
+        "late_watermark": draw(st.sampled_from(["previous_batch", "current_batch"])),
+        "bounds": draw(bounds(shape)),
+        "window": draw(windows(shape)),
+        "event_time_equality": shape.startswith("equal"),
+        "ts_unit": "us" if micros else "ms",
+        "batches": draw(batches(1000 if micros else 1)),
+        **draw(join_types(shape)),
+    }
+    vector |= draw(conditions(vector))
+    return {**vector, **answer(vector)}
+
+
+@st.composite
+def join_types(draw, shape):
+    """A type that Spark takes with these watermarks."""
+    delays = {side: draw(st.none() | DELAYS | DELAYS | DELAYS) for side in ("left", "right")}
+    allowed = {"inner"}
+    if shape in {"range", "lower", "upper"}:
+        if delays["right"] is not None and shape != "lower":
+            allowed |= {"left", "leftsemi", "full"}
+        if delays["left"] is not None and shape != "upper":
+            allowed |= {"right", "full"}
+    elif delays != {"left": None, "right": None}:
+        allowed = set(TYPES)
+    kind = draw(st.sampled_from([kind for kind in TYPES if kind in allowed]))
+    return {"join_type": kind, **{f"delay_{side}_ms": delay for side, delay in delays.items()}}
+
+
+@st.composite
+def bounds(draw, shape):
+    if shape not in {"range", "lower", "upper", "equal in range"}:
+        return None
+    lower = draw(st.integers(-5, 5)) if shape != "equal in range" else draw(st.integers(-2, 0))
+    ends = {"lower": lower, "upper": lower + draw(st.integers(0, 6))}
+    told = {}
+    for name, end in ends.items():
+        given = shape not in {"lower", "upper"} or shape == name
+        told |= {f"{name}_ms": end if given else None, f"{name}_inclusive": draw(st.booleans()) if given else None}
+    return told
+
+
+@st.composite
+def windows(draw, shape):
+    if shape not in {"tumbling", "sliding"}:
+        return None
+    size = draw(st.integers(1, 6))
+    return {"size_ms": size, "slide_ms": draw(st.integers(1, size)) if shape == "sliding" else None}
+
+
+@st.composite
+def conditions(draw, vector):
+    """Conjuncts beside keys and times; few different ones, since each is compiled for itself."""
+    if not draw(st.booleans()):
+        return {}
+    told = draw(st.sampled_from([{"v_differs": True}, {"left_min_v": 3}, {"right_min_v": 4, "left_max_v": 6}]))
+    limits = vector["bounds"] or {"lower_ms": 0, "upper_ms": 0}
+    preserved = PRESERVED[vector["join_type"]]
+    # Without a bound of the side's own, Spark's reading of v >= n is the only limit there is; that was never recorded.
+    unlimited = ("left" in preserved and limits["upper_ms"] is None) or (
+        "right" in preserved and limits["lower_ms"] is None
+    )
+    return {} if unlimited else told
+
+
+@st.composite
+def batches(draw, unit):
+    """Steps of rows whose times go on with the steps, more or less."""
+    jitter = st.integers(-6 * unit, 6 * unit)
+    row = st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.sampled_from(["a", "a", "a", "b", None]),
+        st.none() | jitter | jitter | jitter | jitter,
+        st.none() | st.integers(1, 8) | st.integers(1, 8),
+    )
+    steps, number = [], 0
+    for step, rows in enumerate(draw(st.lists(st.lists(row, max_size=7), min_size=2, max_size=7))):
+        told = {"left": [], "right": []}
+        for side, key, off, v in rows:
+            number += 1
+            ts = None if off is None else (4 * step + 2) * unit + off
+            told[side].append({"id": number, "key": key, "ts": ts, "v": v})
+        steps.append(told)
+    return steps

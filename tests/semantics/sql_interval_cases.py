@@ -1,0 +1,48 @@
+"""Random vectors of Flink SQL's interval join, with the oracle's answer: small times, rows late beyond the interval."""
+
+from hypothesis import strategies as st
+
+from tests.semantics.flink_sql_interval import answer
+
+KEYS = [["a"], ["a", "b"], ["a", "b", "c", None]]
+
+
+@st.composite
+def vectors(draw):
+    """Vectors with times above 0; `lower` may exceed `upper`, and either wait may be negative."""
+    # Rare, because a lane with a clean-up interval is always replayed.
+    cleanup = draw(st.sampled_from([0, 0, 0, 0, 3, 9]))
+    lower = draw(st.integers(-10, 6))
+    params = {
+        "join_type": draw(st.sampled_from(["inner", "left", "right", "full"])),
+        "lower": lower,
+        "upper": lower + draw(st.integers(-1, 14)),
+        "lower_inclusive": draw(st.booleans()),
+        "upper_inclusive": draw(st.booleans()),
+        "allowed_lateness": draw(st.sampled_from([0, 0, 0, 2, 7])),
+        "min_cleanup_interval": cleanup,
+    }
+    # Far above 0 no row has partners before 0, which would have its lane replayed.
+    begin = draw(st.sampled_from([1, 100]))
+    jitter, step = draw(st.sampled_from([8, 25, 40])), draw(st.sampled_from([1, 1, 4]))
+    keys = draw(st.sampled_from(KEYS))
+    late = st.one_of(st.integers(-3, 2), st.integers(-jitter, 2))
+    event = st.tuples(st.sampled_from("LR"), st.sampled_from(keys), late)
+    drawn = draw(st.lists(event, min_size=draw(st.sampled_from([2, 25])), max_size=40))
+    events = [
+        {"side": side, "key": key, "ts": max(1, begin + number * step + late), "id": f"{side.lower()}{number}"}
+        for number, (side, key, late) in enumerate(drawn)
+    ]
+    vector = {
+        "name": "random",
+        "dialect": "sql_interval",
+        "params": params,
+        "watermark": {
+            "kind": draw(st.sampled_from(["datastream", "sql"])),
+            "delay_ms_left": draw(st.integers(0, 4)),
+            "delay_ms_right": draw(st.integers(0, 4)),
+        },
+        "drain": draw(st.booleans()),
+        "events": events,
+    }
+    return {**vector, "expected": answer(vector)}

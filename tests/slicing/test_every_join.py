@@ -1,0 +1,91 @@
+"""Every join as a pipeline over Delta: a job for each slice gives the same rows, in the same slices, as one for all."""
+
+import json
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+
+ROW = "k string, happened timestamp, arrived timestamp, v int"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+WINDOWS = {
+    "tumbling": {"tumbling": "20 minutes", "offset": "5 minutes"},
+    "sliding": {"sliding": {"size": "30 minutes", "slide": "10 minutes"}},
+    "session": {"session": {"gap": "6 minutes"}},
+    "cumulate": {"cumulate": {"size": "1 hour", "step": "20 minutes"}},
+}
+
+
+def windowed(shape, **more):
+    return {"keys": ["k"], "window": WINDOWS[shape], **more}
+
+
+def ranged(**more):
+    return {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}, **more}
+
+
+JOINS = {
+    "datastream tumbling": ("flink-datastream", windowed("tumbling")),
+    "datastream sliding, lateness": ("flink-datastream", windowed("sliding", allowed_lateness="20 minutes")),
+    "datastream session, lateness": ("flink-datastream", windowed("session", allowed_lateness="20 minutes")),
+    "datastream coGroup": ("flink-datastream", windowed("tumbling", api="cogroup", allowed_lateness="10 minutes")),
+    "datastream latest": ("flink-datastream", windowed("tumbling", emit="latest", allowed_lateness="20 minutes")),
+    "sql interval inner": ("flink-sql", ranged(type="inner")),
+    "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
+    "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
+    "sql cumulate semi": ("flink-sql", windowed("cumulate", type="semi")),
+    "sql session left": ("flink-sql", windowed("session", type="left")),
+    "spark full, range": ("spark", ranged(type="full", condition="left_v % 3 <> right_v % 3 AND left_v <> 40")),
+    "spark left, sliding": ("spark", windowed("sliding", type="left")),
+    "spark semi, sliding": ("spark", windowed("sliding", type="semi")),
+    "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Two hours of both inputs, a tenth of the rows up to an hour late."""
+    chance = random.Random(7)
+    sides = {}
+    for side in ("left", "right"):
+        sides[side] = []
+        for number in range(100):
+            arrived = START + timedelta(seconds=72 * number + chance.randrange(60))
+            late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.1 else chance.randrange(8))
+            happened = max(START, arrived - late)
+            sides[side].append((chance.choice(["a", "b", None]), happened, arrived, number))
+    return sides
+
+
+def answer(spark, output):
+    """Emissions and late rows, each as text, with how often."""
+    emitted = spark.read.format("delta").load(f"{output}/emissions").drop("_run")
+    late = spark.read.format("delta").load(f"{output}/late").drop("_run")
+    names = [name for name in emitted.columns if name not in {"left", "right"}]
+    lists = [f"sort_array({name}) AS {name}" for name in ("left", "right") if name in emitted.columns]
+    return Counter(emitted.selectExpr(*names, *lists).toJSON().collect()), Counter(late.toJSON().collect())
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name):
+    for side, its in rows.items():
+        write(side, its, ROW)
+    dialect, join = JOINS[name]
+    answers = []
+    for output, slices in (("whole", "auto"), ("sliced", 1)):
+        settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes")
+        plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
+        done = list(execute(spark, plan, lambda *_: None))
+        assert len(done) == (1 if slices == "auto" else plan.slices) > 0
+        assert all(result.verdict.outcome == "passed" for result in done)
+        answers.append(answer(spark, lake / output))
+    assert answers[0] == answers[1]
+    emitted, late = answers[0]
+    assert emitted
+    assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark"))
+    panes = {json.loads(row)["_pane"] for row in emitted}
+    assert (len(panes) > 1) == ("lateness" in name or "coGroup" in name)
