@@ -3,6 +3,7 @@ VENV := .venv/bin
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 JARS := .jars/.fetched
+FLINK := .venv-flink/.installed
 
 export PATH := $(CURDIR)/$(VENV):$(PATH)
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -11,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance mutants airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance mutants flink-parity airflow cluster clean machine
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
 
@@ -35,10 +36,13 @@ bench: setup ## time label, join and publish against the cost of moving the data
 	@$(VENV)/python benchmarks/interval_join.py
 
 conformance: setup ## run the golden vectors under several cuts
-	@$(VENV)/tidemark conformance tests/semantics/vectors/flink_datastream_interval.jsonl.gz --cuts 1,2,7,random:7
+	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
+
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare with a real Flink SQL on the flights
+	@$(VENV)/python -m tests.flink_parity .venv-flink/bin/python
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local
@@ -47,7 +51,7 @@ cluster: setup ## start a standalone Spark cluster on this machine, in the foreg
 	@bin/spark-cluster
 
 clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
-	rm -rf .venv .jars .cache include/*.egg-info
+	rm -rf .venv .venv-flink .jars .cache include/*.egg-info
 
 machine:
 	@test -n "$(PYTHON)" || \
@@ -65,6 +69,12 @@ $(RUNTIME): requirements.txt pyproject.toml | machine
 $(DEV): requirements-dev.txt $(RUNTIME)
 	@echo "Installing the development tools into .venv ..."
 	@$(VENV)/pip install --quiet -r requirements-dev.txt
+	@touch $@
+
+$(FLINK): | machine
+	@test -x .venv-flink/bin/python || "$(PYTHON)" -m venv .venv-flink
+	@echo "Installing Flink into .venv-flink ..."
+	@.venv-flink/bin/pip install --quiet apache-flink==2.3.0
 	@touch $@
 
 $(JARS): bin/fetch-jars $(RUNTIME) | machine

@@ -17,6 +17,7 @@ TARGETS = {
     "bench",
     "conformance",
     "mutants",
+    "flink-parity",
     "airflow",
     "cluster",
     "clean",
