@@ -40,10 +40,10 @@ PIPELINE = {
 }
 
 
-def generate(spark: SparkSession, rows: int, seed: int) -> DataFrame:
-    """Rows over a day and all keys, in disorder within the delay; one in a hundred is ten minutes to an hour late."""
+def generate(spark: SparkSession, rows: int, seed: int, late_share: float = LATE_SHARE) -> DataFrame:
+    """Rows over a day and all keys, in disorder within the delay; a share of them is ten minutes to an hour late."""
     second = F.rand(seed) * DAY
-    straggles = F.rand(seed + 1) < LATE_SHARE
+    straggles = F.rand(seed + 1) < late_share
     delay = F.when(straggles, 600 + F.rand(seed + 2) * 3000).otherwise(F.rand(seed + 3) * 50)
     start = F.lit("2024-01-01T00:00:00Z").cast("timestamp")
     return (
@@ -68,10 +68,10 @@ def floor(spark: SparkSession, lake: Path) -> None:
         rows.repartition("key").write.format("delta").mode("overwrite").save(f"{lake}/floor_{side}")
 
 
-def tidemark(spark: SparkSession, lake: Path, output: str) -> Status:
+def tidemark(spark: SparkSession, lake: Path, output: str, **changes: object) -> Status:
     """Run the pipeline over the whole day into a new output."""
     path = lake / "bench.yaml"
-    path.write_text(yaml.safe_dump({**PIPELINE, "output": output}))
+    path.write_text(yaml.safe_dump({**PIPELINE, **changes, "output": output}))
     pipeline = load_pipeline(path)
     plan = make_plan(spark, pipeline, str(lake), Request())
     results = list(execute(spark, plan, lambda *_: None))
