@@ -113,6 +113,7 @@ def test_before_the_first_slice_rows_are_counted_and_left_out(spark, lake, pipel
         ({"left__event_time": "k"}, "column k is string; a time is timestamp"),
         ({"left__event_time": "v"}, "column v is a number (int); say what one stands for"),
         ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),
+        ({"left__partition": "kk"}, "no column kk (named as partition); did you mean k?"),
         ({"left__tiebreak": "k"}, "tiebreak k is string; it must be an integer column"),
         (
             {"join__keys": [{"left": "k", "right": "v"}]},

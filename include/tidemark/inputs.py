@@ -37,6 +37,7 @@ class Side:
     | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
     | `floored` | whether the event time had a finer part |
     | `key_0`.. | the join keys, in the type both sides share |
+    | `partition` | of the input, string; absent where neither input has partitions |
     | `rejected` | why the row takes no part, null where it does |
     | `left` or `right` | the table's own columns, struct |
     """
@@ -70,9 +71,15 @@ class Side:
             floor_div(self.event.micros, self.tick).alias("event_time"),
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
             *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
+            *([self._partition] if self.settings.partition else []),
             self._rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
         )
+
+    @property
+    def _partition(self) -> Column:
+        name = quoted(self.settings.partition or "")
+        return F.coalesce(F.col(name).cast("string"), F.lit("null")).alias("partition")
 
     @cached_property
     def unusable(self) -> Column:
@@ -192,6 +199,7 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
 
 def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
     wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
+    wanted["partition"] = settings.partition
     wanted["arrival"] = settings.arrival.column if settings.arrival else None
     wanted |= {f"key {key}": key for key in keys}
     for role, column in wanted.items():

@@ -188,7 +188,7 @@ class _Job:
         facts, lane, ends = self._written.reindex(self.slices), self.lane, list(self.ends.values())
         starts = pd.Series([w.combined for w in [lane.before, *ends[:-1]]], index=self.slices, dtype="float")
         newest = pd.Series(
-            [max(w.left + lane.lag.left, w.right + lane.lag.right, lane.before.combined) for w in ends],
+            [max(w.newest(lane.lag), lane.before.combined) for w in ends],
             index=self.slices,
             dtype="float",
         )
@@ -293,6 +293,7 @@ class _Job:
             "left_version": self._versions[0],
             "right_version": self._versions[1],
             **{f"{name}_ms": _known(getattr(ends, field)) for field, name in MARKS.items()},
+            "sources": [asdict(one) for one in ends.sources],
             "drained": ends.combined == END_OF_INPUT,
             "emissions": int(self.facts["emissions"][number]),
             "floored": int(self.answer.counts["floored"][number]),

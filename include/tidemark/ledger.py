@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
-from tidemark.watermarks import Watermarks
+from tidemark.watermarks import Source, Watermarks
 
 FORMAT = 1
 """Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
@@ -28,15 +28,17 @@ MARKS = {
     "left": "left_watermark",
     "right": "right_watermark",
     "batch": "batch_watermark",
+    "advanced": "advanced_watermark",
     "left_swept": "left_swept",
     "right_swept": "right_swept",
 }
 """The ledger's names, in ms, of the fields of `Watermarks`; null where they are not known."""
 _MARKS = ", ".join(f"{name}_ms long" for name in MARKS.values())
+_SOURCES = "array<struct<side string, partition string, watermark long, last long>>"
 SCHEMA = f"""
     slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
-    left_version long, right_version long, {_MARKS}, drained boolean, emissions long, floored long, left {_COUNTS},
-    right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double
+    left_version long, right_version long, {_MARKS}, sources {_SOURCES}, drained boolean, emissions long,
+    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double
 """
 
 
@@ -114,13 +116,14 @@ class Ledger:
             return None
         row = rows.iloc[0]
         marks = {field: row.get(f"{name}_ms") for field, name in MARKS.items()}
+        known: dict[str, Any] = {field: int(mark) for field, mark in marks.items() if not pd.isna(mark)}
         return Entry(
             number,
             row["run"],
             int(row["attempt"]),
             json.loads(row["settings"]),
             (int(row["left_version"]), int(row["right_version"])),
-            Watermarks(**{field: int(mark) for field, mark in marks.items() if not pd.isna(mark)}),
+            replace(Watermarks(sources=_sources(row)), **known),
             (row["left"]["carried_out"], row["right"]["carried_out"]),
             bool(row["drained"]),
         )
@@ -157,3 +160,8 @@ def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFra
     newest = runs.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
     rows = spark.read.format("delta").load(path)
     return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
+
+
+def _sources(row: pd.Series) -> tuple[Source, ...]:
+    stored = row.get("sources")
+    return () if stored is None else tuple(Source(**one.asDict()) for one in stored)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pandas as pd
 
-from tidemark.watermarks import Buckets, Lane, Timeline, Watermarks, by_lane
+from tidemark.watermarks import NO_WATERMARK, Buckets, Lane, Timeline, Watermarks, by_lane
 
 BATCHES = """
     bucket long, batch long, watermark long, previous_watermark long, left_watermark long, right_watermark long
@@ -63,8 +63,9 @@ def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: i
         late = before if lane.late_watermark == "previous_batch" else watermark
         told.append((bucket, batch, late, before, marks.left, marks.right))
         suspects = suspects or (not pd.isna(oldest) and oldest <= late * 1000)
-        grown = {side: _grown(marks, side, newest[side].iloc[batch], lane) for side in lane.watermarked}
-        marks = replace(marks, **grown, batch=watermark)
+        for side in lane.watermarked:
+            marks = _grown(marks, side, newest[side].iloc[batch], lane)
+        marks = replace(marks, batch=watermark)
         ends[int(slice_number)] = marks = _after(marks, lane, runs=lane.idle)
     ends[int(last)] = _after(marks, lane, runs=lane.drain is not None and lane.drain <= slices[-1])
     so_far, reached = lane.before, {slices[0] - 1: lane.before.combined}
@@ -82,6 +83,8 @@ def _after(marks: Watermarks, lane: QueryLane, *, runs: bool) -> Watermarks:
     return replace(marks, batch=watermark) if runs and lane.evicts and advanced else marks
 
 
-def _grown(marks: Watermarks, side: str, newest: int, lane: QueryLane) -> int:
-    mark: int = getattr(marks, side)
-    return mark if pd.isna(newest) else max(mark, int(newest) - int(getattr(lane.lag, side)))
+def _grown(marks: Watermarks, side: str, newest: int, lane: QueryLane) -> Watermarks:
+    mark = NO_WATERMARK if pd.isna(newest) else int(newest) - int(getattr(lane.lag, side))
+    if side == "left":
+        return replace(marks, left=max(marks.left, mark))
+    return replace(marks, right=max(marks.right, mark))

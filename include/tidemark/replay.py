@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from tidemark import sources
 from tidemark.joins.base import Join, Labelled
+from tidemark.sources import SourceLane
 from tidemark.times import floor_div
 from tidemark.watermarks import Buckets, Horizon, Lane, Timeline, bucket_maxima, place
 
@@ -65,13 +68,18 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
     """
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
-    maxima = bucket_maxima(rows).toPandas()
-    lines = join.timelines(maxima, lanes, buckets)
-    placed, cached = place(rows, lines, join.bucket_columns), []
+    label, kinds, cached = join.label, join.bucket_columns, []
+    if with_sources := [lane for lane in lanes if isinstance(lane, SourceLane)]:
+        rows, buckets, maxima, lines = sources.timelines(rows, with_sources, buckets)
+        label, kinds = partial(sources.label, exact=join.exact_watermarks), f"{kinds}, {sources.COLUMN}"
+    else:
+        maxima = bucket_maxima(rows).toPandas()
+        lines = join.timelines(maxima, lanes, buckets)
+    placed = place(rows, lines, kinds)
     cacheable = bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
     if cacheable:
         cached += [placed.persist()]
-    settled, suspects = join.label(placed)
+    settled, suspects = label(placed)
     suspected = join.exact_watermarks or any(line.suspects for line in lines)
     if suspected:
         cached += [suspects.persist()]
@@ -116,7 +124,9 @@ def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:
 def _side_output(rows: DataFrame, tick: int) -> DataFrame:
     late = F.col("rejected").isNull()
     behind = F.col("watermark") - floor_div(F.col("event_time") * tick, 1000)
-    held_by = F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")
+    holds = [F.when(F.col(f"{side}_watermark") == F.col("watermark"), side) for side in SIDES]
+    lesser = F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")
+    held_by = F.coalesce(*holds, lesser)
     return rows.select(
         "slice",
         "side",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,12 @@ TARGET_BUCKETS = 1 << 16
 """How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
 BUCKETS = """
-    bucket long, left_before long, right_before long, after long, moving boolean, unsettled boolean, left_lag long,
-    right_lag long
+    bucket long, left_before long, right_before long, before long, after long, moving boolean, unsettled boolean,
+    left_counts boolean, right_counts boolean, left_lag long, right_lag long
 """
-_BUCKET_COLUMNS = ("bucket", "left_before", "right_before", "after", "moving", "unsettled", "left_lag", "right_lag")
+BUCKET_COLUMNS = tuple(kind.split()[0] for kind in BUCKETS.split(","))
 _INF = float("inf")
+LaneT = TypeVar("LaneT", bound="Lane")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,18 @@ class WatermarkLag:
 
     left: int
     right: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One partition of an input that has partitions, or an input (`sources`)."""
+
+    side: str
+    partition: str | None
+    watermark: int
+    """Its own, ms."""
+    last: int
+    """Clock of its last row, microseconds."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +70,22 @@ class Watermarks:
     """Flink SQL's interval join: the watermark, at least 0, at which expired left rows of any key were last removed."""
     right_swept: int = NO_WATERMARK
 
+    advanced: int | None = None
+    """Where inputs can fall idle or have partitions: the combined watermark, which has a history of its own."""
+    sources: tuple[Source, ...] = ()
+    """Where they can: what holds the watermark back."""
+
     @property
     def combined(self) -> int:
         """The one that the join sees."""
-        return min(self.left, self.right) if self.batch is None else self.batch
+        if self.batch is not None:
+            return self.batch
+        return min(self.left, self.right) if self.advanced is None else self.advanced
+
+    def newest(self, lag: WatermarkLag) -> int:
+        """The greatest event time of any row so far, ms."""
+        marks = [("left", self.left), ("right", self.right), *((one.side, one.watermark) for one in self.sources)]
+        return max(mark + int(getattr(lag, side)) for side, mark in marks)
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,8 @@ class Buckets:
     slices: range
     width: int
     """Microseconds."""
+    parts: int = 1
+    """Into how many a bucket may have been cut (`sources`)."""
 
     @classmethod
     def of(cls, grid: Grid, slices: range, per_slice: int | None = None) -> Buckets:
@@ -91,17 +119,17 @@ class Buckets:
     @property
     def per_slice(self) -> int:
         """How many buckets a slice has."""
-        return -(-self.grid.every // self.width)
+        return -(-self.grid.every // self.width) * self.parts
 
     def number(self, lane: Column, number: Column, clock: Column) -> Column:
         """The bucket of a row in a slice of the job: a long, so that a broadcast join finds it by index."""
         within = floor_div(F.pmod(clock - self.grid.start, F.lit(self.grid.every)), self.width)
-        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within
+        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within * self.parts
 
     def number_of(self, lane: int, clock: int) -> int:
         """`number` of one clock in a slice of the job."""
         number, within = divmod(clock - self.grid.start, self.grid.every)
-        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within // self.width
+        return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within // self.width * self.parts
 
     def holds(self, clock: int) -> bool:
         """Whether a clock lies in a slice of the job."""
@@ -118,9 +146,9 @@ class Timeline:
     """The watermarks of one lane over the slices of a job."""
 
     buckets: pd.DataFrame
-    """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms; whether an
-    input's watermark moves in it (`moving`), and whether the combined one does while it holds a row that may be late
-    (`unsettled`)."""
+    """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms (the combined
+    ones without a side); whether an input's watermark moves in it (`moving`), and whether the combined one does while
+    it holds a row that may be late (`unsettled`); and which inputs hold the combined one back."""
     suspects: bool
     """Whether there are rows that may be late, or that are rejected."""
     ends: dict[int, Watermarks]
@@ -184,7 +212,7 @@ def timelines(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> 
     return [_timeline(part, lane, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
 
 
-def by_lane(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> Iterator[tuple[Lane, pd.DataFrame]]:
+def by_lane(maxima: pd.DataFrame, lanes: Sequence[LaneT], buckets: Buckets) -> Iterator[tuple[LaneT, pd.DataFrame]]:
     """The buckets of each lane in turn, in order."""
     maxima = maxima.sort_values("bucket", ignore_index=True)
     per_lane = len(buckets.slices) * buckets.per_slice
@@ -202,11 +230,25 @@ def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS) -> D
 def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
     """The rows that are surely on time, and the suspects: rejected or perhaps late, or all rows where `exact`.
 
-    Adds `left_watermark`, `right_watermark` and their least, `watermark` (ms, long), that each row met. Exact for
+    Adds `left_watermark`, `right_watermark` and the combined `watermark` (ms, long) that each row met. Exact for
     suspects; for the others those from before their bucket, which like the exact ones lie before the row's event time.
     """
-    suspect = F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
-    return _labelled(placed.where(~suspect)), _labelled(_in_order(placed, suspect, "moving" if exact else "unsettled"))
+    suspect = suspects(exact=exact)
+    in_order = _in_order(placed, suspect, "moving" if exact else "unsettled")
+    return with_watermarks(placed.where(~suspect)), with_watermarks(in_order)
+
+
+def suspects(*, exact: bool) -> Column:
+    """Whether a row needs the exact watermark that it met."""
+    return F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
+
+
+def with_watermarks(rows: DataFrame) -> DataFrame:
+    """Name the watermarks that rows met, those `_before`, and drop what else is known of their bucket."""
+    met = {"left_watermark": F.col("left_before"), "right_watermark": F.col("right_before")}
+    holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in ("left", "right"))
+    rows = rows.withColumns(met).withColumn("watermark", F.greatest("before", F.least(*holding)))
+    return rows.drop(*BUCKET_COLUMNS)
 
 
 def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
@@ -219,9 +261,12 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
             "bucket": maxima["bucket"],
             "left_before": left_before,
             "right_before": right_before,
+            "before": before,
             "after": after,
             "moving": (left_before < left_after) | (right_before < right_after),
             "unsettled": (before < after) & (oldest <= after),
+            "left_counts": True,
+            "right_counts": True,
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
         }
@@ -272,9 +317,3 @@ def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
         .where(asks)
         .drop("role")
     )
-
-
-def _labelled(rows: DataFrame) -> DataFrame:
-    met = {"left_watermark": F.col("left_before"), "right_watermark": F.col("right_before")}
-    rows = rows.withColumns(met).withColumn("watermark", F.least("left_watermark", "right_watermark"))
-    return rows.drop(*_BUCKET_COLUMNS)

@@ -10,7 +10,7 @@ import pytest
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 
-ROW = "k string, happened timestamp, arrived timestamp, v int"
+ROW = "k string, happened timestamp, arrived timestamp, v int, p int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 WINDOWS = {
     "tumbling": {"tumbling": "20 minutes", "offset": "5 minutes"},
@@ -29,6 +29,7 @@ def ranged(**more):
 
 
 JOINS = {
+    "datastream interval, sources": ("flink-datastream", ranged()),
     "datastream tumbling": ("flink-datastream", windowed("tumbling")),
     "datastream sliding, lateness": ("flink-datastream", windowed("sliding", allowed_lateness="20 minutes")),
     "datastream session, lateness": ("flink-datastream", windowed("session", allowed_lateness="20 minutes")),
@@ -38,12 +39,14 @@ JOINS = {
     "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
     "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
     "sql cumulate semi": ("flink-sql", windowed("cumulate", type="semi")),
+    "sql session full, sources": ("flink-sql", windowed("session", type="full")),
     "sql session left": ("flink-sql", windowed("session", type="left")),
     "spark full, range": ("spark", ranged(type="full", condition="left_v % 3 <> right_v % 3 AND left_v <> 40")),
     "spark left, sliding": ("spark", windowed("sliding", type="left")),
     "spark semi, sliding": ("spark", windowed("sliding", type="semi")),
     "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
 }
+SOURCES = {"left__partition": "p", "left__idle_after": "10 minutes", "right__idle_after": "90 seconds"}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def rows():
             arrived = START + timedelta(seconds=72 * number + chance.randrange(60))
             late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.1 else chance.randrange(8))
             happened = max(START, arrived - late)
-            sides[side].append((chance.choice(["a", "b", None]), happened, arrived, number))
+            sides[side].append((chance.choice(["a", "b", None]), happened, arrived, number, number % 3))
     return sides
 
 
@@ -77,7 +80,8 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name):
     dialect, join = JOINS[name]
     answers = []
     for output, slices in (("whole", "auto"), ("sliced", 1)):
-        settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes")
+        changes = SOURCES if "sources" in name else {}
+        settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes", **changes)
         plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert len(done) == (1 if slices == "auto" else plan.slices) > 0

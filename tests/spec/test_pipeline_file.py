@@ -54,6 +54,8 @@ def changed(path, **changes):
         ({"left__watermark_delay": "-1 s"}, "left.watermark_delay: must not be negative"),
         ({"left__watermark_delay": "10 us"}, "left.watermark_delay: 10 us is finer than a millisecond"),
         ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration; write a number and a unit"),
+        ({"left__idle_after": "0 s"}, "left.idle_after: must be longer than nothing"),
+        ({"dialect": "spark", "right__partition": "p"}, "right.partition: is for Flink's dialects"),
         ({"join__keys": []}, "join.keys: "),
         ({"name": "9 lives"}, "name: "),
     ],

@@ -21,6 +21,7 @@ from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval import SqlIntervalJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.micro_batches import QueryLane
+from tidemark.sources import SourceLane
 from tidemark.spec import Pipeline, WindowSettings
 from tidemark.spec.values import micros, millis
 from tidemark.watermarks import Lane, WatermarkLag, Watermarks
@@ -44,7 +45,11 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
 def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None) -> Lane:
     """The one stream of a pipeline, with its watermarks when the first slice starts."""
     if pipeline.dialect != "spark":
-        return Lane(watermark_lag(pipeline), before, drain)
+        inputs = pipeline.left, pipeline.right
+        if not any(source.partition or source.idle_after for source in inputs):
+            return Lane(watermark_lag(pipeline), before, drain)
+        left, right = (micros(source.idle_after) if source.idle_after else None for source in inputs)
+        return SourceLane(watermark_lag(pipeline), before, drain, idle_after={"left": left, "right": right})
     delays = {side: getattr(pipeline, side).watermark_delay for side in ("left", "right")}
     given = {side: delay for side, delay in delays.items() if delay is not None}
     return QueryLane(

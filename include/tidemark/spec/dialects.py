@@ -22,6 +22,7 @@ _ONLY_FOR = {
     "emit": ("flink-datastream", "window"),
     "min_cleanup": ("flink-sql", "interval"),
 }
+_SOURCES = ("partition", "idle_after")
 _BY_UPPER = "right.watermark_delay and join.interval.upper"
 _BY_LOWER = "left.watermark_delay and join.interval.lower"
 
@@ -60,6 +61,8 @@ def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
         )
         if "spark" in pipeline.model_fields_set:
             yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
+    elif flinks := [f"{s}.{n}" for s in ("left", "right") for n in _SOURCES if getattr(getattr(pipeline, s), n)]:
+        yield f"{flinks[0]}: is for Flink's dialects; Spark has one watermark for an input, and none falls idle"
     elif join.window and join.window.sliding and join.window.sliding.slide > join.window.sliding.size:
         yield "join.window.sliding: spark has no slide above the size"
     elif join.type == "inner":

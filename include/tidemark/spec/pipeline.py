@@ -51,6 +51,11 @@ class Input(Settings):
     """An integer column that orders rows of equal arrival, such as a log offset."""
     watermark_delay: Duration | None = None
     """Bounded out-of-orderness: watermark = max event time so far - delay. Dialect spark has inputs without one."""
+    partition: str | None = None
+    """A column that tells the log's partitions apart: the input's watermark is the least of those of its partitions."""
+    idle_after: PositiveDuration | None = None
+    """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
+    until its next row; by default it always does."""
 
     @field_validator("watermark_delay")
     @classmethod

@@ -1,0 +1,119 @@
+"""Watermarks of inputs that have partitions or fall idle: as in the oracle, however the stream is cut into jobs."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from tests.semantics.sources_oracle import oracle_of
+from tidemark import sources
+from tidemark.session import tuned_for_tiny_queries
+from tidemark.slices import Grid
+from tidemark.sources import SourceLane
+from tidemark.watermarks import BUCKETS, Buckets, WatermarkLag, place
+
+EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
+SLICES, EVERY = 4, 40_000
+GRID = Grid(0, EVERY)
+COLUMNS = """
+    lane long, side string, partition string, clock long, tiebreak long, event_time long, id long, bucket long,
+    rejected string, floored boolean
+"""
+PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}
+
+
+@st.composite
+def streams(draw):
+    """Rows over a few slices, in clumps and pauses, many at equal clocks."""
+    parts = {side: PARTITIONS[draw(st.sampled_from(["none", "some"]))] for side in ("left", "right")}
+    row = st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.integers(0, 2),
+        st.sampled_from([0, 0, 1, 700, 1_000, 3_000, 9_000]),
+        st.integers(0, 1),
+        st.integers(-6, 6),
+    )
+    clock, rows = 0, []
+    for number, (side, partition, pause, tiebreak, jitter) in enumerate(draw(st.lists(row, min_size=2, max_size=40))):
+        clock += pause
+        named = parts[side][partition % len(parts[side])]
+        rows.append(
+            {"side": side, "partition": named, "clock": clock, "tiebreak": tiebreak, "id": number}
+            | {"event_time": clock // 1000 + jitter}
+        )
+    idle_after = st.sampled_from([None, 1_000, 2_999, 8_000])
+    return {
+        "rows": sorted((r for r in rows if r["clock"] < SLICES * EVERY), key=lambda r: (r["clock"], r["tiebreak"])),
+        "delay": {side: draw(st.integers(0, 4)) for side in ("left", "right")},
+        "idle_after": {side: draw(idle_after) for side in ("left", "right")},
+    }
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    found = []
+
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(streams())
+    def draw(stream):
+        found.append(stream)
+
+    draw()
+    return found
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
+@pytest.mark.parametrize("jobs", [[range(SLICES)], [range(n, n + 1) for n in range(SLICES)]], ids=["one job", "jobs"])
+def test_labels_equal_the_oracle(spark, drawn, jobs, exact):
+    oracles = [oracle_of(stream) for stream in drawn]
+    lanes = [SourceLane(WatermarkLag(**stream["delay"]), idle_after=stream["idle_after"]) for stream in drawn]
+    for job in jobs:
+        expected, ends = {}, []
+        for lane, (stream, oracle) in enumerate(zip(drawn, oracles, strict=True)):
+            oracle.met.clear()
+            for number in job:
+                oracle.feed([row for row in stream["rows"] if row["clock"] // EVERY == number])
+                oracle.wait((number + 1) * EVERY - 1)
+                ends.append((lane, number, *oracle.marks()))
+            expected |= {(lane, one[0]): one[1:] for one in oracle.met}
+        buckets = Buckets(GRID, job, 1_000)
+        with tuned_for_tiny_queries(spark):
+            rows = _rows(spark, drawn, buckets)
+            rows, _, counts, lines = sources.timelines(rows, lanes, buckets)
+            settled, suspects = sources.label(place(rows, lines, f"{BUCKETS}, {sources.COLUMN}"), exact=exact)
+            found = {(row["lane"], row["id"]): _marks(row) for row in suspects.collect()}
+            on_time = settled.collect()
+        assert counts[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
+        for key, marks in found.items():
+            assert (marks if exact else marks[2]) == (expected[key] if exact else expected[key][2]), key
+        for row in on_time:
+            assert row["watermark"] <= expected[row["lane"], row["id"]][2] < row["event_time"]
+        assert len(found) + len(on_time) == len(expected)
+        told = [(lane, n, *_end(line.ends[n])) for lane, line in enumerate(lines) for n in job]
+        assert told == ends
+        lanes = [
+            SourceLane(lane.lag, line.ends[job[-1]], idle_after=lane.idle_after)
+            for lane, line in zip(lanes, lines, strict=True)
+        ]
+
+
+def _rows(spark, drawn, buckets):
+    rows = [
+        {**row, "lane": lane, "bucket": None, "rejected": None, "floored": False}
+        for lane, stream in enumerate(drawn)
+        for row in stream["rows"]
+        if buckets.holds(row["clock"])
+    ]
+    slice_number = F.call_function("div", F.col("clock"), F.lit(EVERY))
+    found = spark.createDataFrame(rows, COLUMNS)
+    return found.withColumn("bucket", buckets.number(F.col("lane"), slice_number, F.col("clock")))
+
+
+def _marks(row):
+    return row["left_watermark"], row["right_watermark"], row["watermark"]
+
+
+def _end(watermarks):
+    return watermarks.left, watermarks.right, watermarks.combined
