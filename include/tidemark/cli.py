@@ -22,9 +22,10 @@ from tidemark.plan import Plan, Request, make_plan
 from tidemark.run import execute
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
-from tidemark.spec.values import parse_instant
+from tidemark.spec.values import parse_duration, parse_instant
 from tidemark.status import status_of
-from tidemark.summary import plan_view, status_view
+from tidemark.summary import plan_view, status_view, what_if_view
+from tidemark.what_if import SETTINGS, span, what_if
 
 app = typer.Typer(
     help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
@@ -119,6 +120,42 @@ def run(
     else:
         out.print(status_view(status))
         out.print(f"Tables: {made.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
+
+
+@app.command("what-if")
+def what_if_command(
+    pipeline: PipelineArgument,
+    up_to: Annotated[str, typer.Option("--up-to", metavar="DURATION", help="The greatest value.")],
+    vary: Annotated[str, typer.Option("--vary", metavar="SETTING", help=f"One of {', '.join(SETTINGS)}.")] = SETTINGS[
+        0
+    ],
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="The least value.")] = "0 s",
+    steps: Annotated[int, typer.Option("--steps", min=1, max=60, help="How many values above the least.")] = 8,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what other delays, lateness or bounds would have given: rows late, pairs lost, state; nothing is written.
+
+    Example: `tidemark what-if flights_weather --vary left.watermark_delay --up-to "2 hours" --steps 12`
+    """
+    settings = load_pipeline(pipeline)
+    with _naming("--since"):
+        least = parse_duration(since)
+    with _naming("--up-to"):
+        greatest = parse_duration(up_to)
+    if greatest <= least:
+        raise UserError(f"--up-to {up_to} is not above --since {since}")
+    spark = spark_session("tidemark what-if")
+    request = _request(start, end, "auto", drain=False, from_empty_state=False)
+    slices = span(spark, settings, lake_root(lake), request.start, request.end)
+    values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
+    told = what_if(spark, settings, lake_root(lake), vary, values, slices)
+    if as_json:
+        _print_json(told.describe())
+    else:
+        out.print(what_if_view(told))
 
 
 @app.command()

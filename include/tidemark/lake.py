@@ -63,6 +63,13 @@ class DeltaInput:
         return self.spark.read.format("delta").option("versionAsOf", at).load(self.path)
 
     @cached_property
+    def bytes_per_row(self) -> float:
+        """The average size of a row in the table's files, 0 for an empty table."""
+        detail = DeltaTable.forPath(self.spark, self.path).detail().select("sizeInBytes").first()
+        rows = self.read().count()  # answered by the log
+        return float(detail["sizeInBytes"]) / rows if detail and rows else 0.0
+
+    @cached_property
     def schema(self) -> T.StructType:
         """The table's columns at `version`."""
         return self.read().schema

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tidemark.plan import Plan
 from tidemark.status import SideStatus, Status
+from tidemark.what_if import WhatIf
 
 _Line = tuple[str, Callable[[Status], str]]
 
@@ -106,3 +108,25 @@ def differences(stream: Status, batch: Status) -> Sequence[str]:
         f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream.",
         f"Why: {late:,} rows came behind the watermark, and {rejected:,} never arrived.",
     )
+
+
+def what_if_view(told: WhatIf) -> RenderableType:
+    """Outcomes by the value of a setting, and what follows."""
+    table = Table(
+        title=f"{told.pipeline}: what if {told.setting} were\n{told.start} to {told.end}", title_justify="left"
+    )
+    for name in ("", "pairs", "of all", "padded", "late", "in state", "state", "comes after"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for outcome in [*told.outcomes, *([told.complete] if told.complete else [])]:
+        table.add_row(
+            outcome.value or "no row late",
+            f"{outcome.matched:,}",
+            f"{told.kept(outcome):.2%}" if told.complete else "",
+            f"{outcome.padded:,}",
+            f"{sum(outcome.late.values()):,}",
+            f"{outcome.state_rows:,.0f}",
+            filesize.decimal(round(outcome.state_bytes)),
+            "" if outcome.output_delay_ms is None else _span(round(outcome.output_delay_ms)),
+        )
+    advice = told.recommendation()
+    return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))

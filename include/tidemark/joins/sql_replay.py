@@ -256,5 +256,10 @@ def _table(rows: pa.Table, columns: dict[str, pa.Array], schema: pa.Schema) -> p
     size = len(columns["role"])
     taken = {name: rows[name] for name in rows.column_names} if len(rows) else {}
     known = {**taken, **columns}
-    arrays = [known[f.name].cast(f.type) if f.name in known else pa.nulls(size, f.type) for f in schema]
+    arrays = [_of_type(known[f.name], f.type) if f.name in known else pa.nulls(size, f.type) for f in schema]
     return pa.table(arrays, schema=schema)
+
+
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    # Arrow casts no struct that is null somewhere and has a column that must not be, to its own type either.
+    return column if column.type == kind else column.cast(kind)

@@ -1,6 +1,6 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
-from tidemark.spec.load import load_pipeline, pipeline_files, pipeline_schema, pipelines_folder
+from tidemark.spec.load import load_pipeline, pipeline_files, pipeline_schema, pipelines_folder, validated
 from tidemark.spec.pipeline import (
     Expectation,
     Guard,
@@ -29,4 +29,5 @@ __all__ = [
     "pipeline_files",
     "pipeline_schema",
     "pipelines_folder",
+    "validated",
 ]

@@ -40,10 +40,19 @@ def load_pipeline(name_or_path: str | Path) -> Pipeline:
         raise PipelineFileError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
+    return validated(content, str(path))
+
+
+def validated(content: dict[str, Any], where: str) -> Pipeline:
+    """The settings in a pipeline file's content.
+
+    Raises:
+        PipelineFileError: not valid; names `where` it stands, field, value and remedy.
+    """
     try:
         return Pipeline.model_validate(content)
     except ValidationError as error:
-        raise PipelineFileError(f"{path}: {explain(error)}") from None
+        raise PipelineFileError(f"{where}: {explain(error)}") from None
 
 
 def pipeline_schema() -> dict[str, Any]:
