@@ -214,7 +214,8 @@ class _State:
     def watermarks(self) -> Watermarks:
         """As they stand, with the sources: those of a partitioned input only."""
         partitioned = {side for side, partition in self.marks if partition is not _WHOLE}
-        kept = (one for (side, part), one in self.marks.items() if part is not _WHOLE or side not in partitioned)
+        kept = [one for (side, part), one in self.marks.items() if part is not _WHOLE or side not in partitioned]
+        kept.sort(key=lambda one: (one.side, one.partition or ""))
         return Watermarks(self.inputs["left"], self.inputs["right"], advanced=self.combined, sources=tuple(kept))
 
 
