@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Literal
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -175,15 +176,15 @@ class StoredInput:
 
     def _refuse(self, landing: Landing, taken: Column, grid: Grid, reprocess: str) -> None:
         clock = F.when(~self.side.unusable, self.side.clock.micros)
-        gone = landing.gone
-        assert gone is not None, "versions that changed rows are known"
         try:
+            gone = landing.gone
+            assert gone is not None, "versions that changed rows are known"
             found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
             assert found is not None, "an aggregate has one row"
             if not found["rows"]:
                 return
             first = max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
-        except PySparkException:  # VACUUM has taken the rows as they were
+        except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
             first = 0
         start = grid.label(first)
         raise InputError(
