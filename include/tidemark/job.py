@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 from delta.tables import DeltaTable
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark import quality
@@ -31,6 +31,7 @@ from tidemark.publish import emissions, late_table, new_run, read_run, withdraw,
 from tidemark.replay import SIDES, STILL_IN, Replay, replay
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.spec.values import millis
+from tidemark.times import quoted
 from tidemark.watermarks import END_OF_INPUT, Buckets, Lane, Watermarks
 
 TINY_ROWS = 20_000
@@ -151,8 +152,8 @@ class _Job:
 
     def _write_output(self) -> None:
         plan = self.plan
-        output = emissions(self.answer.joined, plan.pipeline, plan.grid)
-        write_run(output.observe(self.observed, F.count("*").alias("pairs")), plan.tables.emissions, self.run)
+        output = self._output.observe(self.observed, F.count("*").alias("pairs"))
+        write_run(output, plan.tables.emissions, self.run)
         _ = self._written
 
     def _write_late(self) -> None:
@@ -173,10 +174,10 @@ class _Job:
     def judge(self) -> quality.Verdict:
         """Judge what was written; on a critical finding keep the output aside and take the run back."""
         plan, tables = self.plan, self.plan.tables
-        output = read_run(self.spark, tables.emissions, self.run)
+        output = self._stored_output
         verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
         if verdict.critical:
-            write_run(output.drop("_run"), tables.rejected_output, self.run)
+            write_run(output, tables.rejected_output, self.run)
             withdraw(self.spark, tables, self.run)
             raise CheckFailedError(self._refusal(verdict))
         return verdict
@@ -251,9 +252,18 @@ class _Job:
         return counts
 
     @cached_property
+    def _output(self) -> DataFrame:
+        return emissions(self.answer.joined, self.plan.pipeline, self.plan.grid)
+
+    @property
+    def _stored_output(self) -> DataFrame:
+        # Another `select` may have left other columns in the table.
+        rows = read_run(self.spark, self.plan.tables.emissions, self.run)
+        return rows.select(*map(quoted, self._output.columns))
+
+    @cached_property
     def _written(self) -> pd.DataFrame:
-        output = read_run(self.spark, self.plan.tables.emissions, self.run)
-        facts = quality.slice_facts(output, self.plan.pipeline)
+        facts = quality.slice_facts(self._stored_output, self.plan.pipeline)
         return facts.set_index((facts["slice_start"] - self.plan.grid.start) // self.plan.grid.every)
 
     @cached_property
