@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -258,6 +259,9 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
     def known(name: str) -> int | None:
         return None if pd.isna(row[name]) else int(row[name])
 
+    def told(name: str) -> str | None:
+        return None if pd.isna(row[name]) else str(row[name])
+
     marks = {part: known(f"{name}_ms") for part, name in MARKS.items()}
     return Entry(
         number=int(row["number"]),
@@ -269,12 +273,12 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         watermarks=Watermarks(**{part: mark for part, mark in marks.items() if mark is not None}),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),
-        digest=row["digest"],
-        carried_in_digest=row["carried_in_digest"],
+        digest=told("digest"),
+        carried_in_digest=told("carried_in_digest"),
         landing=row["landing"],
         landed=known("landed"),
         landed_from=known("landed_from"),
-        waiting=None if row["waiting"] is None else tuple(map(int, row["waiting"])),
+        waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
     )
 
 
