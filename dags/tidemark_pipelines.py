@@ -1,4 +1,7 @@
-"""Two DAGs for each pipeline file: NAME__slice follows the clock slice by slice, NAME__range runs a range at once."""
+"""Three DAGs for each pipeline file.
+
+NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +87,32 @@ def range_dag(pipeline: Pipeline, file: Path) -> DAG:
     return dag
 
 
+def reprocess_dag(pipeline: Pipeline, file: Path) -> DAG:
+    """A range of committed slices again, and those behind it until the state is as it was, when asked."""
+    with DAG(
+        f"{pipeline.name}__reprocess",
+        description=f"{pipeline.name}, committed slices again",
+        doc_md=page(pipeline, file),
+        tags=["tidemark", pipeline.dialect, "reprocess"],
+        schedule=None,
+        max_active_runs=1,
+        default_args=RETRIES,
+        params={
+            "from": Param(format_instant(pipeline.slices.start), **INSTANT, description="Start of the first slice."),
+            "to": Param(**INSTANT, description="End of the last slice, exclusive."),
+        },
+    ) as dag:
+        RunSlices(
+            task_id="reprocess",
+            name=f"{pipeline.name} again {{{{ params['from'] }}}} to {{{{ params['to'] }}}}",
+            file=file,
+            options=["--from", "{{ params['from'] }}", "--to", "{{ params['to'] }}"],
+            job="reprocess_slices.py",
+        )
+    return dag
+
+
 for path, settings in pipelines()[0].items():
     slice_dag(settings, path)
     range_dag(settings, path)
+    reprocess_dag(settings, path)

@@ -1,4 +1,4 @@
-"""The one task of every DAG: `jobs/run_slices.py` as a Spark application."""
+"""The one task of every DAG: `jobs/run_slices.py`, or another of the jobs, as a Spark application."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REFUSED = f"Error code is: {UserError.exit_code}."
 class RunSlices(SparkSubmitOperator):
     """Runs slices of a pipeline where the connection `spark_default` says, with the Spark of this environment."""
 
-    def __init__(self, *, file: Path, options: list[str], **kwargs: Any) -> None:
+    def __init__(self, *, file: Path, options: list[str], job: str = "run_slices.py", **kwargs: Any) -> None:
         jars = sorted(folder("TIDEMARK_JARS", ".jars").glob("*.jar"))
         super().__init__(
-            application=str(PROJECT / "jobs" / "run_slices.py"),
+            application=str(PROJECT / "jobs" / job),
             application_args=[str(file), "--lake", lake(), *options],
             jars=",".join(map(str, jars)) or None,
             spark_binary=str(Path(sys.executable).with_name("spark-submit")),

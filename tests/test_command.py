@@ -67,7 +67,7 @@ def test_mistakes_end_with_2_and_say_what_to_do(orders, capsys, arguments, told)
     assert told in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "status", "conformance", "schema"])
+@pytest.mark.parametrize("command", ["plan", "run", "reprocess", "status", "conformance", "schema"])
 def test_every_command_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     assert "Example: tidemark" in capsys.readouterr().out

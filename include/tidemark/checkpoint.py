@@ -6,9 +6,12 @@ it is in the buffers (carried_from <= slice < evicted_in). The state after any s
 
 from __future__ import annotations
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.digest import ROW_HASH, carried_hash
+from tidemark.joins import Join
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry
 from tidemark.publish import RUN, read_run
@@ -23,13 +26,26 @@ def buffered_after(carried: DataFrame, number: int) -> DataFrame:
     return carried.where((F.col("carried_from") <= number) & still).drop("carried_from", "evicted_in")
 
 
-def stored(carried: DataFrame, grid: Grid) -> DataFrame:
-    """Carried rows (`Replay.carried`) as the checkpoint table holds them: slices as the timestamps of their starts."""
-    return carried.drop("lane").withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
+def stored(carried: DataFrame, grid: Grid, join: Join) -> DataFrame:
+    """Carried rows (`Replay.carried`) as the checkpoint table holds them: slices as timestamps, and their hash."""
+    hashed = carried.withColumn(ROW_HASH, carried_hash(carried, join)).drop("lane")
+    return hashed.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
+
+
+def read_carried(spark: SparkSession, tables: PipelineTables, run: str, grid: Grid) -> DataFrame:
+    """What one run carried, slices as numbers."""
+    rows = read_run(spark, tables.checkpoint, run).drop(RUN)
+    return rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
 
 
 def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> DataFrame:
     """The rows in the buffers at the end of a committed slice."""
-    rows = read_run(spark, tables.checkpoint, entry.run).drop(RUN)
-    rows = rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
-    return buffered_after(rows, entry.number)
+    return buffered_after(read_carried(spark, tables, entry.run, grid).drop(ROW_HASH), entry.number)
+
+
+def kept_runs(spark: SparkSession, tables: PipelineTables) -> frozenset[str]:
+    """The runs whose checkpoints have not expired; those that carried nothing have none."""
+    if not DeltaTable.isDeltaTable(spark, tables.checkpoint):
+        return frozenset()
+    rows = spark.read.format("delta").load(tables.checkpoint).select(RUN).distinct().collect()
+    return frozenset(row[RUN] for row in rows)

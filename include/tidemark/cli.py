@@ -24,7 +24,7 @@ from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
 from tidemark.status import status_of
-from tidemark.summary import plan_view, status_view, what_if_view
+from tidemark.summary import changes_view, describe_changes, plan_view, status_view, what_if_view
 from tidemark.what_if import SETTINGS, span, what_if
 
 app = typer.Typer(
@@ -65,6 +65,13 @@ DrainOption = Annotated[
 EmptyOption = Annotated[
     bool, typer.Option("--from-empty-state", help="Start without a predecessor, losing what it would have carried.")
 ]
+AgainFromOption = Annotated[
+    str | None, typer.Option("--from", metavar="T", help="First slice. [default: those that rows have landed for]")
+]
+AgainToOption = Annotated[
+    str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
+]
+AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -159,6 +166,37 @@ def what_if_command(
 
 
 @app.command()
+def reprocess(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: AgainFromOption = None,
+    end: AgainToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    atomic: AtomicOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run committed slices again over the inputs as they are now, and those behind them until the state is as it was.
+
+    Readers see the old answer of a slice until its new one is committed.
+
+    Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
+    """
+    request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    made = _planned(pipeline, lake, request)
+    if not as_json:
+        out.print(plan_view(made))
+    results = []
+    for result in run_with_progress(made):
+        results.append(result)
+        if not as_json and not err.is_terminal:
+            out.print(_told(made, result), soft_wrap=True)
+    if as_json:
+        _print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
+    elif results:
+        out.print(changes_view(made.grid, results))
+
+
+@app.command()
 def status(
     pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
     lake: LakeOption = None,
@@ -238,8 +276,7 @@ def run_with_progress(made: Plan) -> Iterator[JobResult]:
     with _bar() as bar:
         task = bar.add_task("starting", total=made.slices)
 
-        def progress(job: int, step: str) -> None:
-            slices = made.jobs[job]
+        def progress(slices: range, step: str) -> None:
             bar.update(task, description=f"{made.pipeline.name} {made.grid.label(slices[0])}: {step}")
 
         for result in execute(spark, made, progress):
@@ -273,16 +310,14 @@ def _planned(name: str, lake: str | None, request: Request) -> Plan:
     return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
 
 
-def _request(
-    start: str | None, end: str | None, slices_per_job: str, *, drain: bool, from_empty_state: bool
-) -> Request:
+def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:
     with _naming("--from"):
         first = parse_instant(start) if start else None
     with _naming("--to"):
         last = parse_instant(end) if end else None
     with _naming("--slices-per-job"):
         size = _per_job(slices_per_job)
-    return Request(first, last, size, drain, from_empty_state)
+    return Request(first, last, size, **options)
 
 
 @contextmanager

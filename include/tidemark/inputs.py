@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Literal
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.errors import InputError
+from tidemark.history import Seen
 from tidemark.lake import DeltaInput
-from tidemark.landing import landed_since
+from tidemark.landing import Landing
 from tidemark.slices import Grid
 from tidemark.spec import Guard, Input, Pipeline
 from tidemark.spec.values import micros
@@ -32,6 +36,7 @@ class Side:
     | --- | --- |
     | `side` | `left` or `right` |
     | `slice` | number of the slice in which the row arrives, long |
+    | `home` | number of the slice that its clock is in, long; 0 where none can be told |
     | `clock` | effective arrival in microseconds UTC, long |
     | `tiebreak` | order among equal clocks, long, 0 without one |
     | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
@@ -60,12 +65,14 @@ class Side:
     def labelled(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
         clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
+        home = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
         tiebreak = F.lit(0).cast("long")
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
             F.lit(self.name).alias("side"),
             grid.number_column(clock).alias("slice"),
+            F.when(self.unusable, F.lit(0).cast("long")).otherwise(home).alias("home"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
             floor_div(self.event.micros, self.tick).alias("event_time"),
@@ -112,19 +119,85 @@ class StoredInput:
     side: Side
     table: DeltaInput
 
-    def rows(self, grid: Grid, first: int, last: int, seen: int | None) -> DataFrame:
-        """Rows whose clock lies in slices first..last (inclusive), and rows that landed since version `seen`.
+    def rows(self, grid: Grid, first: int, last: int, seen: Seen) -> DataFrame:
+        """Rows whose clock lies in slices first..last (inclusive), and those of earlier slices not taken yet.
 
-        A row that landed after its slice was committed arrives at the start of slice `first`. With `seen` None (nothing
-        is committed yet) rows before `first` are left out; rows without a usable clock are taken, to be rejected.
+        The latter landed after their slices were committed, and arrive at the start of slice `first`. Rows without a
+        usable clock are taken by the first job that finds them, to be rejected.
         """
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
-        rows = self.table.read().where(due | self.side.unusable if seen is None else due)
-        if seen is not None and seen != self.table.version:
-            landed = landed_since(self.table, seen).where(self.side.unusable | (self.side.clock.micros < start))
+        rows = self.table.read().where(due | self.side.unusable if seen.homeless is None else due)
+        for landed in self._landed(grid, first, seen):
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.labelled(rows, grid, start)
+
+    def refuse_changes(self, grid: Grid, first: int, seen: Seen, reprocess: str) -> None:
+        """See that rows which slices before `first` have taken are still there; `reprocess` is the command to name.
+
+        Raises:
+            InputError: some were deleted or changed, by the versions named; says from which slice to reprocess.
+        """
+        for version, taken in self._unseen(grid, first, seen).items():
+            landing = self._since(version)
+            if landing.changed:
+                self._refuse(landing, taken, grid, reprocess)
+
+    def homes_of_changes(self, grid: Grid, first: int, seen: Seen) -> set[int]:
+        """The slices before `first` of rows that have landed and not been taken, or been taken and are gone."""
+        number = grid.number_column(self.side.clock.micros).alias("home")
+        found: set[int] = set()
+        for version, missed in self._unseen(grid, first, seen).items():
+            for rows in (self._since(version).new, self._since(version).gone):
+                if rows is not None:
+                    homes = rows.where(missed & ~self.side.unusable).select(number).distinct().collect()
+                    found |= {row["home"] for row in homes}
+        return found
+
+    def _landed(self, grid: Grid, first: int, seen: Seen) -> Iterator[DataFrame]:
+        for version, missed in self._unseen(grid, first, seen).items():
+            if (new := self._since(version).new) is not None:
+                yield new.where(missed)
+
+    def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
+        """Which rows have been taken up to each version that is not the one read now."""
+        parts: dict[int, list[Column]] = {}
+        if seen.homeless is not None:
+            parts.setdefault(seen.homeless, []).append(self.side.unusable)
+        ends = [*(home for home, _ in seen.homes[1:] if home is not None), first]
+        clock = self.side.clock.micros
+        for (home, version), end in zip(seen.homes, ends, strict=True) if seen.homes else ():
+            before = clock < grid.start_of(end)
+            since = F.lit(True) if home is None else clock >= grid.start_of(home)
+            parts.setdefault(version, []).append(~self.side.unusable & before & since)
+        return {v: reduce(Column.__or__, told) for v, told in parts.items() if v != self.table.version}
+
+    def _since(self, version: int) -> Landing:
+        if version not in self._landings:
+            self._landings[version] = Landing.since(self.table, version)
+        return self._landings[version]
+
+    @cached_property
+    def _landings(self) -> dict[int, Landing]:
+        return {}
+
+    def _refuse(self, landing: Landing, taken: Column, grid: Grid, reprocess: str) -> None:
+        clock = F.when(~self.side.unusable, self.side.clock.micros)
+        try:
+            gone = landing.gone
+            assert gone is not None, "versions that changed rows are known"
+            found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
+            assert found is not None, "an aggregate has one row"
+            if not found["rows"]:
+                return
+            first = max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
+        except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
+            first = 0
+        start = grid.label(first)
+        raise InputError(
+            f"input {self.table.name} is not append-only: version {', '.join(map(str, landing.changed))} deleted or "
+            f"changed rows that slices from {start} on have read; {reprocess} --from {start}"
+        )
 
     def history(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
         """Rows that take part, with clocks up to the end of slice `last`, event times in [start, end) microseconds."""

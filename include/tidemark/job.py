@@ -1,36 +1,39 @@
-"""One Spark job: a range of slices read, replayed, written, judged and committed, its state carried through Delta."""
+"""One Spark job: a range of slices read, replayed, written and judged, its state carried through Delta."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 from delta.tables import DeltaTable
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark import quality
-from tidemark.checkpoint import restore, stored
-from tidemark.errors import CheckFailedError, FaultError, SliceOrderError
+from tidemark.changes import Change, emission_changes
+from tidemark.checkpoint import read_carried, restore, stored
+from tidemark.digest import digests, state_parts
+from tidemark.errors import CheckFailedError
+from tidemark.history import seen
 from tidemark.joins import lane_of
-from tidemark.ledger import FORMAT, MARKS, Counts, Entry, Ledger
+from tidemark.ledger import Counts, Entry, Landing, Ledger
 from tidemark.missed import with_would_match
 from tidemark.plan import Plan
-from tidemark.publish import emissions, job_id, late_table, new_run, read_run, sweep, withdraw, write_run
+from tidemark.publish import emissions, late_table, new_run, read_run, withdraw, write_run
 from tidemark.replay import SIDES, STILL_IN, Replay, replay
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.spec.values import millis
-from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK, Buckets, Lane, Watermarks
+from tidemark.times import quoted
+from tidemark.watermarks import END_OF_INPUT, Buckets, Lane, Watermarks
 
-STEPS = ("reading", "joining", "checking", "committing")
 TINY_ROWS = 20_000
 Progress = Callable[[str], None]
 """Told the name of each step as it begins."""
@@ -38,27 +41,34 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class JobResult:
-    """What one job committed."""
+    """What one job has written of its slices: nothing counts before its ledger rows are committed."""
 
     slices: range
-    last: Entry
+    run: str
+    entries: tuple[Entry, ...]
+    rows: tuple[dict[str, Any], ...]
+    """The ledger's rows, one for each entry."""
     verdict: quality.Verdict
     seconds: float
+    changes: Mapping[int, Change]
+    """What became of emissions, for slices that have run before."""
+
+    def upto(self, count: int) -> JobResult:
+        """The first slices of it, to be committed without the others."""
+        slices = self.slices[:count]
+        changes = {number: change for number, change in self.changes.items() if number in slices}
+        return replace(self, slices=slices, entries=self.entries[:count], rows=self.rows[:count], changes=changes)
 
 
-def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | None, progress: Progress) -> JobResult:
-    """Run a range of slices as one Spark job and commit them to the ledger.
-
-    Running it again after a crash, at whatever point, gives the same tables.
+def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, progress: Progress) -> JobResult:
+    """Run a range of slices as one Spark job, continuing the ledger as it stands.
 
     Raises:
-        CheckFailedError: quality or conservation; nothing is published and no state moves.
-        FaultError: the disk is full; nothing is published.
-        SliceOrderError: another run committed the slices meanwhile.
+        CheckFailedError: quality or conservation; nothing is left of the job.
+        InputError: rows that earlier slices have read were deleted or changed.
     """
     began = time.monotonic()
-    job = _Job(spark, plan, slices, carry_in)
-    outcome = "nothing of this job was published"
+    job = _Job(spark, plan, ledger, slices)
     try:
         progress("reading")
         tiny = job.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
@@ -67,42 +77,43 @@ def run_job(spark: SparkSession, plan: Plan, slices: range, carry_in: Entry | No
             job.write()
             progress("checking")
             verdict = job.judge()
-            progress("committing")
-            seconds = time.monotonic() - began
-            last = job.commit(verdict, seconds)
-            outcome = "its slices are committed all the same"
-            sweep(spark, plan.tables, job.name, job.run)
-    except Exception as error:
-        if "No space left on device" in str(error):
-            raise FaultError(
-                f"the disk is full: {plan.tables.root} (or Spark's local directory) has no room for slice "
-                f"{plan.grid.label(slices[0])}; {outcome}. Free space and run the same command again"
-            ) from None
-        raise
+            changes = emission_changes(spark, plan.tables.emissions, job.reruns, plan.grid)
+        seconds = time.monotonic() - began
+        rows = tuple(job.row(entry, verdict, seconds) for entry in job.entries)
     finally:
         job.release()
-    return JobResult(slices, last, verdict, seconds)
+    return JobResult(slices, job.run, job.entries, rows, verdict, seconds, changes)
 
 
 @dataclass(frozen=True)
 class _Job:
     spark: SparkSession
     plan: Plan
+    ledger: Ledger
     slices: range
-    carry_in: Entry | None
 
     @cached_property
-    def name(self) -> str:
-        return job_id(self.plan.grid, self.slices[0], attempt=1)
+    def carry_in(self) -> Entry | None:
+        return self.ledger.entry(self.slices[0] - 1)
+
+    @cached_property
+    def attempts(self) -> dict[int, int]:
+        old = {number: self.ledger.entry(number) for number in self.slices}
+        return {number: entry.attempt + 1 if entry else 1 for number, entry in old.items()}
 
     @cached_property
     def run(self) -> str:
-        return new_run(self.name)
+        first = self.slices[0]
+        return new_run(self.plan.grid, first, self.attempts[first], self.plan.number_after(self.ledger))
+
+    @cached_property
+    def landing(self) -> Landing:
+        return self.plan.pipeline.late_landing if self.carry_in else "start"
 
     @cached_property
     def lane(self) -> Lane:
         before = self.carry_in.watermarks if self.carry_in else Watermarks()
-        return lane_of(self.plan.pipeline, before, self.plan.jobs[-1][-1] if self.plan.drain else None)
+        return lane_of(self.plan.pipeline, before, self.plan.drain_from)
 
     @cached_property
     def observed(self) -> Observation:
@@ -111,10 +122,15 @@ class _Job:
     @cached_property
     def answer(self) -> Replay:
         plan, first, last = self.plan, self.slices[0], self.slices[-1]
-        seen = self.carry_in.versions if self.carry_in else (None, None)
-        left, right = (
-            source.rows(plan.grid, first, last, version) for source, version in zip(plan.inputs, seen, strict=True)
-        )
+        earlier = [entry for entry in self.ledger.entries.values() if entry.number < first]
+        sides = []
+        for number, source in enumerate(plan.inputs):
+            taken = seen(earlier, number)
+            if self.landing != "append":
+                taken = replace(taken, homes=())
+            source.refuse_changes(plan.grid, first, taken, plan.reprocess_command)
+            sides.append(source.rows(plan.grid, first, last, taken))
+        left, right = sides
         rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
         carried = None
         if self.carry_in:
@@ -136,8 +152,8 @@ class _Job:
 
     def _write_output(self) -> None:
         plan = self.plan
-        output = emissions(self.answer.joined, plan.pipeline, plan.grid)
-        write_run(output.observe(self.observed, F.count("*").alias("pairs")), plan.tables.emissions, self.run)
+        output = self._output.observe(self.observed, F.count("*").alias("pairs"))
+        write_run(output, plan.tables.emissions, self.run)
         _ = self._written
 
     def _write_late(self) -> None:
@@ -151,33 +167,26 @@ class _Job:
         _ = self._written_late
 
     def _write_carried(self) -> None:
-        rows = stored(self.answer.carried, self.plan.grid).coalesce(self._files)
+        rows = stored(self.answer.carried, self.plan.grid, self.plan.join).coalesce(self._files)
         write_run(rows, self.plan.tables.checkpoint, self.run)
         _ = self._written_carried
 
     def judge(self) -> quality.Verdict:
         """Judge what was written; on a critical finding keep the output aside and take the run back."""
         plan, tables = self.plan, self.plan.tables
-        output = read_run(self.spark, tables.emissions, self.run)
+        output = self._stored_output
         verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
         if verdict.critical:
-            write_run(output.drop("_run"), tables.rejected_output, self.run)
+            write_run(output, tables.rejected_output, self.run)
             withdraw(self.spark, tables, self.run)
             raise CheckFailedError(self._refusal(verdict))
         return verdict
 
-    def commit(self, verdict: quality.Verdict, seconds: float) -> Entry:
-        """Write the ledger rows of all slices: the commit."""
-        rows = [self._entry(number, verdict, seconds) for number in self.slices]
-        try:
-            Ledger(self.spark, self.plan.tables, self.plan.grid).commit(self.name, rows)
-        except SliceOrderError:
-            withdraw(self.spark, self.plan.tables, self.run)
-            raise
-        ends, last = self.ends[self.slices[-1]], rows[-1]
-        kept = last["left"]["carried_out"], last["right"]["carried_out"]
-        settings = self.plan.pipeline.semantic_settings()
-        return Entry(self.slices[-1], self.run, 1, settings, self._versions, ends, kept, last["drained"])
+    @property
+    def reruns(self) -> list[tuple[Entry, Entry]]:
+        """Old and new entry of each slice that has run before."""
+        olds = ((self.ledger.entry(entry.number), entry) for entry in self.entries)
+        return [(old, new) for old, new in olds if old is not None]
 
     @cached_property
     def facts(self) -> pd.DataFrame:
@@ -232,8 +241,8 @@ class _Job:
         aside = self._written_late.query("side == @side").groupby("number")
         late, rejected = aside["late"].sum(), aside["rejected"].sum()
         carried = self._written_carried.query("side == @side")
-        came = carried.groupby("carried_from")["rows"].sum().reindex(slices, fill_value=0)
-        left = carried.groupby("evicted_in")["rows"].sum().reindex(slices, fill_value=0)
+        came = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
+        left = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
         kept = (came - left).cumsum()
         counts = {}
         for number in slices:
@@ -243,9 +252,18 @@ class _Job:
         return counts
 
     @cached_property
+    def _output(self) -> DataFrame:
+        return emissions(self.answer.joined, self.plan.pipeline, self.plan.grid)
+
+    @property
+    def _stored_output(self) -> DataFrame:
+        # Another `select` may have left other columns in the table.
+        rows = read_run(self.spark, self.plan.tables.emissions, self.run)
+        return rows.select(*map(quoted, self._output.columns))
+
+    @cached_property
     def _written(self) -> pd.DataFrame:
-        output = read_run(self.spark, self.plan.tables.emissions, self.run)
-        facts = quality.slice_facts(output, self.plan.pipeline)
+        facts = quality.slice_facts(self._stored_output, self.plan.pipeline)
         return facts.set_index((facts["slice_start"] - self.plan.grid.start) // self.plan.grid.every)
 
     @cached_property
@@ -260,11 +278,8 @@ class _Job:
 
     @cached_property
     def _written_carried(self) -> pd.DataFrame:
-        rows = read_run(self.spark, self.plan.tables.checkpoint, self.run)
-        slices = (
-            self.plan.grid.number_column(F.unix_micros(name)).alias(name) for name in ("carried_from", "evicted_in")
-        )
-        return rows.groupBy("side", *slices).agg(F.count("*").alias("rows")).toPandas()
+        rows = read_carried(self.spark, self.plan.tables, self.run, self.plan.grid)
+        return state_parts(rows, self.plan.join).toPandas()
 
     @property
     def _files(self) -> int:
@@ -279,24 +294,45 @@ class _Job:
         left, right = (source.table.version for source in self.plan.inputs)
         return left, right
 
-    def _entry(self, number: int, verdict: quality.Verdict, seconds: float) -> dict[str, Any]:
-        plan, ends = self.plan, self.ends[number]
-        left, right = self.counts[number]
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """What the ledger will say of each slice."""
+        plan, first = self.plan, self.slices[0]
+        told, number = digests(self._written_carried, self.ends), plan.number_after(self.ledger)
+        landed, landed_from = (self.answer.counts[name][first] for name in ("landed", "landed_from"))
+        before = self.carry_in.digest if self.carry_in else None
+        entries = []
+        for n in self.slices:
+            left, right = self.counts[n]
+            entry = Entry(
+                number=n,
+                run=self.run,
+                attempt=self.attempts[n],
+                commit=number,
+                settings=plan.settings,
+                versions=self._versions,
+                watermarks=self.ends[n],
+                carried=(left.carried_out, right.carried_out),
+                drained=self.ends[n].combined == END_OF_INPUT,
+                digest=told[n],
+                carried_in_digest=before,
+                landing=self.landing,
+                landed=int(landed) if n == first else None,
+                landed_from=int(landed_from) if n == first and landed else None,
+                waiting=plan.waiting,
+            )
+            entries.append(entry)
+            before = entry.digest
+        return tuple(entries)
+
+    def row(self, entry: Entry, verdict: quality.Verdict, seconds: float) -> dict[str, Any]:
+        """The ledger's row."""
+        left, right = self.counts[entry.number]
         return {
-            "slice": plan.grid.datetime_of(number),
-            "slice_end": plan.grid.datetime_of(number + 1),
-            "run": self.run,
-            "attempt": 1,
+            **self.ledger.row(entry),
             "committed_at": datetime.now(UTC),
-            "format": FORMAT,
-            "settings": json.dumps(plan.pipeline.semantic_settings(), sort_keys=True),
-            "left_version": self._versions[0],
-            "right_version": self._versions[1],
-            **{f"{name}_ms": _known(getattr(ends, field)) for field, name in MARKS.items()},
-            "sources": [asdict(one) for one in ends.sources],
-            "drained": ends.combined == END_OF_INPUT,
-            "emissions": int(self.facts["emissions"][number]),
-            "floored": int(self.answer.counts["floored"][number]),
+            "emissions": int(self.facts["emissions"][entry.number]),
+            "floored": int(self.answer.counts["floored"][entry.number]),
             "left": asdict(left),
             "right": asdict(right),
             "quality": verdict.outcome,
@@ -313,7 +349,3 @@ class _Job:
             f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
             f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
         )
-
-
-def _known(watermark: int | None) -> int | None:
-    return None if watermark == NO_WATERMARK else watermark

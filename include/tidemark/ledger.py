@@ -1,25 +1,32 @@
-"""The ledger: one row per committed slice run. A slice counts only when its ledger row says so."""
+"""The ledger: one row per committed slice run. A slice counts only when its ledger row says so.
+
+It is a sequence of commits, each numbered one above those that its process knew of: who does not know the last one
+cannot commit.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
-from tidemark.watermarks import Source, Watermarks
+from tidemark.watermarks import NO_WATERMARK, Source, Watermarks
 
-FORMAT = 1
+FORMAT = 2
 """Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
 
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
@@ -38,8 +45,11 @@ _SOURCES = "array<struct<side string, partition string, watermark long, last lon
 SCHEMA = f"""
     slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
     left_version long, right_version long, {_MARKS}, sources {_SOURCES}, drained boolean, emissions long,
-    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double
+    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double, commit long, digest string,
+    carried_in_digest string, landing string, landed long, landed_from timestamp, waiting array<timestamp>
 """
+_OVERTAKEN = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+Landing = Literal["append", "reprocess", "start"]
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed slice run, as the next slice needs it."""
+    """A committed slice run, as other slices need it."""
 
     number: int
     run: str
     attempt: int
-    settings: dict[str, Any]
+    commit: int
+    """Number of the ledger's commit; 0 in ledgers of format 1, which did not count."""
+    settings: str
+    """`Pipeline.semantic_settings`, JSON."""
     versions: tuple[int, int]
     """Versions of the left and right input that the slice read."""
     watermarks: Watermarks
@@ -74,83 +87,128 @@ class Entry:
     carried: tuple[int, int]
     """How many left and right rows are in its checkpoint."""
     drained: bool
+    digest: str | None = None
+    """Of its checkpoint; None in format 1."""
+    carried_in_digest: str | None = None
+    """Of the checkpoint that it continued, None for empty state."""
+    landing: Landing = "append"
+    """What its job did with rows of earlier slices that had landed since: took them, left them to `reprocess`, or left
+    them out for good, having started from empty state."""
+    landed: int | None = None
+    """How many rows of earlier slices, or of none, it took; None where it is not the first slice of its job."""
+    landed_from: int | None = None
+    """The earliest slice that those rows belong to; 0 for rows without a usable clock."""
+    waiting: tuple[int, ...] | None = None
+    """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no row of an earlier slice that was in the inputs then is left for a later slice."""
+        return self.landed is not None and self.landing != "reprocess"
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one pipeline, as it stood when read."""
+    """The ledger of one pipeline, as it stood when read, or as it stands after further commits."""
 
     spark: SparkSession
     tables: PipelineTables
     grid: Grid
+    rows: pd.DataFrame = field(repr=False, compare=False)
+    """The newest attempt of each slice, in order, as stored when the ledger was read."""
+    entries: dict[int, Entry]
+    """The newest attempt of each slice, by its number, in order."""
+    runs: frozenset[str]
+    """Every run that has been committed, of whatever attempt."""
+    number: int
+    """Of the last commit, 0 before the first."""
 
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The newest attempt of each slice, in order, with the slice's `number`.
+    @classmethod
+    def read(cls, spark: SparkSession, tables: PipelineTables, grid: Grid) -> Ledger:
+        """The ledger as it stands now; empty where there is none.
 
         Raises:
             UserError: written by a later version of Tidemark.
         """
-        if not DeltaTable.isDeltaTable(self.spark, self.tables.ledger):
-            return pd.DataFrame({"number": pd.Series(dtype="int64")})
-        stored = self.spark.read.format("delta").load(self.tables.ledger)
-        micros = F.unix_micros("slice") - F.lit(self.grid.start)
-        found: pd.DataFrame = stored.withColumn("number", (micros / F.lit(self.grid.every)).cast("long")).toPandas()
-        newest = found["format"].max()
-        if len(found) and newest > FORMAT:
+        if not DeltaTable.isDeltaTable(spark, tables.ledger):
+            return cls(spark, tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
+        stored = _numbered(spark.read.format("delta").load(tables.ledger), grid).toPandas()
+        newest = stored["format"].max()
+        if len(stored) and newest > FORMAT:
             raise UserError(
-                f"{self.tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark"
+                f"{tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark"
             )
-        found = found.sort_values(["number", "attempt"]).drop_duplicates("number", keep="last")
-        return found.reset_index(drop=True)
+        stored = _from_format_1(stored.sort_values(["number", "attempt"]))
+        rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
+        entries = {int(row["number"]): _entry(row) for row in rows.to_dict("records")}
+        return cls(
+            spark,
+            tables,
+            grid,
+            rows,
+            entries,
+            frozenset(stored["run"]),
+            int(stored["commit"].max() if len(stored) else 0),
+        )
 
     @property
     def last(self) -> Entry | None:
         """The last committed slice."""
-        return None if self.rows.empty else self.entry(int(self.rows["number"].iloc[-1]))
+        return next(reversed(self.entries.values()), None)
 
     def entry(self, number: int) -> Entry | None:
-        """The committed run of a slice, None where there is none."""
-        rows = self.rows[self.rows["number"] == number]
-        if rows.empty:
-            return None
-        row = rows.iloc[0]
-        marks = {field: row.get(f"{name}_ms") for field, name in MARKS.items()}
-        known: dict[str, Any] = {field: int(mark) for field, mark in marks.items() if not pd.isna(mark)}
-        return Entry(
-            number,
-            row["run"],
-            int(row["attempt"]),
-            json.loads(row["settings"]),
-            (int(row["left_version"]), int(row["right_version"])),
-            replace(Watermarks(sources=_sources(row)), **known),
-            (row["left"]["carried_out"], row["right"]["carried_out"]),
-            bool(row["drained"]),
-        )
+        """The newest committed run of a slice, None where there is none."""
+        return self.entries.get(number)
 
-    def commit(self, job: str, entries: list[dict[str, Any]]) -> None:
-        """Append the rows of one job's slices in one Delta commit: they count from then on, all or none.
+    def after(self, entries: Iterable[Entry]) -> Ledger:
+        """The ledger once these are committed too."""
+        added = {entry.number: entry for entry in entries}
+        runs = self.runs | {entry.run for entry in added.values()}
+        number = max([self.number, *(entry.commit for entry in added.values())])
+        return replace(self, entries=dict(sorted({**self.entries, **added}.items())), runs=runs, number=number)
 
-        A job starts where the ledger ends, so two processes that would commit the same slice run the same job, and
-        Delta takes one transaction of a job: of two, one is dropped.
+    def row(self, entry: Entry) -> dict[str, Any]:
+        """The columns of the ledger that an entry tells, for `commit`."""
+        plain = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in _NOT_COLUMNS}
+        marks = {f"{name}_ms": _known(getattr(entry.watermarks, part)) for part, name in MARKS.items()}
+        earliest, waiting = entry.landed_from, entry.waiting
+        return {
+            "slice": self.grid.datetime_of(entry.number),
+            "slice_end": self.grid.datetime_of(entry.number + 1),
+            "format": FORMAT,
+            **plain,
+            **marks,
+            "sources": [asdict(one) for one in entry.watermarks.sources],
+            "left_version": entry.versions[0],
+            "right_version": entry.versions[1],
+            "landed_from": None if earliest is None else self.grid.datetime_of(earliest),
+            "waiting": None if waiting is None else [self.grid.datetime_of(number) for number in waiting],
+        }
+
+    def commit(self, rows: list[dict[str, Any]], number: int) -> None:
+        """Append rows (`row`, and what else the ledger holds) as commit `number`: they count from then on, all or none.
+
+        Every commit of a pipeline is a transaction of one Delta application, with its number as the version: Delta
+        drops one that is not above the last.
 
         Raises:
-            SliceOrderError: another process committed this job meanwhile.
+            SliceOrderError: another process has committed since this ledger was read.
         """
-        rows = self.spark.createDataFrame(pa.Table.from_pylist(entries), SCHEMA).coalesce(1)
+        table = pa.Table.from_pylist(rows).select(_schema().fieldNames())
+        frame = self.spark.createDataFrame(table, _schema()).coalesce(1)
         self.spark.conf.unset(_LAST_COMMIT)
-        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+        writer = frame.write.format("delta").mode("append").option("mergeSchema", "true")
         try:
-            writer.options(txnAppId=f"tidemark {job}", txnVersion=1).save(self.tables.ledger)
-            taken = self.spark.conf.get(_LAST_COMMIT, None) is None
+            writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
+            overtaken = self.spark.conf.get(_LAST_COMMIT, None) is None
         except PySparkException as error:
-            taken = "DELTA_CONCURRENT" in (error.getCondition() or "")
-            if not taken:
+            overtaken = (error.getCondition() or "").startswith(_OVERTAKEN)
+            if not overtaken:
                 raise
-        if taken:
+        if overtaken:
             raise SliceOrderError(
-                f"slice {entries[0]['slice']:%Y-%m-%dT%H:%MZ} was committed by another process meanwhile; "
-                "this one published nothing: run again to continue after it"
+                f"another process has committed slices of {self.tables.root} since this one looked, so slice "
+                f"{rows[0]['slice']:%Y-%m-%dT%H:%MZ} and those after it were not published; run the same command again"
             )
 
 
@@ -162,6 +220,75 @@ def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFra
     return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
 
 
-def _sources(row: pd.Series) -> tuple[Source, ...]:
-    stored = row.get("sources")
-    return () if stored is None else tuple(Source(**one.asDict()) for one in stored)
+_NOT_COLUMNS = {"number", "versions", "watermarks", "carried", "landed_from", "waiting"}
+settings_of = cache(json.loads)
+"""`Entry.settings` as data; nearly all entries have the same."""
+
+
+@cache
+def _schema() -> StructType:
+    return cast(StructType, StructType.fromDDL(SCHEMA))
+
+
+def _numbered(stored: DataFrame, grid: Grid) -> DataFrame:
+    """The ledger with every column of `SCHEMA`, and slices as numbers."""
+    missing = [one for one in _schema() if one.name not in stored.columns]
+    stored = stored.withColumns({one.name: F.lit(None).cast(one.dataType) for one in missing})
+
+    def number(time: Column) -> Column:
+        return grid.number_column(F.unix_micros(time))
+
+    return stored.withColumns(
+        {
+            "number": number(F.col("slice")),
+            "landed_from": number(F.col("landed_from")),
+            "waiting": F.transform("waiting", number),
+        }
+    )
+
+
+def _from_format_1(stored: pd.DataFrame) -> pd.DataFrame:
+    """Format 1 did not say what the first slice of each job did: it took all rows that had landed."""
+    old = stored["commit"].isna()
+    first = old & ~stored.duplicated("run")
+    return stored.assign(
+        commit=stored["commit"].fillna(0),
+        landing=stored["landing"].where(~old, "append"),
+        landed=stored["landed"].mask(first, 0),
+    )
+
+
+def _entry(row: Mapping[Hashable, Any]) -> Entry:
+    def known(name: str) -> int | None:
+        return None if pd.isna(row[name]) else int(row[name])
+
+    def told(name: str) -> str | None:
+        return None if pd.isna(row[name]) else str(row[name])
+
+    marks = {part: known(f"{name}_ms") for part, name in MARKS.items()}
+    known_marks: dict[str, Any] = {part: mark for part, mark in marks.items() if mark is not None}
+    return Entry(
+        number=int(row["number"]),
+        run=row["run"],
+        attempt=int(row["attempt"]),
+        commit=int(row["commit"]),
+        settings=row["settings"],
+        versions=(int(row["left_version"]), int(row["right_version"])),
+        watermarks=replace(Watermarks(sources=_sources(row["sources"])), **known_marks),
+        carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
+        drained=bool(row["drained"]),
+        digest=told("digest"),
+        carried_in_digest=told("carried_in_digest"),
+        landing=row["landing"],
+        landed=known("landed"),
+        landed_from=known("landed_from"),
+        waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
+    )
+
+
+def _known(watermark: int | None) -> int | None:
+    return None if watermark == NO_WATERMARK else watermark
+
+
+def _sources(stored: Any) -> tuple[Source, ...]:
+    return tuple(Source(**one.asDict()) for one in stored) if np.iterable(stored) else ()

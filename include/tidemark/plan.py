@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
+from tidemark.checkpoint import kept_runs
 from tidemark.errors import SliceOrderError
+from tidemark.estimate import Estimate, estimate
+from tidemark.history import ranges, restorable, seen, stale, start_of_chain, waiting
 from tidemark.inputs import StoredInput, stored_inputs
 from tidemark.joins import Join, join_of
 from tidemark.lake import PipelineTables
-from tidemark.ledger import Entry, Ledger
+from tidemark.ledger import Entry, Ledger, settings_of
 from tidemark.publish import check_expressions
+from tidemark.reading import Reading, to_read
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
+
+Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -32,34 +41,90 @@ class Request:
     """End the input after the last slice: watermark to infinity."""
     from_empty_state: bool = False
     """Start without a predecessor, as a job without a savepoint does."""
+    reprocess: bool = False
+    """Run committed slices again; without `start` and `end` those that rows have landed for since."""
+    atomic: bool = False
+    """Commit all jobs at once, at the end."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Slices that would run for the same reason."""
+
+    slices: range
+    reason: Reason
+    because: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The slices that would run, in order, grouped into jobs."""
+    """The slices that would run, in order, grouped into jobs.
+
+    Slices that turn stale on the way (docs/decisions/0012-attempts-and-ripple.md) run as well, until none is.
+    """
 
     pipeline: Pipeline
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
     join: Join
-    carry_in: Entry | None
-    """The committed slice whose checkpoint the first job continues; None for empty state."""
-    jobs: tuple[range, ...]
+    ledger: Ledger
+    """As it stood when the plan was made."""
+    segments: tuple[Segment, ...]
+    slices_per_job: int | Literal["auto"]
     skipped: int
     """Slices asked for that are committed already."""
     notes: tuple[str, ...]
     """What a user should know: rows outside the slices, why nothing runs."""
-    drain: bool
+    drain_from: int | None
+    """The slice after which the input ends."""
+    waiting: tuple[int, ...] | None = None
+    """Under policy `reprocess`: committed slices that rows have landed for and not been taken."""
+    atomic: bool = False
+
+    @cached_property
+    def jobs(self) -> tuple[range, ...]:
+        """The segments, cut into jobs."""
+        return tuple(job for one in self.segments for job in _jobs(one.slices, self.slices_per_job))
 
     @property
     def slices(self) -> int:
         """How many slices would run."""
         return sum(len(job) for job in self.jobs)
 
+    @property
+    def carry_in(self) -> Entry | None:
+        """The committed slice whose checkpoint the first job continues; None for empty state."""
+        return self.ledger.entry(self.jobs[0][0] - 1) if self.jobs else self.ledger.last
+
+    @cached_property
+    def settings(self) -> str:
+        """As the ledger holds them."""
+        return _settings(self.pipeline)
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The runs whose checkpoints have not expired."""
+        return kept_runs(self.ledger.spark, self.tables)
+
+    @property
+    def reprocess_command(self) -> str:
+        """What a user runs to mend committed slices."""
+        return _reprocess_command(self.pipeline)
+
+    @property
+    def proposed(self) -> str | None:
+        """The command that would take the rows that wait, None without any."""
+        return _reprocess_command(self.pipeline) if self.waiting else None
+
+    def number_after(self, ledger: Ledger) -> int:
+        """Number of the commit of a job that continues a ledger."""
+        return (self.ledger if self.atomic else ledger).number + 1
+
     def describe(self) -> dict[str, Any]:
         """The plan for scripts: JSON-ready."""
-        left, right = (source.table for source in self.inputs)
+        left, right = self.inputs
+        reads = self.reads
         return {
             "pipeline": self.pipeline.name,
             "clock": self.pipeline.clock,
@@ -67,26 +132,99 @@ class Plan:
             "already_committed": self.skipped,
             "from": self.grid.label(self.jobs[0][0]) if self.jobs else None,
             "to": self.grid.label(self.jobs[-1][-1] + 1) if self.jobs else None,
-            "jobs": [
-                {"from": self.grid.label(job[0]), "to": self.grid.label(job[-1] + 1), "slices": len(job)}
-                for job in self.jobs
+            "jobs": [self._extent(job) for job in self.jobs],
+            "segments": [
+                {**self._extent(one.slices), "reason": one.reason, "because": one.because} for one in self.segments
             ],
             "why": self._why(),
             "carry_in": self.grid.label(self.carry_in.number) if self.carry_in else None,
             "inputs": {
-                "left": {"table": left.name, "version": left.version},
-                "right": {"table": right.name, "version": right.version},
+                side: {"table": source.table.name, "version": source.table.version, **asdict(reading)}
+                for side, source, reading in zip(("left", "right"), (left, right), reads, strict=True)
             },
-            "drain": self.drain,
+            "estimate": asdict(self.estimate) if self.estimate else None,
+            "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],
+            "proposed": self.proposed,
+            "drain": self.drain_from is not None,
+            "atomic": self.atomic,
             "notes": list(self.notes),
+        }
+
+    @cached_property
+    def reads(self) -> tuple[Reading, Reading]:
+        """What would be read of each input, by the statistics of its files."""
+        left, right = (to_read(source, self.grid, [one.slices for one in self.segments]) for source in self.inputs)
+        return left, right
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """How long the jobs would take; None without history, or with nothing to run."""
+        return estimate(self.ledger.rows, [reading.rows for reading in self.reads], len(self.jobs))
+
+    def _extent(self, slices: range) -> dict[str, Any]:
+        return {
+            "from": self.grid.label(slices[0]),
+            "to": self.grid.label(slices[-1] + 1),
+            "slices": len(slices),
         }
 
     def _why(self) -> str:
         if not self.jobs:
             return "nothing to run"
-        if self.carry_in is None:
-            return "new: no slice is committed yet" if self.jobs[0][0] == 0 else "new: starts from empty state"
-        return f"new: continues slice {self.grid.label(self.carry_in.number)}"
+        return "; ".join(dict.fromkeys(f"{one.reason}: {one.because}" for one in self.segments))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What a plan is made from."""
+
+    pipeline: Pipeline
+    request: Request
+    grid: Grid
+    tables: PipelineTables
+    inputs: tuple[StoredInput, StoredInput]
+    join: Join
+    ledger: Ledger
+
+    def plan(
+        self, segments: Sequence[Segment], skipped: int = 0, notes: Sequence[str] = (), drain: int | None = None
+    ) -> Plan:
+        """The plan of these segments."""
+        last = self.ledger.last
+        ahead = [segment for segment in segments if segment.slices]
+        made = Plan(
+            self.pipeline, self.grid, self.tables, self.inputs, self.join, self.ledger, tuple(ahead),
+            self.request.slices_per_job, skipped, tuple(notes),
+            drain_from=last.number if last and last.drained else drain,
+            waiting=self.waiting if self.pipeline.late_landing == "reprocess" else None,
+            atomic=self.request.atomic,
+        )  # fmt: skip
+        return _with_state(made)
+
+    @cached_property
+    def waiting(self) -> tuple[int, ...]:
+        """Committed slices that rows, which no slice has taken, have landed for."""
+        if not self.ledger.last:
+            return ()
+        known, after = waiting(self.ledger), self.ledger.last.number + 1
+        entries = self.ledger.entries.values()
+        homes = set(known[1] if known else ())
+        for side, source in enumerate(self.inputs):
+            taken = seen(entries, side)
+            if known:
+                taken = replace(taken, homes=((None, known[0][side]),))
+            homes |= source.homes_of_changes(self.grid, after, taken)
+        return tuple(sorted(homes & self.ledger.entries.keys()))
+
+    def refuse_changes(self, first: int) -> None:
+        """See that the rows which slices before `first` have read are still there."""
+        entries = [entry for entry in self.ledger.entries.values() if entry.number < first]
+        known = waiting(self.ledger)
+        for side, source in enumerate(self.inputs):
+            taken = seen(entries, side)
+            if known and taken.homes:
+                taken = replace(taken, homes=((None, known[0][side]),))
+            source.refuse_changes(self.grid, first, taken, _reprocess_command(self.pipeline))
 
 
 def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
@@ -94,20 +232,24 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
 
     Raises:
         SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
-        InputError: an input does not serve.
+        InputError: an input does not serve, or rows that slices have read are gone.
         PipelineFileError: the condition or the output columns do not suit the inputs.
     """
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
     inputs = stored_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
     join = join_of(pipeline, spark, {source.side.name: source.side.schema for source in inputs})
-    ledger = Ledger(spark, tables, grid)
-    last = ledger.last
-    if last:
-        _refuse_other_settings(pipeline, last, grid)
+    scene = _Scene(pipeline, request, grid, tables, inputs, join, Ledger.read(spark, tables, grid))
+    return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
+
+
+def _plan_to_run(scene: _Scene) -> Plan:
+    """First what no longer holds, then new slices."""
+    request, grid, last = scene.request, scene.grid, scene.ledger.last
+    _refuse_other_settings(scene)
     after = last.number + 1 if last else 0
     first = grid.boundary(request.start, "--from") if request.start else after
-    end, notes = _end(request, grid, inputs)
+    end, notes = _end(request, grid, scene.inputs)
     if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
     if first > after and not request.from_empty_state:
@@ -118,15 +260,100 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
             f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it; "
             "give the pipeline a new `output` to run it again without --drain"
         )
-    carry_in = ledger.entry(start - 1)
-    if not range(start, end):
+    new = range(start, end)
+    segments = [*_stale(scene.ledger, grid), Segment(new, "new", _why_new(start, after, last, grid))]
+    ahead = [segment for segment in segments if segment.slices]
+    if ahead and last:
+        scene.refuse_changes(after)
+    if not new:
         notes.append(
             f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows to run"
         )
-    return Plan(
-        pipeline, grid, tables, inputs, join, carry_in, _jobs(range(start, end), request.slices_per_job),
-        skipped=max(0, min(start, end) - first), notes=tuple(notes), drain=request.drain,
-    )  # fmt: skip
+    if len(ahead) > bool(new):
+        notes.append("slices after a stale one follow until the state is again what they have continued")
+    drain = end - 1 if request.drain and new else None
+    return scene.plan(segments, max(0, min(start, end) - first), notes, drain)
+
+
+def _plan_to_reprocess(scene: _Scene) -> Plan:
+    request, grid, last = scene.request, scene.grid, scene.ledger.last
+    if last is None:
+        raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
+    if request.start is None and request.end is None:
+        because = "rows landed for them after they were committed"
+        segments = [Segment(slices, "late landing", because) for slices in ranges(scene.waiting)]
+        notes = [] if segments else ["no rows have landed for committed slices since they were read"]
+    else:
+        segments, notes = _asked_for(scene, last), []
+    if segments:
+        first = segments[0].slices[0]
+        _refuse_older_settings(scene, first)
+        scene.refuse_changes(first)
+        behind = segments[0].slices[-1] + 1
+        if behind <= last.number:
+            notes.append(
+                f"slices from {grid.label(behind)} on follow until the state is again what they have continued, "
+                f"at most up to {grid.label(last.number + 1)}"
+            )
+    return scene.plan(segments, notes=notes)
+
+
+def _asked_for(scene: _Scene, last: Entry) -> list[Segment]:
+    """The range to reprocess; slices in it that were never committed fill a gap."""
+    request, grid, entries = scene.request, scene.grid, scene.ledger.entries
+    start = next(iter(entries))
+    first = grid.boundary(request.start, "--from") if request.start else start
+    end = grid.boundary(request.end, "--to") if request.end else last.number + 1
+    if end <= first:
+        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+    if end > last.number + 1:
+        raise SliceOrderError(
+            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
+            "at most, and run what comes after"
+        )
+    if first > 0 and first not in entries and first - 1 not in entries:
+        before = max((number for number in entries if number < first), default=-1)
+        raise SliceOrderError(
+            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+        )
+    asked = range(first, end)
+    segments = [Segment(part, "reprocess", "asked for") for part in ranges(n for n in asked if n in entries)]
+    gaps = ranges(number for number in asked if number not in entries)
+    segments += [Segment(part, "gap", "never committed") for part in gaps]
+    return sorted(segments, key=lambda segment: segment.slices[0])
+
+
+def _with_state(plan: Plan) -> Plan:
+    """The plan, with the slices before it run again where the checkpoint that it continues has expired."""
+    if not plan.jobs or plan.jobs[0][0] > (plan.ledger.last.number if plan.ledger.last else -1):
+        return plan
+    first = plan.jobs[0][0]
+    start = restorable(plan.ledger, first, plan.kept)
+    if start == first:
+        return plan
+    label = plan.grid.label
+    because = f"the checkpoint after {label(first - 1)} is rebuilt from {label(start)} on"
+    rebuilt = Segment(range(start, first), "expired checkpoint", because)
+    note = f"the checkpoint that slice {label(first)} continues has expired: slices from {label(start)} on run again"
+    return replace(plan, segments=(rebuilt, *plan.segments), notes=(*plan.notes, note))
+
+
+def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
+    """Committed slices that do not hold, each run of them by its first reason."""
+    found = stale(ledger)
+    for slices in ranges(found):
+        why = found[slices[0]]
+        if why == "changed settings":
+            yield Segment(slices, "changed settings", f"{grid.label(slices[0] - 1)} has run under the present settings")
+        else:
+            told = "has another state now" if why == "another state" else "or one before has taken rows that it had"
+            yield Segment(slices, "stale", f"{grid.label(slices[0] - 1)} {told}")
+
+
+def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
+    if last is None and start == 0:
+        return "no slice is committed yet"
+    return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
 
 
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
@@ -152,14 +379,41 @@ def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
     )
 
 
-def _refuse_other_settings(pipeline: Pipeline, last: Entry, grid: Grid) -> None:
-    was, now = _flat(last.settings), _flat(pipeline.semantic_settings())
-    changed = [f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k)]
-    if changed:
+def _refuse_other_settings(scene: _Scene) -> None:
+    start = start_of_chain(scene.ledger)
+    if start and (changed := _changed(start, scene.pipeline)):
+        label = scene.grid.label(start.number)
         raise SliceOrderError(
-            f"slice {grid.label(last.number)} was written under other settings ({'; '.join(changed)}); "
-            "restore them, or give the pipeline a new `output` to run it from its start"
+            f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
+            f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or give the pipeline a "
+            "new `output`"
         )
+
+
+def _refuse_older_settings(scene: _Scene, first: int) -> None:
+    before = scene.ledger.entry(first - 1)
+    start = start_of_chain(scene.ledger)
+    if before and start and (changed := _changed(before, scene.pipeline)):
+        raise SliceOrderError(
+            f"slice {scene.grid.label(before.number)} was written under other settings ({changed}), so its checkpoint "
+            f"cannot be continued; reprocess from {scene.grid.label(start.number)}"
+        )
+
+
+def _changed(entry: Entry, pipeline: Pipeline) -> str:
+    if entry.settings == _settings(pipeline):
+        return ""
+    was, now = _flat(settings_of(entry.settings)), _flat(pipeline.semantic_settings())
+    changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
+    return "; ".join(changed)
+
+
+def _settings(pipeline: Pipeline) -> str:
+    return json.dumps(pipeline.semantic_settings(), sort_keys=True)
+
+
+def _reprocess_command(pipeline: Pipeline) -> str:
+    return f"tidemark reprocess {pipeline.name}"
 
 
 def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:

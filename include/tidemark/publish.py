@@ -7,7 +7,7 @@ run, so a killed or a second process can leave rows behind but never change thos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
@@ -27,18 +27,20 @@ from tidemark.times import quoted
 RUN = "_run"
 
 
-def job_id(grid: Grid, first: int, attempt: int) -> str:
-    """Id of the job that begins with a slice, the same for each try: the slice's start and the attempt.
+def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
+    """Name of a run: the ledger's commit that it would be, its first slice and attempt, a token no other try has."""
+    start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
+    return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
 
-    >>> job_id(Grid(0, 3_600_000_000), 1, 1)
-    '19700101T010000Z.1'
+
+def commit_of(run: str) -> int:
+    """The ledger's commit that a run would be; 0 for runs of format 1.
+
+    >>> commit_of("00000012.20240101T010000Z.1.0a1b2c3d")
+    12
     """
-    return f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z.{attempt}".replace(".000000Z", "Z")
-
-
-def new_run(job: str) -> str:
-    """A run of a job: its id, and a token that no other try has."""
-    return f"{job}.{uuid4().hex[:8]}"
+    number = run.split(".", 1)[0]
+    return int(number) if number.isdigit() else 0
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
@@ -145,18 +147,21 @@ def withdraw(spark: SparkSession, tables: PipelineTables, run: str) -> None:
             DeltaTable.forPath(spark, path).delete(F.col(RUN) == run)
 
 
-def sweep(spark: SparkSession, tables: PipelineTables, job: str, committed_run: str) -> None:
-    """Take back what other tries of a committed job left: none of them can be committed any more."""
+def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:
+    """Take back what can no longer be committed: runs for commits up to `number` that are not `committed`."""
     for path in (tables.emissions, tables.late, tables.checkpoint):
-        others = set(_runs_of(spark, path, job)) - {committed_run}
-        if others:
-            DeltaTable.forPath(spark, path).delete(F.col(RUN).isin(sorted(others)))
+        dead = [run for run in _runs(spark, path) if run not in committed and commit_of(run) <= number]
+        if dead:
+            DeltaTable.forPath(spark, path).delete(F.col(RUN).isin(sorted(dead)))
 
 
-def _runs_of(spark: SparkSession, path: str, job: str) -> list[str]:
+def _runs(spark: SparkSession, path: str) -> list[str]:
     # A listing of folders: milliseconds, where a query over the table would cost as much as writing it.
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"
-    folders = jvm.org.apache.hadoop.fs.Path(f"{path}/{RUN}={job}.*")
+    hadoop = jvm.org.apache.hadoop.fs
+    folders = hadoop.Path(f"{path}/{RUN}=*")
     system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    return [found.getPath().getName().removeprefix(f"{RUN}=") for found in system.globStatus(folders) or []]
+    # As one text: each call for each folder would take longer than the listing.
+    told = jvm.org.apache.commons.lang3.ArrayUtils.toString(hadoop.FileUtil.stat2Paths(system.globStatus(folders)))
+    return re.findall(rf"{RUN}=([^/,}}]+)", told)

@@ -36,7 +36,8 @@ class Replay:
     | `joined` | emission: `joins.base.Answer.joined` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
-    | `counts` | slice of the job: `left_rows` and `right_rows` read, and event times `floored` |
+    | `counts` | slice of the job: `left_rows` and `right_rows` read, event times `floored`, rows of earlier slices that
+                 had `landed` and the earliest of those, `landed_from` |
 
     A carried row has its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`, `watermark` (met
     on arrival), `key_*`, and `left` or `right`. It is in the buffers at the end of slices carried_from <= n <
@@ -75,7 +76,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     else:
         maxima = bucket_maxima(rows).toPandas()
         lines = join.timelines(maxima, lanes, buckets)
-    placed = place(rows, lines, kinds)
+    placed = place(rows.drop("home"), lines, kinds)
     cacheable = bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
     if cacheable:
         cached += [placed.persist()]
@@ -146,6 +147,7 @@ def _side_output(rows: DataFrame, tick: int) -> DataFrame:
 
 
 def _counts(maxima: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:
-    counted = maxima[["left_rows", "right_rows", "floored"]]
-    found: pd.DataFrame = counted.groupby(buckets.slice_of(maxima["bucket"])).sum()
-    return found.reindex(buckets.slices, fill_value=0)
+    by_slice = maxima.groupby(buckets.slice_of(maxima["bucket"]))
+    counted: pd.DataFrame = by_slice[["left_rows", "right_rows", "floored", "landed"]].sum()
+    counted = counted.reindex(buckets.slices, fill_value=0)
+    return counted.assign(landed_from=by_slice["landed_from"].min().reindex(buckets.slices))

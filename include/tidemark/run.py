@@ -1,29 +1,124 @@
-"""Executing a plan: its jobs in order, each continuing the one before."""
+"""Executing a plan: its jobs in order, each continuing the ledger as it stands, and what turns stale on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from tidemark import quality
+from tidemark.errors import FaultError
+from tidemark.history import restorable, settled, stale
 from tidemark.job import JobResult, run_job
+from tidemark.ledger import Ledger
 from tidemark.plan import Plan
+from tidemark.publish import sweep, withdraw
+
+STEPS = ("reading", "joining", "checking", "committing")
+Progress = Callable[[range, str], None]
+"""Told the slices of a job and the step that begins."""
 
 
-def execute(spark: SparkSession, plan: Plan, progress: Callable[[int, str], None]) -> Iterator[JobResult]:
+def execute(spark: SparkSession, plan: Plan, progress: Progress) -> Iterator[JobResult]:
     """Run a plan's jobs one after another, yielding each as it is committed.
 
-    `progress` is told the number of the job (from 0) and the step that begins. What was committed before an error
-    stays committed.
+    What was committed before an error stays committed; an atomic plan commits all of its jobs at the end, or nothing.
+    Running it again after a crash, at whatever point, gives the same tables.
 
     Raises:
-        TidemarkError: as `job.run_job`; the job that failed published nothing.
+        CheckFailedError: quality or conservation; the job published nothing and no state moves.
+        SliceOrderError: another process committed meanwhile; the job published nothing.
+        FaultError: the disk is full.
     """
     quality.check_names(plan.pipeline)
-    carry_in = plan.carry_in
-    for number, slices in enumerate(plan.jobs):
-        result = run_job(spark, plan, slices, carry_in, partial(progress, number))
-        carry_in = result.last
-        yield result
+    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
+    with work.clean():
+        while slices := work.next_job():
+            result = work.run(slices)
+            if not plan.atomic:
+                work.commit([result])
+                yield result
+        if plan.atomic and work.uncommitted:
+            done = list(work.uncommitted)
+            work.commit(done)
+            yield from done
+
+
+@dataclass
+class _Work:
+    """How far a plan has come."""
+
+    spark: SparkSession
+    plan: Plan
+    ledger: Ledger
+    ahead: list[range]
+    """Jobs of the plan that have not run."""
+    stale: set[int]
+    """Committed slices that do not hold any more."""
+    progress: Progress
+    uncommitted: list[JobResult] = field(default_factory=list)
+    ripple: int = 1
+    """Size of the next job that repairs stale slices; it doubles as long as the slices behind it are stale too."""
+
+    def next_job(self) -> range | None:
+        """The next slices to run, in order; None when all holds."""
+        planned = self.ahead[0] if self.ahead else None
+        if not self.stale or (planned and planned[0] <= min(self.stale)):
+            self.ripple = 1
+            return self.ahead.pop(0) if self.ahead else None
+        first = min(self.stale)
+        old = self.plan.ledger.runs
+        kept = self.ledger.runs - old | (self.plan.kept & old)
+        start, stop = restorable(self.ledger, first, kept), planned[0] if planned else None
+        last = first
+        while last + 1 - first < self.ripple and last + 1 in self.ledger.entries and last + 1 != stop:
+            last += 1
+        self.ripple *= 2
+        return range(start, last + 1)
+
+    def run(self, slices: range) -> JobResult:
+        """Run a job; one that repairs stale slices gives up those that turn out to be right."""
+        repairs = self.stale.intersection(slices)
+        result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
+        self.uncommitted.append(result)
+        if repairs and slices not in self.plan.jobs:
+            result = self.uncommitted[-1] = result.upto(settled(self.ledger, result.entries))
+        self.ledger = self.ledger.after(result.entries)
+        done = result.slices
+        behind = stale(self.ledger, after=done[-1])
+        self.stale = {number for number in self.stale if number < done[0]} | set(behind)
+        return result
+
+    def commit(self, results: Iterable[JobResult]) -> None:
+        """Commit jobs, all or none."""
+        rows = [row for result in results for row in result.rows]
+        self.progress(self.uncommitted[-1].slices, "committing")
+        self.ledger.commit(rows, rows[0]["commit"])
+        self.uncommitted.clear()
+
+    @contextmanager
+    def clean(self) -> Iterator[None]:
+        """Take back what was not committed, here and in processes that can no longer commit."""
+        try:
+            yield
+            if self.ledger.number > self.plan.ledger.number:
+                sweep(self.spark, self.plan.tables, self.ledger.runs, self.ledger.number)
+        except Exception as error:
+            full = "No space left on device" in str(error)
+            for result in self.uncommitted:
+                if not full:
+                    withdraw(self.spark, self.plan.tables, result.run)
+            if full:
+                raise FaultError(self._told_full()) from None
+            raise
+
+    def _told_full(self) -> str:
+        done = self.ledger.number - self.plan.ledger.number
+        return (
+            f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
+            f"{'jobs committed before are kept, and ' if done else ''}nothing of this job was published. "
+            "Free space and run the same command again"
+        )

@@ -80,8 +80,9 @@ def timelines(
     parts = by_lane(maxima, lanes, buckets)
     lines = [_timeline(part, lane, told, buckets) for (lane, part), told in zip(parts, changes, strict=True)]
     counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
-    totals = maxima.assign(**counted).groupby("bucket", as_index=False)
-    return rows, buckets, totals[[*counted, "floored", "rejected"]].sum(), lines
+    by_bucket = maxima.assign(**counted).groupby("bucket", as_index=False)
+    combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
+    return rows, buckets, by_bucket.agg(combined), lines
 
 
 def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
@@ -117,6 +118,7 @@ def _maxima(rows: DataFrame) -> pd.DataFrame:
     """Of each bucket and source: greatest and least event time, first and last clock, and row counts."""
     usable = F.col("rejected").isNull()
     time, clock = (F.when(usable, F.col(name)) for name in ("event_time", "clock"))
+    landed = F.col("home") < F.col("slice")
     found = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
         F.min(time).alias("oldest"),
@@ -125,6 +127,8 @@ def _maxima(rows: DataFrame) -> pd.DataFrame:
         F.count("*").alias("rows"),
         F.count_if(~usable).alias("rejected"),
         F.count_if(usable & F.col("floored")).alias("floored"),
+        F.count_if(landed).alias("landed"),
+        F.min(F.when(landed, F.col("home"))).alias("landed_from"),
     )
     maxima: pd.DataFrame = found.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
     named = maxima["partition"].astype(object)

@@ -67,7 +67,7 @@ class Status:
 def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
     """The status of all committed slices from number `since` on."""
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
-    rows = Ledger(spark, tables, grid).rows
+    rows = Ledger.read(spark, tables, grid).rows
     rows = rows[rows["number"] >= since]
     if rows.empty:
         empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in _SIDES}

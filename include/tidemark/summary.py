@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidemark.job import JobResult
 from tidemark.plan import Plan
+from tidemark.slices import Grid
 from tidemark.status import SideStatus, Status
 from tidemark.what_if import WhatIf
 
@@ -27,16 +31,53 @@ def plan_view(plan: Plan) -> RenderableType:
     )
     if plan.jobs:
         table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
-    table.add_row("why", told["why"])
+    for segment in told["segments"]:
+        extent = f"{segment['from']} to {segment['to']}, {_counted(segment['slices'], 'slice')}"
+        table.add_row(segment["reason"], f"{segment['because']} ({extent})")
+    if not told["segments"]:
+        table.add_row("why", told["why"])
     if plan.jobs:
         sizes = sorted({len(job) for job in plan.jobs}, reverse=True)
         table.add_row("Spark jobs", f"{len(plan.jobs)}, of {' or '.join(map(str, sizes))} slices")
     table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
     for side, source in told["inputs"].items():
-        table.add_row(side, f"{source['table']}, version {source['version']}")
+        rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
+        reads = (
+            f": up to {rows} rows in {_counted(source['files'], 'file')}, {_size(source['bytes'])}" if plan.jobs else ""
+        )
+        table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
+    if plan.jobs:
+        guess = plan.estimate
+        told_time = f"{guess.seconds:,.0f} s, give or take {guess.error:,.0f} s" if guess else "no history yet"
+        table.add_row("time", told_time)
+    if plan.waiting:
+        table.add_row("late landing", f"these {_counted(len(plan.waiting), 'slice')} would change: {_extents(told)}")
+        table.add_row("", f"{plan.proposed}")
     for note in plan.notes:
         table.add_row("note", note)
     return table
+
+
+def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
+    """What a rerun changed, slice by slice; slices that came out the same in one line."""
+    told = describe_changes(grid, results)
+    table = Table("slice", title="Changed", title_justify="left")
+    for name in ("added", "removed", "same"):
+        table.add_column(name, justify="right")
+    for line in told:
+        if line["added"] or line["removed"]:
+            table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
+    alike = sum(not line["added"] and not line["removed"] for line in told)
+    return Group(table, f"{_counted(len(told), 'slice')} run again, {alike:,} of them with the same emissions")
+
+
+def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
+    """Emissions added, removed and same of each slice that was run again: JSON-ready."""
+    return [
+        {"slice": grid.label(number), **asdict(change)}
+        for result in results
+        for number, change in sorted(result.changes.items())
+    ]
 
 
 def status_view(*statuses: Status) -> RenderableType:
@@ -51,6 +92,19 @@ def status_view(*statuses: Status) -> RenderableType:
             table.add_row(name, *cells)
     findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.findings]
     return Group(table, *findings)
+
+
+def _extents(told: dict[str, Any]) -> str:
+    return ", ".join(one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in told["waiting"])
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:  # noqa: PLR2004
+            break
+        size, unit = size / 1000, larger
+    return f"{size:,.3g} {unit}" if unit != "bytes" else f"{count} bytes"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -188,7 +188,10 @@ class Horizon:
 
 
 def bucket_maxima(rows: DataFrame) -> DataFrame:
-    """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows."""
+    """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows.
+
+    `landed` counts the rows of earlier slices, `landed_from` is the earliest of those.
+    """
     is_left, usable = F.col("side") == "left", F.when(F.col("rejected").isNull(), F.col("event_time"))
     # A projection of its own is pushed into both inputs, where the side is known.
     split = rows.select(
@@ -200,8 +203,10 @@ def bucket_maxima(rows: DataFrame) -> DataFrame:
         (~is_left).cast("int").alias("right_rows"),
         F.col("rejected").isNotNull().cast("int").alias("rejected"),
         (F.col("floored") & F.col("rejected").isNull()).cast("int").alias("floored"),
+        (F.col("home") < F.col("slice")).cast("int").alias("landed"),
+        F.when(F.col("home") < F.col("slice"), F.col("home")).alias("landed_from"),
     )
-    combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min}
+    combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min, "landed_from": F.min}
     return split.groupBy("bucket").agg(
         *(combined.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
     )

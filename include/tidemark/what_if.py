@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import UserError
+from tidemark.history import NOTHING_SEEN
 from tidemark.inputs import StoredInput, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.publish import emissions
@@ -163,7 +164,7 @@ def _replayed(
     grid: Grid,
     slices: range,
 ) -> Replay:
-    left, right = (source.rows(grid, slices[0], slices[-1], None) for source in inputs)
+    left, right = (source.rows(grid, slices[0], slices[-1], NOTHING_SEEN) for source in inputs)
     rows = left.unionByName(right, allowMissingColumns=True)
     key = f"key_{len(pipelines[0].join.keys)}"
     lanes = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))

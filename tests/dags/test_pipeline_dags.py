@@ -16,11 +16,11 @@ def demo(describe):
     return describe()
 
 
-def test_each_pipeline_of_the_project_has_two_dags(demo):
+def test_each_pipeline_of_the_project_has_three_dags(demo):
     names = [file.stem for file in (PROJECT / "include/pipelines").glob("*.yaml")]
     assert names
     assert demo["errors"] == {}
-    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in ("slice", "range")}
+    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in ("slice", "range", "reprocess")}
 
 
 def test_importing_the_dags_imports_no_spark(demo):
@@ -81,6 +81,13 @@ def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
     assert dag["env"]["PYSPARK_PYTHON"] == sys.executable
 
 
+def test_a_reprocess_run_submits_its_parameters(demo):
+    dag = demo["dags"]["flights_weather__reprocess"]
+    assert dag["intervals"] == []
+    assert str(PROJECT / "jobs/reprocess_slices.py") in dag["command"]
+    assert dag["command"][-4:] == ["--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"]
+
+
 def test_a_range_run_submits_its_parameters(demo):
     dag = demo["dags"]["flights_weather__range"]
     assert dag["intervals"] == []
@@ -123,7 +130,7 @@ def test_a_file_that_does_not_validate_is_an_import_error_and_stops_no_other_pip
     pipeline_file("late.yaml", name="late", every="1 fortnight")
     folder = pipeline_file("none.yaml", name="none", every="0 seconds")
     answer = describe(TIDEMARK_PIPELINES=folder)
-    assert set(answer["dags"]) == {"good__slice", "good__range"}
+    assert set(answer["dags"]) == {"good__slice", "good__range", "good__reprocess"}
     assert set(answer["errors"]) == {ERRORS}
     *_, first, second = answer["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first

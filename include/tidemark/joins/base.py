@@ -68,6 +68,8 @@ class Join(ABC):
     """Whether every row needs the exact watermark that it met, not only those that may be late."""
     carries: tuple[str, ...] = ("watermark",)
     """What a carried row keeps of its labels, beside its times and keys."""
+    dated: tuple[str, ...] = ()
+    """Those of `carries` that hold slices (numbers, or a map to them): the state before such a slice has none."""
     tick = TICK["flink-sql"]
     """Microseconds: what `event_time` is counted in."""
     bucket_columns = BUCKETS

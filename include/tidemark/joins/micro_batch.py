@@ -45,6 +45,7 @@ class MicroBatchJoin(Join):
     """Whether the range has both bounds, so that event time can be binned."""
 
     carries = ("matched",)
+    dated = ("matched",)
     tick = TICK["spark"]
     bucket_columns = BATCHES
     buckets_per_slice = 1

@@ -50,6 +50,7 @@ class SqlIntervalJoin(Join):
 
     exact_watermarks = True
     carries = ("watermark", *_STATE)
+    dated = _IN_SLICES
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:

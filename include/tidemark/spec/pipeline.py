@@ -267,6 +267,9 @@ class Expectation(Settings):
         return {**own, "kwargs": {**own.get("kwargs", {}), **flat}}
 
 
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing"}
+
+
 class Pipeline(Settings):
     """One pipeline file."""
 
@@ -289,6 +292,9 @@ class Pipeline(Settings):
     """`datastream`: max - delay - 1 ms; `sql`: max - delay. The dialect's own by default."""
     spark: SparkSettings = SparkSettings()
     """Dialect spark: settings of the query."""
+    late_landing: Literal["append", "reprocess"] = "append"
+    """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
+    the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
 
     @model_validator(mode="before")
     @classmethod
@@ -344,4 +350,4 @@ class Pipeline(Settings):
 
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that decide the answer; slices under different ones do not continue each other."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude={"name", "output", "select", "quality"})
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_SEMANTIC)

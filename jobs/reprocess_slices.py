@@ -1,0 +1,8 @@
+"""What is submitted to Spark: `tidemark reprocess` with the arguments of the application."""
+
+import sys
+
+from tidemark.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["reprocess", *sys.argv[1:]]))

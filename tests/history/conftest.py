@@ -1,0 +1,85 @@
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark.lake import PipelineTables
+from tidemark.ledger import Ledger, committed
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+from tidemark.slices import Grid
+
+ROW = "k string, happened timestamp, arrived timestamp, v int"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def at(hour, minute=0):
+    return START + timedelta(hours=hour, minutes=minute)
+
+
+@pytest.fixture
+def land(write):
+    """Append rows to both inputs: a right row at the instants of the left ones, with 100 more in `v`."""
+
+    def go(*rows, both=True):
+        write("left", list(rows), ROW)
+        if both:
+            write("right", [(key, happened, arrived, v + 100) for key, happened, arrived, v in rows], ROW)
+
+    return go
+
+
+@pytest.fixture
+def go(spark, lake):
+    """Plan and run, giving the plan and the slices of each job, by number."""
+
+    def run(pipeline, **request):
+        plan = make_plan(spark, pipeline, str(lake), Request(**request))
+        return plan, list(execute(spark, plan, lambda *_: None))
+
+    return run
+
+
+@pytest.fixture
+def hours(spark, lake):
+    """The first `count` hours."""
+
+    def run(pipeline, count, **request):
+        plan = make_plan(spark, pipeline, str(lake), Request(end=at(count), **request))
+        return list(execute(spark, plan, lambda *_: None))
+
+    return run
+
+
+@pytest.fixture
+def ledger(spark, lake):
+    def read(pipeline):
+        return Ledger.read(spark, PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
+
+    return read
+
+
+@pytest.fixture
+def answer(spark, lake):
+    """What readers see: pairs by slice, and late rows by slice."""
+
+    def read(output="orders"):
+        tables = PipelineTables(f"{lake}/{output}")
+        pairs = committed(spark, tables, tables.emissions).select("_slice", "left_v", "right_v").collect()
+        late = committed(spark, tables, tables.late)
+        late = late.select("_slice", "reason", F.coalesce("left.v", "right.v")).collect()
+        return Counter(map(tuple, pairs)), Counter(map(tuple, late))
+
+    return read
+
+
+@pytest.fixture
+def fresh(go, answer, pipeline):
+    """The answer of a new pipeline over the inputs as they are now."""
+
+    def run(end, **changes):
+        go(pipeline(output="fresh", **changes), end=end)
+        return answer("fresh")
+
+    return run

@@ -1,0 +1,133 @@
+"""The rules over ledger entries, without Spark: what is stale, what has been taken, what a digest tells."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tidemark.digest import digests
+from tidemark.estimate import estimate
+from tidemark.history import Seen, ranges, restorable, seen, settled, stale, waiting
+from tidemark.ledger import Entry, Ledger
+from tidemark.watermarks import Watermarks
+
+
+def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing="append", digest=None, **more):
+    return Entry(
+        number=number,
+        run=f"run {commit}",
+        attempt=1,
+        commit=commit,
+        settings="{}",
+        versions=(version, version),
+        watermarks=Watermarks(),
+        carried=(1, 1),
+        drained=False,
+        digest=digest or f"after {number}",
+        carried_in_digest=f"after {number - 1}" if number else None,
+        landing=landing,
+        landed=landed,
+        landed_from=landed_from,
+        **more,
+    )
+
+
+def ledger(*entries):
+    return Ledger(None, None, None, pd.DataFrame(), {}, frozenset(), 0).after(entries)
+
+
+def test_without_reprocessing_all_earlier_slices_are_seen_up_to_the_last_job():
+    entries = [entry(0, landed=0), entry(1, landed=None), entry(2, 4, landed=1, landed_from=0), entry(3, 4)]
+    assert seen(entries, 0) == Seen(((None, 4),), 4)
+    assert seen([], 0) == Seen((), None)
+
+
+def test_a_slice_that_ran_again_has_seen_more_than_those_behind_it():
+    entries = [entry(0, 2, landed=0), entry(1, 9, landed=0, commit=5), entry(2, 9, commit=5), entry(3, 4, landed=0)]
+    assert seen(entries, 0) == Seen(((None, 9), (3, 4)), 9)
+
+
+def test_under_reprocess_a_slice_has_seen_what_was_there_when_it_ran():
+    took = {"landed": 0, "landing": "reprocess"}
+    entries = [entry(0, 1, landed=0, landing="start"), entry(1, 2, **took), entry(2, 3, **took)]
+    assert seen(entries, 0) == Seen(((None, 1), (1, 2), (2, 3)), 3)
+
+
+def test_slices_of_a_gap_have_been_left_out_by_the_start_behind_it():
+    entries = [entry(0, 1, landed=0), entry(5, 3, landed=0, landing="start"), entry(6, 4, landed=None)]
+    assert seen(entries, 0) == Seen(((None, 3), (6, 4)), 3)
+
+
+def test_a_slice_is_stale_when_it_continued_another_state():
+    known = ledger(*(entry(n, landed=0) for n in range(4)))
+    assert stale(known) == {}
+    again = known.after([replace(entry(1, landed=0, commit=2), digest="another")])
+    assert stale(again) == {2: "another state"}
+    assert stale(again, after=2) == {}
+
+
+def test_a_slice_is_stale_when_the_rows_that_it_took_may_have_gone_home():
+    known = ledger(*(entry(n, landed=0) for n in range(3)), entry(3, commit=2, landed=2, landed_from=1))
+    assert stale(known) == {}
+    assert stale(known.after([entry(0, commit=3, landed=0)])) == {}
+    assert stale(known.after([entry(2, commit=3, landed=0)])) == {3: "landed rows went home"}
+
+
+def test_a_slice_is_stale_when_the_one_before_ran_under_other_settings():
+    known = ledger(entry(0, landed=0), entry(1))
+    assert stale(known.after([replace(entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
+
+
+def test_a_repair_stops_where_the_old_slices_are_right_again():
+    known = ledger(*(entry(n, landed=0) for n in range(6)))
+    again = [replace(entry(n, commit=2), digest=f"other {n}") for n in (1, 2)]
+    again += [replace(entry(n, commit=2)) for n in (3, 4)]
+    for before, after in zip(range(3), range(1, 4), strict=True):
+        again[after] = replace(again[after], carried_in_digest=again[before].digest)
+    assert settled(known, again) == 3
+    assert settled(known, again[:2]) == 2
+
+
+def test_slices_wait_for_rows_until_they_run_again():
+    known = ledger(entry(0, 1, landed=0), entry(1, 1), entry(2, 3, commit=2, landed=0, waiting=(0, 1)))
+    assert waiting(known) == ((3, 3), (0, 1))
+    assert waiting(known.after([entry(0, 3, commit=3, waiting=(0, 1))])) == ((3, 3), (1,))
+    assert waiting(ledger(entry(0, landed=0))) is None
+
+
+def test_an_expired_checkpoint_is_rebuilt_from_the_nearest_one_that_is_kept():
+    known = ledger(*(entry(n, commit=n + 1) for n in range(5)))
+    assert restorable(known, 4, {"run 2", "run 4"}) == 4
+    assert restorable(known, 4, {"run 2"}) == 2
+    assert restorable(known, 4, set()) == 0
+
+
+def test_ranges():
+    assert ranges([]) == []
+    assert ranges([5, 1, 2]) == [range(1, 3), range(5, 6)]
+
+
+def test_a_digest_is_of_what_is_held_and_of_the_watermarks():
+    def parts(*rows):
+        return pd.DataFrame(rows, columns=["since", "until", "high", "low"])
+
+    marks = {n: Watermarks(left=7) for n in range(3)}
+    told = digests(parts((0, 2, 1, 5), (1, None, 0, 9)), marks)
+    assert told[0] != told[1] != told[2]
+    assert told[2] == digests(parts((2, None, 0, 9)), {2: Watermarks(left=7)})[2], "whatever was there before"
+    assert told[1] == digests(parts((1, 3, 1, 5), (1, 9, 0, 9)), {1: Watermarks(left=7)})[1]
+    assert told[2] != digests(parts((2, None, 0, 9)), {2: Watermarks(left=8)})[2]
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_an_estimate_needs_three_jobs_and_shrugs_off_an_outlier(jobs):
+    def job(number, rows, seconds):
+        counts = {"read": rows, "carried_in": 0}
+        return {"run": str(number), "left": counts, "right": {**counts, "read": 0}, "job_seconds": seconds,
+                "committed_at": number}  # fmt: skip
+
+    ran = [job(n, rows, 2 + rows / 100) for n, rows in enumerate((100, 200, 400, 800))] + [job(9, 300, 500.0)]
+    assert estimate(pd.DataFrame(ran[:2]), (100, 100), jobs) is None
+    told = estimate(pd.DataFrame(ran), (600, 400), jobs)
+    assert told.seconds == pytest.approx(2 * jobs + 10, abs=0.5)
+    assert told.jobs == 5
