@@ -45,8 +45,9 @@ _SOURCES = "array<struct<side string, partition string, watermark long, last lon
 SCHEMA = f"""
     slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
     left_version long, right_version long, {_MARKS}, sources {_SOURCES}, drained boolean, emissions long,
-    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double, commit long, digest string,
-    carried_in_digest string, landing string, landed long, landed_from timestamp, waiting array<timestamp>
+    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double,
+    commit long, digest string, carried_in_digest string, landing string, landed long, landed_from timestamp,
+    waiting array<timestamp>
 """
 _OVERTAKEN = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 Landing = Literal["append", "reprocess", "start"]
