@@ -2,7 +2,7 @@
 
 Each mutant is a copy of the package with one edit, run as `tidemark conformance` in a process of its own.
 
-Usage: python -m tests.semantics.mutants [NAME...]
+Usage: python -m tests.semantics.mutants [NAME...], names of mutants or of vector files, such as flink_sql_window
 """
 
 import json
@@ -16,12 +16,11 @@ from pathlib import Path
 
 import yaml
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "include" / "tidemark"
 VECTORS = Path(__file__).parent / "vectors"
+out = Console()
 RUN = "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -61,14 +60,14 @@ def killers(mutant: Mutant) -> list[str]:
 
 def main() -> None:
     mutants = [Mutant(**one) for one in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
-    chosen = [mutant for mutant in mutants if not sys.argv[1:] or mutant.name in sys.argv[1:]]
-    table = Table("mutant", "killed by vectors", "such as")
+    chosen = [mutant for mutant in mutants if not sys.argv[1:] or {mutant.name, mutant.vectors} & {*sys.argv[1:]}]
     survivors = 0
-    for mutant in track(chosen, "mutating", console=Console(stderr=True)):
+    for number, mutant in enumerate(chosen, start=1):
         found = killers(mutant)
         survivors += not found
-        table.add_row(mutant.name, str(len(found)) if found else "[red]survives[/red]", found[0] if found else "")
-    Console().print(table)
+        fate = f"killed by {len(found)} vectors, such as {found[0]}" if found else "[red]survives[/red]"
+        out.print(f"{number:2} of {len(chosen)}  {mutant.name}: {fate}", highlight=False, soft_wrap=True)
+    out.print(f"mutants: {len(chosen) - survivors} killed, {survivors} survived")
     sys.exit(1 if survivors else 0)
 
 
