@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance mutants flink-parity airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance properties mutants flink-parity airflow cluster clean machine
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: setup ## time label, join and publish against the cost of moving the data
 
 conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
+
+properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_properties.py tests/semantics/test_sources.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants

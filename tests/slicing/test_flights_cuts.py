@@ -19,9 +19,9 @@ from tidemark.spec import load_pipeline
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)
-# One Spark job a slice takes its time: TIDEMARK_HOURS=72 looks at three days hour by hour, TIDEMARK_DAYS=4 is quick.
-DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "32")))
-HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "24")))
+# A Spark job a slice takes its time: TIDEMARK_DAYS=32 TIDEMARK_HOURS=72 looks at the month, and three days by the hour.
+DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "10")))
+HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "8")))
 
 
 @dataclass(frozen=True)
