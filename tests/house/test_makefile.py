@@ -16,6 +16,7 @@ TARGETS = {
     "types",
     "bench",
     "conformance",
+    "properties",
     "mutants",
     "flink-parity",
     "airflow",
