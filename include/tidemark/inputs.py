@@ -12,12 +12,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.errors import InputError
-from tidemark.lake import DeltaInput
+from tidemark.lake import DeltaInput, place
 from tidemark.landing import landed_since
 from tidemark.slices import Grid
-from tidemark.spec import Guard, Input, Pipeline
+from tidemark.spec import Guard, Input, Pipeline, TimeColumn, Trace
 from tidemark.spec.values import micros
 from tidemark.times import Clock, floor_div, quoted
+from tidemark.traces import ARRIVAL, QueryTrace, TracedInput
 
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 
@@ -121,7 +122,7 @@ class StoredInput:
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
         rows = self.table.read().where(due | self.side.unusable if seen is None else due)
-        if seen is not None and seen != self.table.version:
+        if seen is not None and seen != self.table.version and self.table.lands_late:
             landed = landed_since(self.table, seen).where(self.side.unusable | (self.side.clock.micros < start))
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.labelled(rows, grid, start)
@@ -154,6 +155,10 @@ def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[S
         InputError: a table or column is missing, or a type does not serve.
     """
     left, right = (DeltaInput.find(spark, lake, side.table) for side in (pipeline.left, pipeline.right))
+    if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
+        trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
+        left = TracedInput.of(left, trace, "left", pipeline.left.arrival)
+        right = TracedInput.of(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys
     _need_columns(left, pipeline.left, [pair.left for pair in pairs])
     _need_columns(right, pipeline.right, [pair.right for pair in pairs])
@@ -173,7 +178,13 @@ def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.Struc
     settings: Input = getattr(pipeline, which)
     where = f"input {settings.table}"
     event = Clock.of(settings.event_time, schema, where)
-    clock = Clock.of(settings.arrival, schema, where) if settings.arrival else event
+    match settings.arrival:
+        case None:
+            clock = event
+        case Trace():
+            clock = Clock(ARRIVAL, None)
+        case column:
+            clock = Clock.of(column, schema, where)
     names = [getattr(pair, which) for pair in pipeline.join.keys]
     return Side(
         which,
@@ -200,7 +211,7 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
 def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
     wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
     wanted["partition"] = settings.partition
-    wanted["arrival"] = settings.arrival.column if settings.arrival else None
+    wanted["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
     wanted |= {f"key {key}": key for key in keys}
     for role, column in wanted.items():
         if column is not None and column not in table.schema.names:

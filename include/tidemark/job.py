@@ -102,7 +102,8 @@ class _Job:
     @cached_property
     def lane(self) -> Lane:
         before = self.carry_in.watermarks if self.carry_in else Watermarks()
-        return lane_of(self.plan.pipeline, before, self.plan.jobs[-1][-1] if self.plan.drain else None)
+        drain = self.plan.jobs[-1][-1] if self.plan.drain else None
+        return lane_of(self.plan.pipeline, before, drain, self.plan.trace)
 
     @cached_property
     def observed(self) -> Observation:

@@ -17,6 +17,7 @@ from tidemark.publish import check_expressions
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
+from tidemark.traces import QueryTrace, TracedInput
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Plan:
     notes: tuple[str, ...]
     """What a user should know: rows outside the slices, why nothing runs."""
     drain: bool
+
+    @property
+    def trace(self) -> QueryTrace | None:
+        """The query whose batches the slices are made of, None where each slice is its own."""
+        return _trace_of(self.inputs)
 
     @property
     def slices(self) -> int:
@@ -129,11 +135,29 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     )  # fmt: skip
 
 
+def _trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
+    table = inputs[0].table
+    return table.trace if isinstance(table, TracedInput) else None
+
+
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
+    trace, now = _trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
+    if trace and request.drain:
+        raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
+    if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
+        raise SliceOrderError(
+            f"--to {grid.label(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
+            f"{trace.checkpoint} are known for slices before {grid.label(trace.end(grid))}"
+        )
     if request.end:
         return grid.boundary(request.end, "--to"), []
+    if trace:
+        known, over = trace.end(grid), trace.end(grid) <= now
+        notes = (
+            [] if over else ["the trace's last batch lies in a slice that is not over yet: --to takes it all the same"]
+        )
+        return max(0, min(known, now)), notes
     notes, last = [], -1
-    now = grid.number_at(micros(datetime.now(UTC)))
     for source in inputs:
         newest, before = source.extent(grid)
         if before:

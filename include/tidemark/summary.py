@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tidemark.plan import Plan
 from tidemark.status import SideStatus, Status
+from tidemark.twin import Told
 
 _Line = tuple[str, Callable[[Status], str]]
 
@@ -51,8 +52,18 @@ def status_view(*statuses: Status) -> RenderableType:
     return Group(table, *findings)
 
 
+def twin_view(told: Told) -> str:
+    """What a streaming twin has done, and how to replay it."""
+    line = (
+        f"{told.pipeline} streamed by {told.rate}: {_counted(told.rows, 'row')} from "
+        f"{_counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
+        f"{told.dropped:,} dropped behind the watermark\nTable: {told.table}"
+    )
+    return f"{line}\nReplay: tidemark run {told.replay} --to {told.replay_to}" if told.replay else line
+
+
 def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def _behind(side: SideStatus) -> str:
