@@ -139,7 +139,7 @@ def stream(
 ) -> None:
     """Run the pipeline's join as a real Structured Streaming query, its streaming twin (dialect spark).
 
-    Example: `tidemark stream flights_weather_spark --rate "500 rows"`
+    Example: `tidemark stream benchmarks/flights_weather_spark.yaml --rate "500 rows"`
     """
     loaded, root = load_pipeline(pipeline), lake_root(lake)
     with _naming("--rate"):

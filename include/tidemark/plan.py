@@ -152,11 +152,8 @@ def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) 
     if request.end:
         return grid.boundary(request.end, "--to"), []
     if trace:
-        known, over = trace.end(grid), trace.end(grid) <= now
-        notes = (
-            [] if over else ["the trace's last batch lies in a slice that is not over yet: --to takes it all the same"]
-        )
-        return max(0, min(known, now)), notes
+        waits = "the last batch lies in a slice that is not over yet; --to takes it all the same"
+        return max(0, min(trace.end(grid), now)), [waits] if now < trace.end(grid) else []
     notes, last = [], -1
     for source in inputs:
         newest, before = source.extent(grid)

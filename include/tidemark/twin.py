@@ -1,9 +1,8 @@
 """The streaming twin: a pipeline's join run as a real Structured Streaming query, into a Delta table.
 
-The rows are written once more, as a feed: a Delta table with a file for each micro-batch, in the order of the
-pipeline's clock. The query reads a file a batch. With `batches: idle` a file without rows of either input follows each
-slice, where an idle query would run its batch without data. At rate `now` there is no feed: the query reads the inputs
-as they lie.
+By default its rows are written once more, as a feed, and the query reads a file of it a batch: a slice. With `batches:
+idle` a file without rows of either input follows each slice, where an idle query would run its batch without data. At
+rate `now` there is no feed: the query reads the inputs as they lie.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class Told:
     rows: int
     """That the table holds."""
     dropped: int
-    """Copies of rows that came behind the watermark, counted by the engine."""
+    """Rows that came behind the watermark, as the engine counts them: one for each window, in this run."""
     batches: int
-    """That the query has run, over all of its runs."""
+    """That the query has run, in this run and those before."""
     watermark_ms: int
     """Of the last batch."""
     checkpoint: str
