@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from jobs.land_flights import land
+from jobs.land_flights import FIRST_DAY, land
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 from tidemark.session import spark_session
@@ -57,11 +58,15 @@ def main() -> None:
     """Run both twins in a lake of their own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500, help="rows a micro-batch")
+    parser.add_argument("--days", type=int, default=31, help="of January")
     parser.add_argument("--hourly", action="store_true", help="the twin of an hour a batch too: some 1,500 batches")
     arguments = parser.parse_args()
     spark, pipeline = spark_session("flights twin"), load_pipeline(PIPELINE)
     with tempfile.TemporaryDirectory() as lake:
         land(spark, lake)
+        for table, column in (("flights", "scheduled_departure"), ("weather", "observed_at")):
+            later = F.col(column) >= F.date_add(F.lit(FIRST_DAY), arguments.days)
+            DeltaTable.forPath(spark, f"{lake}/{table}").delete(later)
         for rate in (arguments.rows, *(["slice"] if arguments.hourly else [])):
             own = pipeline.model_copy(update={"output": f"twin_by_{rate}"})
             twin = stream(spark, own, lake, Places.of(own, lake, None, None), rate, lambda *_: None)
