@@ -48,7 +48,7 @@ def page(pipeline: Pipeline, file: Path) -> str:
     slices = pipeline.slices
     keys = ", ".join(k.left if k.left == k.right else f"{k.left} = {k.right}" for k in pipeline.join.keys)
     inputs = "\n".join(
-        f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_column(table).column}` "
+        f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_of(table)}` "
         f"| {'none' if table.watermark_delay is None else format_duration(table.watermark_delay)} |"
         for side, table in (("left", pipeline.left), ("right", pipeline.right))
     )

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from tidemark import conformance as vectors
 from tidemark import quality
 from tidemark.errors import FaultError, TidemarkError, UserError
+from tidemark.feed import parse_rate
 from tidemark.job import JobResult
 from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
@@ -24,7 +25,9 @@ from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
 from tidemark.status import status_of
-from tidemark.summary import changes_view, describe_changes, plan_view, status_view, what_if_view
+from tidemark.summary import changes_view, describe_changes, plan_view, status_view, twin_view, what_if_view
+from tidemark.twin import Places
+from tidemark.twin import stream as run_twin
 from tidemark.what_if import SETTINGS, span, what_if
 
 app = typer.Typer(
@@ -197,6 +200,40 @@ def reprocess(
 
 
 @app.command()
+def stream(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    rate: Annotated[str, typer.Option(metavar="slice|N rows|now", help="What a micro-batch takes.")] = "slice",
+    into: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="A Delta path for its output. [default: OUTPUT/twin/emissions]")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The query's checkpoint. [default: OUTPUT/twin/_checkpoint]")
+    ] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run the pipeline's join as a real Structured Streaming query, its streaming twin (dialect spark).
+
+    Example: `tidemark stream benchmarks/flights_weather_spark.yaml --rate "500 rows"`
+    """
+    loaded, root = load_pipeline(pipeline), lake_root(lake)
+    with _naming("--rate"):
+        size = parse_rate(rate)
+    with _bar("batches") as bar:
+        task = bar.add_task(f"{loaded.name}: writing the feed", total=None)
+
+        def progress(done: int, total: int | None) -> None:
+            bar.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
+
+        spark = spark_session("tidemark stream")
+        told = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
+    if as_json:
+        _print_json(told.describe())
+    else:
+        out.print(twin_view(told), soft_wrap=True)
+
+
+@app.command()
 def status(
     pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
     lake: LakeOption = None,
@@ -285,13 +322,13 @@ def run_with_progress(made: Plan) -> Iterator[JobResult]:
         bar.update(task, description=f"{made.pipeline.name}: done")
 
 
-def _bar() -> Progress:
+def _bar(noun: str = "slices") -> Progress:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("slices"),
+        TextColumn(noun),
     )
     return Progress(*columns, TimeElapsedColumn(), console=err, disable=not err.is_terminal)
 

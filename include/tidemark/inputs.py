@@ -16,12 +16,13 @@ from pyspark.sql import types as T
 
 from tidemark.errors import InputError
 from tidemark.history import Seen
-from tidemark.lake import DeltaInput
+from tidemark.lake import DeltaInput, place
 from tidemark.landing import Landing
 from tidemark.slices import Grid
-from tidemark.spec import Guard, Input, Pipeline
+from tidemark.spec import Guard, Input, Pipeline, TimeColumn, Trace
 from tidemark.spec.values import micros
 from tidemark.times import Clock, floor_div, quoted
+from tidemark.traces import ARRIVAL, QueryTrace, TracedInput
 
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 
@@ -161,6 +162,8 @@ class StoredInput:
 
     def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
         """Which rows have been taken up to each version that is not the one read now."""
+        if not self.table.lands_late:
+            return {}
         parts: dict[int, list[Column]] = {}
         if seen.homeless is not None:
             parts.setdefault(seen.homeless, []).append(self.side.unusable)
@@ -227,6 +230,10 @@ def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[S
         InputError: a table or column is missing, or a type does not serve.
     """
     left, right = (DeltaInput.find(spark, lake, side.table) for side in (pipeline.left, pipeline.right))
+    if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
+        trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
+        left = TracedInput.of(left, trace, "left", pipeline.left.arrival)
+        right = TracedInput.of(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys
     _need_columns(left, pipeline.left, [pair.left for pair in pairs])
     _need_columns(right, pipeline.right, [pair.right for pair in pairs])
@@ -246,7 +253,13 @@ def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.Struc
     settings: Input = getattr(pipeline, which)
     where = f"input {settings.table}"
     event = Clock.of(settings.event_time, schema, where)
-    clock = Clock.of(settings.arrival, schema, where) if settings.arrival else event
+    match settings.arrival:
+        case None:
+            clock = event
+        case Trace():
+            clock = Clock(ARRIVAL, None)
+        case column:
+            clock = Clock.of(column, schema, where)
     names = [getattr(pair, which) for pair in pipeline.join.keys]
     return Side(
         which,
@@ -273,7 +286,7 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
 def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
     wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
     wanted["partition"] = settings.partition
-    wanted["arrival"] = settings.arrival.column if settings.arrival else None
+    wanted["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
     wanted |= {f"key {key}": key for key in keys}
     for role, column in wanted.items():
         if column is not None and column not in table.schema.names:

@@ -113,7 +113,7 @@ class _Job:
     @cached_property
     def lane(self) -> Lane:
         before = self.carry_in.watermarks if self.carry_in else Watermarks()
-        return lane_of(self.plan.pipeline, before, self.plan.drain_from)
+        return lane_of(self.plan.pipeline, before, self.plan.drain_from, self.plan.trace)
 
     @cached_property
     def observed(self) -> Observation:

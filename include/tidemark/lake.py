@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
@@ -21,6 +22,11 @@ def lake_root(option: str | None = None) -> str:
     return root.rstrip("/") if "://" in root else str(Path(root).resolve())
 
 
+def place(lake: str, name: str) -> str:
+    """A path that a user gave: relative to the lake root, absolute, or a URI."""
+    return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
+
+
 @dataclass(frozen=True)
 class DeltaInput:
     """An input table at its place; every read names a version."""
@@ -29,6 +35,9 @@ class DeltaInput:
     name: str
     path: str
 
+    lands_late: ClassVar[bool] = True
+    """Whether rows may land behind the clock."""
+
     @classmethod
     def find(cls, spark: SparkSession, lake: str, name: str) -> DeltaInput:
         """Find the Delta table of that path under the lake root, or of that catalog name.
@@ -36,7 +45,7 @@ class DeltaInput:
         Raises:
             InputError: there is none, or it is not a Delta table.
         """
-        path = name if "://" in name or name.startswith("/") else f"{lake}/{name}"
+        path = place(lake, name)
         if DeltaTable.isDeltaTable(spark, path):
             return cls(spark, name, path)
         try:
@@ -100,6 +109,11 @@ class PipelineTables:
     def ledger(self) -> str:
         """One row per committed slice run."""
         return f"{self.root}/ledger"
+
+    @property
+    def twin(self) -> str:
+        """The streaming twin's tables and checkpoint."""
+        return f"{self.root}/twin"
 
     @property
     def rejected_output(self) -> str:

@@ -5,8 +5,8 @@ A bucket is a micro-batch here. Within one, the order of rows has no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pandas as pd
@@ -31,8 +31,9 @@ class QueryLane(Lane):
     """Whether no input waits when a batch ends, so that one without data may follow it."""
     evicts: bool = True
     """Whether a watermark evicts rows: only then does a batch without data run."""
-    schedule: tuple[int, ...] = ()
-    """Clocks of the batches that ran, those without rows too; the rows alone tell of the others."""
+    schedule: Mapping[int, int | None] = field(default_factory=dict)
+    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has told it: one
+    that was restarted has a lower one than its rows say. The rows alone tell of other batches."""
 
     def next_watermark(self, marks: Watermarks) -> int:
         """W of the next batch: an input without a row yet counts as 0, and W never goes down."""
@@ -52,14 +53,15 @@ def micro_batches(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets)
 
 def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: int) -> Timeline:
     slices = buckets.slices
-    ran = {buckets.number_of(number, clock) for clock in lane.schedule if buckets.holds(clock)}
-    rows = maxima.set_index("bucket").reindex(sorted(ran | set(maxima["bucket"])))
+    ran = {buckets.number_of(number, clock): told for clock, told in lane.schedule.items() if buckets.holds(clock)}
+    rows = maxima.set_index("bucket").reindex(sorted({*ran, *maxima["bucket"]}))
     newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked}
     marks, told, ends, suspects = lane.before, [], {}, bool(rows["rejected"].any())
     order = list(enumerate(zip(rows.index, buckets.slice_of(rows.index.to_series()), rows["oldest"], strict=True)))
     last = order[-1][1][1] if order else slices[-1]
     for batch, (bucket, slice_number, oldest) in order:
-        before, watermark = marks.batch or 0, lane.next_watermark(marks)
+        before, known = marks.batch or 0, ran.get(bucket)
+        watermark = lane.next_watermark(marks) if known is None else known
         late = before if lane.late_watermark == "previous_batch" else watermark
         told.append((bucket, batch, late, before, marks.left, marks.right))
         suspects = suspects or (not pd.isna(oldest) and oldest <= late * 1000)

@@ -24,6 +24,7 @@ from tidemark.reading import Reading, to_read
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
+from tidemark.traces import QueryTrace, TracedInput
 
 Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
 
@@ -86,6 +87,11 @@ class Plan:
     def jobs(self) -> tuple[range, ...]:
         """The segments, cut into jobs."""
         return tuple(job for one in self.segments for job in _jobs(one.slices, self.slices_per_job))
+
+    @property
+    def trace(self) -> QueryTrace | None:
+        """The query whose batches the slices are made of, None where each slice is its own."""
+        return _trace_of(self.inputs)
 
     @property
     def slices(self) -> int:
@@ -356,11 +362,26 @@ def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
     return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
 
 
+def _trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
+    table = inputs[0].table
+    return table.trace if isinstance(table, TracedInput) else None
+
+
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
+    trace, now = _trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
+    if trace and request.drain:
+        raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
+    if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
+        raise SliceOrderError(
+            f"--to {grid.label(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
+            f"{trace.checkpoint} are known for slices before {grid.label(trace.end(grid))}"
+        )
     if request.end:
         return grid.boundary(request.end, "--to"), []
+    if trace:
+        waits = "the last batch lies in a slice that is not over yet; --to takes it all the same"
+        return max(0, min(trace.end(grid), now)), [waits] if now < trace.end(grid) else []
     notes, last = [], -1
-    now = grid.number_at(micros(datetime.now(UTC)))
     for source in inputs:
         newest, before = source.extent(grid)
         if before:

@@ -69,7 +69,12 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
         wide = wide.where(F.expr(join.condition))
-    match pipeline.select:
+    return selected(wide, pipeline.select, tuple(provenance))
+
+
+def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provenance: tuple[str, ...]) -> DataFrame:
+    """The columns that the user asked for, of all that there are, and those of provenance."""
+    match select:
         case None:
             return wide
         case list(names):

@@ -56,6 +56,8 @@ def _files(source: StoredInput) -> DataFrame:
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, source.table.path)  # noqa: SLF001
     files = DataFrame(log.unsafeVolatileSnapshot().allFiles().toDF(), spark)
     files = files.select(F.col("size").alias("_size"), F.col("stats").alias("_stats"))
+    if clock.name not in source.side.schema.names:  # a trace's clock is beside the table
+        return files.withColumns(dict.fromkeys(("_low", "_high"), F.lit(None).cast("long")))
     kind = source.side.schema[clock.name].dataType
     for name, bound in (("_low", "minValues"), ("_high", "maxValues")):
         told = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)

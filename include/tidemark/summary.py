@@ -15,6 +15,7 @@ from tidemark.job import JobResult
 from tidemark.plan import Plan
 from tidemark.slices import Grid
 from tidemark.status import SideStatus, Status
+from tidemark.twin import Told
 from tidemark.what_if import WhatIf
 
 _Line = tuple[str, Callable[[Status], str]]
@@ -43,7 +44,9 @@ def plan_view(plan: Plan) -> RenderableType:
     for side, source in told["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
         reads = (
-            f": up to {rows} rows in {_counted(source['files'], 'file')}, {_size(source['bytes'])}" if plan.jobs else ""
+            f": up to {rows} rows in {_counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
+            if plan.jobs
+            else ""
         )
         table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
     if plan.jobs:
@@ -98,17 +101,18 @@ def _extents(told: dict[str, Any]) -> str:
     return ", ".join(one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in told["waiting"])
 
 
-def _size(count: int) -> str:
-    size, unit = float(count), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:  # noqa: PLR2004
-            break
-        size, unit = size / 1000, larger
-    return f"{size:,.3g} {unit}" if unit != "bytes" else f"{count} bytes"
+def twin_view(told: Told) -> str:
+    """What a streaming twin has done, and how to replay it."""
+    line = (
+        f"{told.pipeline} streamed by {told.rate}: {_counted(told.rows, 'row')} from "
+        f"{_counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
+        f"{told.dropped:,} dropped behind the watermark\nTable: {told.table}"
+    )
+    return f"{line}\nReplay: tidemark run {told.replay} --to {told.replay_to}" if told.replay else line
 
 
 def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def _behind(side: SideStatus) -> str:

@@ -113,6 +113,8 @@ def what_if(
     """
     if setting not in SETTINGS:
         raise UserError(f"--vary {setting}: what can be varied is {', '.join(SETTINGS)}")
+    if pipeline.trace:
+        raise UserError("--vary: the watermarks of a trace are recorded; name arrival columns to ask what others give")
     grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
     decides_lateness = not setting.startswith("join.interval")
     pipelines = [_changed(pipeline, {setting: value}) for value in values]

@@ -17,7 +17,7 @@ COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
 DAGS = {
     f"{pipeline}__{kind}"
     for pipeline in ("flights_weather", "flights_weather_event_time")
-    for kind in ("slice", "range")
+    for kind in ("slice", "range", "reprocess")
 }
 
 pytestmark = pytest.mark.airflow

@@ -90,7 +90,7 @@ class StreamStream(Kind):
     def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
         lane = lane_of(pipeline, Watermarks())
         assert isinstance(lane, QueryLane), "the pipeline is of dialect spark"
-        return replace(lane, schedule=tuple(clocks))
+        return replace(lane, schedule=dict.fromkeys(clocks))
 
     @override
     def steps(self) -> Iterator[list[Row]]:

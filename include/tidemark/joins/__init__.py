@@ -24,6 +24,7 @@ from tidemark.micro_batches import QueryLane
 from tidemark.sources import SourceLane
 from tidemark.spec import Pipeline, WindowSettings
 from tidemark.spec.values import micros, millis
+from tidemark.traces import QueryTrace
 from tidemark.watermarks import Lane, WatermarkLag, Watermarks
 
 __all__ = ["Join", "join_of", "lane_of"]
@@ -42,8 +43,8 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
     return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
 
 
-def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None) -> Lane:
-    """The one stream of a pipeline, with its watermarks when the first slice starts."""
+def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, trace: QueryTrace | None = None) -> Lane:
+    """The one stream of a pipeline, with its watermarks when the first slice starts, and the batches of its query."""
     if pipeline.dialect != "spark":
         inputs = pipeline.left, pipeline.right
         if not any(source.partition or source.idle_after for source in inputs):
@@ -59,8 +60,9 @@ def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None) ->
         watermarked=tuple(given),
         policy=pipeline.spark.watermark_policy,
         late_watermark=pipeline.spark.late_watermark,
-        idle=pipeline.spark.batches == "idle",
+        idle=pipeline.spark.batches == "idle" and trace is None,
         evicts=evicts(pipeline),
+        schedule={batch.clock: batch.watermark for batch in trace.batches} if trace else {},
     )
 
 
@@ -77,6 +79,7 @@ def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
         windows,
         on_event_time=join.event_time_equality,
         binned=bounded and not join.event_time_equality,
+        buckets_per_slice=millis(pipeline.slices.every) if pipeline.trace else 1,
     )
 
 

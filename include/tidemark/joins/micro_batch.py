@@ -43,12 +43,13 @@ class MicroBatchJoin(Join):
     """Whether event time is among the keys."""
     binned: bool = False
     """Whether the range has both bounds, so that event time can be binned."""
+    buckets_per_slice: int | None = 1
+    """A bucket is a micro-batch: a slice, or a millisecond of it, since no two batches of a query begin in the same."""
 
     carries = ("matched",)
     dated = ("matched",)
     tick = TICK["spark"]
     bucket_columns = BATCHES
-    buckets_per_slice = 1
 
     def admitted(self, rows: DataFrame) -> DataFrame:
         """Rejects what Spark filters below a side's watermark, which such rows do not move.

@@ -11,6 +11,7 @@ from tidemark.spec.pipeline import (
     Pipeline,
     Slices,
     TimeColumn,
+    Trace,
     WindowSettings,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "Pipeline",
     "Slices",
     "TimeColumn",
+    "Trace",
     "WindowSettings",
     "load_pipeline",
     "pipeline_files",

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from tidemark.errors import PipelineFileError
-from tidemark.spec.pipeline import Pipeline
+from tidemark.spec.pipeline import ARRIVAL_TAGS, Pipeline
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -92,7 +92,8 @@ def _find(name: str) -> Path:
 
 def _finding(error: Any) -> str:
     # Union members and before-validators add levels to `loc` that no user wrote.
-    location = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(("function-", "list[", "dict[")))]
+    inner = ("function-", "list[", "dict[", *ARRIVAL_TAGS)
+    location = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(inner))]
     field = ".".join(str(p) for p in location) or "the pipeline"
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), _fields_at(location[:-1]), n=1, cutoff=0.5)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from tidemark.spec.dialects import TICK, check_join, check_watermarks, takes_null_keys
 from tidemark.spec.values import Duration, Instant, PositiveDuration, format_duration
@@ -38,6 +38,23 @@ class TimeColumn(Settings):
         return {"column": value} if isinstance(value, str) else value
 
 
+class Trace(Settings):
+    """Dialect spark: the order in which a Structured Streaming query read the rows, from its checkpoint."""
+
+    trace: str
+    """The checkpoint's path, relative to the lake root, absolute, or a URI: rows arrive in the micro-batch that read
+    them, at its timestamp."""
+    starting_version: int | None = Field(default=None, ge=0)
+    """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
+
+
+ARRIVAL_TAGS = ("(column)", "(trace)")
+Arrival = Annotated[
+    Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")],
+    Discriminator(lambda told: ARRIVAL_TAGS[isinstance(told, Trace) or (isinstance(told, dict) and "trace" in told)]),
+]
+
+
 class Input(Settings):
     """One of the two streams, as a bounded Delta table."""
 
@@ -45,8 +62,9 @@ class Input(Settings):
     """A Delta path relative to the lake root, or a catalog name."""
     event_time: TimeColumn
     """When it happened."""
-    arrival: TimeColumn | None = None
-    """When the engine saw it; both inputs name one, or neither (then the clock is event time)."""
+    arrival: Arrival | None = None
+    """When the engine saw it: a column, or {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then
+    the clock is event time)."""
     tiebreak: str | None = None
     """An integer column that orders rows of equal arrival, such as a log offset."""
     watermark_delay: Duration | None = None
@@ -316,16 +334,28 @@ class Pipeline(Settings):
                 f"{named} names an arrival column and {bare} does not; "
                 "name one on both for the arrival clock, or on neither for the event-time clock"
             )
+        traces = {source.arrival.trace for source in (self.left, self.right) if isinstance(source.arrival, Trace)}
+        columns = [source for source in (self.left, self.right) if isinstance(source.arrival, TimeColumn)]
+        if len(traces) > 1 or (traces and columns):
+            raise ValueError("arrival: a trace tells of both inputs; name the same checkpoint on both")
+        if traces and self.dialect != "spark":
+            raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
         return self
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace that tells when rows arrived, None where a column or the event time does."""
+        return self.left.arrival if isinstance(self.left.arrival, Trace) else None
 
     @property
     def clock(self) -> Literal["arrival", "event-time"]:
         """Which time slices are cut on."""
         return "arrival" if self.left.arrival else "event-time"
 
-    def clock_column(self, side: Input) -> TimeColumn:
-        """The column of one input that the clock reads."""
-        return side.arrival or side.event_time
+    def clock_of(self, side: Input) -> str:
+        """What the clock of one input is read from: a column, or a checkpoint."""
+        clock = side.arrival or side.event_time
+        return clock.trace if isinstance(clock, Trace) else clock.column
 
     @model_validator(mode="after")
     def _as_the_dialect_allows(self) -> Self:
