@@ -71,6 +71,11 @@ class Clock:
         return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
 
 
+def whole(number: int) -> Column:
+    """A number as a long whatever its size: as an int, sums of a few could overflow."""
+    return F.lit(number).cast("long")
+
+
 def floor_div(value: Column, size: Column | int) -> Column:
     """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
     size = F.lit(size) if isinstance(size, int) else size

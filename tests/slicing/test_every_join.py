@@ -93,3 +93,14 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name):
     assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark"))
     panes = {json.loads(row)["_pane"] for row in emitted}
     assert (len(panes) > 1) == ("lateness" in name or "coGroup" in name)
+
+
+@pytest.mark.parametrize(("dialect", "bound"), [("flink-datastream", "20 days"), ("spark", "30 minutes")])
+def test_bounds_whose_sum_no_int_holds(spark, lake, pipeline, write, dialect, bound):
+    """In the unit of the dialect: a 32-bit integer has 24 days of milliseconds, or 35 minutes of microseconds."""
+    write("left", [("a", START, START, 1, 0)], ROW)
+    write("right", [("a", START, START, 2, 0), ("b", START, START, 3, 0)], ROW)
+    join = {"keys": ["k"], "interval": {"lower": f"-{bound}", "upper": bound}}
+    plan = make_plan(spark, pipeline(dialect=dialect, join=join), str(lake), Request(drain=True))
+    (done,) = execute(spark, plan, lambda *_: None)
+    assert done.rows[0]["emissions"] == 1

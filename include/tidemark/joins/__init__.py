@@ -24,6 +24,7 @@ from tidemark.micro_batches import QueryLane
 from tidemark.sources import SourceLane
 from tidemark.spec import Pipeline, WindowSettings
 from tidemark.spec.values import micros, millis
+from tidemark.times import whole
 from tidemark.traces import QueryTrace
 from tidemark.watermarks import Lane, WatermarkLag, Watermarks
 
@@ -70,7 +71,7 @@ def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
     refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in ("left", "right")})
     join, windows = pipeline.join, None
     if join.window:
-        size, slide, offset = (F.lit(micros(part)) for part in _size_and_slide(join.window))
+        size, slide, offset = (whole(micros(part)) for part in _size_and_slide(join.window))
         windows = Windows(size, slide, offset, cumulating=F.lit(False))
     bounded = join.interval is not None and None not in {join.interval.lower, join.interval.upper}
     return MicroBatchJoin(
@@ -85,14 +86,14 @@ def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
 
 def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     join, sql = pipeline.join, pipeline.dialect == "flink-sql"
-    lateness = F.lit(millis(join.allowed_lateness))
+    lateness = whole(millis(join.allowed_lateness))
     rules: window.Rules = flink_sql.WindowRules() if sql else flink_datastream.WindowRules(lateness)
     join_type, cogroup, latest = JoinType.of(join.type), join.api == "cogroup", join.emit == "latest"
     condition = join.condition if sql else None
     if settings.session:
-        gap = F.lit(millis(settings.session.gap))
+        gap = whole(millis(settings.session.gap))
         return SessionJoin(gap, lateness, rules, join_type, sql, cogroup, latest, condition)
-    size, slide, offset = (F.lit(millis(part)) for part in _size_and_slide(settings))
+    size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
     shape = Windows(size, slide, offset, cumulating=F.lit(settings.cumulate is not None))
     refires = join.allowed_lateness > timedelta()
     return WindowJoin(shape, rules, join_type, refires, cogroup, latest, condition)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.flink import inclusive_bounds
 from tidemark.spec import Interval
+from tidemark.times import whole
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class IntervalRules:
     def of(cls, interval: Interval) -> IntervalRules:
         """The rules of a pipeline file's interval."""
         lower, upper = inclusive_bounds(interval)
-        return cls(F.lit(lower), F.lit(upper))
+        return cls(whole(lower), whole(upper))
 
     @property
     def left_wait(self) -> Column:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.flink import inclusive_bounds
 from tidemark.spec import Interval
+from tidemark.times import whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class IntervalRules:
     def of(cls, interval: Interval, min_cleanup: int) -> IntervalRules:
         """The rules of a pipeline file's interval: the planner allows no lateness."""
         lower, upper = inclusive_bounds(interval)
-        return cls(F.lit(lower), F.lit(upper), F.lit(0), F.lit(min_cleanup))
+        return cls(whole(lower), whole(upper), whole(0), whole(min_cleanup))
 
     @property
     def empty(self) -> Column:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.spec import Interval, Pipeline
 from tidemark.spec.values import micros, millis
-from tidemark.times import floor_div
+from tidemark.times import floor_div, whole
 
 SIDES = ("left", "right")
 OTHER = {"left": "right", "right": "left"}
@@ -76,9 +76,9 @@ class Rules:
             watermarked,
             keyed=join.window is not None or join.event_time_equality,
             ranged=F.lit(join.interval is not None),
-            least=F.lit(told.least),
-            greatest=F.lit(told.greatest),
-            waits={side: F.lit(wait) for side, wait in told.waits.items()},
+            least=whole(told.least),
+            greatest=whole(told.greatest),
+            waits={side: whole(wait) for side, wait in told.waits.items()},
         )
 
     def preserved(self, side: str) -> Column:
