@@ -20,12 +20,22 @@ from tidemark.feed import parse_rate
 from tidemark.job import JobResult
 from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
+from tidemark.reconcile import Asked
+from tidemark.reconcile import compare as run_compare
 from tidemark.run import execute
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
 from tidemark.status import status_of
-from tidemark.summary import changes_view, describe_changes, plan_view, status_view, twin_view, what_if_view
+from tidemark.summary import (
+    changes_view,
+    comparison_view,
+    describe_changes,
+    plan_view,
+    status_view,
+    twin_view,
+    what_if_view,
+)
 from tidemark.twin import Places
 from tidemark.twin import stream as run_twin
 from tidemark.what_if import SETTINGS, span, what_if
@@ -234,6 +244,48 @@ def stream(
 
 
 @app.command()
+def compare(
+    pipeline: PipelineArgument,
+    table: Annotated[str, typer.Option("--with", metavar="TABLE", help="What the stream wrote: a Delta table.")],
+    told_by: Annotated[
+        str | None, typer.Option("--told-by", metavar="PIPELINE", help="One that has replayed how the stream ran.")
+    ] = None,
+    lake: LakeOption = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last]")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="T", help="How far the stream has come, on the pipeline's clock.")
+    ] = None,
+    on: Annotated[str, typer.Option("--on", metavar="COLUMNS", help="What tells rows apart, but for values.")] = "",
+    ignore: Annotated[str, typer.Option("--ignore", metavar="COLUMNS", help="What is not compared.")] = "",
+    within: Annotated[float, typer.Option("--within", min=0, help="By how much fractions may differ.")] = 0.0,
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
+    try_settings: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
+    ] = True,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Compare committed slices with what a stream wrote, and say why each row differs; nothing is written.
+
+    Ends with exit code 1 if a difference has no cause.
+
+    Example: `tidemark compare flights_weather --with twin/emissions --told-by lake/twin/replay.yaml`
+    """
+    loaded, story = load_pipeline(pipeline), load_pipeline(told_by) if told_by else None
+    request = _request(start, end, "auto", drain=False, from_empty_state=False)
+    with _naming("--until"):
+        come = parse_instant(until) if until else None
+    asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
+    told = run_compare(spark_session("tidemark compare"), loaded, lake_root(lake), asked, story)
+    if as_json:
+        _print_json(told.describe())
+    else:
+        out.print(comparison_view(told))
+    if told.unexplained:
+        raise typer.Exit(1)
+
+
+@app.command()
 def status(
     pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
     lake: LakeOption = None,
@@ -345,6 +397,10 @@ def _planned(name: str, lake: str | None, request: Request) -> Plan:
     pipeline = load_pipeline(name)
     quality.import_early()
     return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:

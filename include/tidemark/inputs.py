@@ -129,7 +129,7 @@ class StoredInput:
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
         rows = self.table.read().where(due | self.side.unusable if seen.homeless is None else due)
-        for landed in self._landed(grid, first, seen):
+        for landed in self.landed(grid, first, seen):
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.labelled(rows, grid, start)
 
@@ -155,7 +155,8 @@ class StoredInput:
                     found |= {row["home"] for row in homes}
         return found
 
-    def _landed(self, grid: Grid, first: int, seen: Seen) -> Iterator[DataFrame]:
+    def landed(self, grid: Grid, first: int, seen: Seen) -> Iterator[DataFrame]:
+        """Rows of slices before `first` that were not in the versions up to which they have been taken."""
         for version, missed in self._unseen(grid, first, seen).items():
             if (new := self._since(version).new) is not None:
                 yield new.where(missed)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tidemark.job import JobResult
 from tidemark.plan import Plan
+from tidemark.reconcile import CAUSES, Comparison
 from tidemark.slices import Grid
 from tidemark.status import SideStatus, Status
 from tidemark.twin import Told
@@ -188,3 +189,32 @@ def what_if_view(told: WhatIf) -> RenderableType:
         )
     advice = told.recommendation()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
+
+
+def comparison_view(told: Comparison) -> RenderableType:
+    """How far two tables agree, and why not."""
+    rows = told.same + told.differences
+    share = f" ({told.same / rows:.2%})" if rows else ""
+    headline = f"{told.unexplained:,} unexplained" if told.differences else "no difference"
+    lines: list[RenderableType] = [
+        Text(f"{told.pipeline} with {told.table}, {told.start} to {told.end} (exclusive)"),
+        Text(headline, "bold red" if told.unexplained else "bold green"),
+        Text(f"{told.same:,} rows are the same{share}, {told.differences:,} differ"),
+    ]
+    if told.causes:
+        table = Table("cause", "only in", title_justify="left")
+        table.add_column("rows", justify="right")
+        table.add_column("such as")
+        for cause in told.causes:
+            only_in = "batch" if cause.missing_in == "stream" else "stream"
+            such_as = "\n".join(_example(one) for one in cause.examples[:1])
+            name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
+            table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
+        lines.append(table)
+    return Group(*lines, *(Text(f"note: {note}") for note in told.notes))
+
+
+def _example(row: dict[str, Any]) -> str:
+    words = [f"{name} {value}" for name, value in row.items() if not name.startswith("_") and value is not None]
+    late = f"{row['_input']} row {_span(row['_behind_ms'])} behind" if "_behind_ms" in row else row.get("_detail", "")
+    return f"{', '.join(words)}{f': {late}' if late else ''}"

@@ -23,7 +23,7 @@ from tidemark.joins import join_of, lane_of
 from tidemark.publish import emissions
 from tidemark.replay import SIDES, Replay, replay
 from tidemark.slices import Grid
-from tidemark.spec import Pipeline, validated
+from tidemark.spec import Pipeline, changed
 from tidemark.spec.values import format_duration
 from tidemark.watermarks import TARGET_BUCKETS, Buckets, Watermarks
 
@@ -149,14 +149,8 @@ def span(spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime | N
 
 
 def _changed(pipeline: Pipeline, changes: dict[str, timedelta]) -> Pipeline:
-    content = pipeline.model_dump(mode="json", exclude_unset=True) | {"select": None}
-    for name, value in changes.items():
-        *path, last = name.split(".")
-        part = content
-        for step in path:
-            part = part.setdefault(step, {})
-        part[last] = format_duration(value)
-    return validated(content, f"--vary {', '.join(changes)}")
+    whole = pipeline.model_copy(update={"select": None})
+    return changed(whole, {name: format_duration(value) for name, value in changes.items()})
 
 
 def _replayed(

@@ -1,6 +1,6 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
-from tidemark.spec.load import load_pipeline, pipeline_files, pipeline_schema, pipelines_folder, validated
+from tidemark.spec.load import changed, load_pipeline, pipeline_files, pipeline_schema, pipelines_folder
 from tidemark.spec.pipeline import (
     Expectation,
     Guard,
@@ -27,9 +27,9 @@ __all__ = [
     "TimeColumn",
     "Trace",
     "WindowSettings",
+    "changed",
     "load_pipeline",
     "pipeline_files",
     "pipeline_schema",
     "pipelines_folder",
-    "validated",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,10 +41,10 @@ def load_pipeline(name_or_path: str | Path) -> Pipeline:
         raise PipelineFileError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
-    return validated(content, str(path))
+    return _validated(content, str(path))
 
 
-def validated(content: dict[str, Any], where: str) -> Pipeline:
+def _validated(content: dict[str, Any], where: str) -> Pipeline:
     """The settings in a pipeline file's content.
 
     Raises:
@@ -53,6 +54,22 @@ def validated(content: dict[str, Any], where: str) -> Pipeline:
         return Pipeline.model_validate(content)
     except ValidationError as error:
         raise PipelineFileError(f"{where}: {explain(error)}") from None
+
+
+def changed(pipeline: Pipeline, changes: Mapping[str, Any]) -> Pipeline:
+    """A pipeline with some settings, by their dotted names, as a pipeline file would have them.
+
+    Raises:
+        PipelineFileError: they do not go together.
+    """
+    content = pipeline.model_dump(mode="json", exclude_unset=True)
+    for name, value in changes.items():
+        *path, last = name.split(".")
+        part = content
+        for step in path:
+            part = part.setdefault(step, {})
+        part[last] = value
+    return _validated(content, ", ".join(changes))
 
 
 def pipeline_schema() -> dict[str, Any]:

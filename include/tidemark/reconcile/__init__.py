@@ -1,0 +1,6 @@
+"""Comparing what a pipeline has committed with what a stream wrote, and why they differ."""
+
+from tidemark.reconcile.causes import CAUSES
+from tidemark.reconcile.compare import Asked, Comparison, compare
+
+__all__ = ["CAUSES", "Asked", "Comparison", "compare"]

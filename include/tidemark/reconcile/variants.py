@@ -1,0 +1,154 @@
+"""What the pipeline would have emitted under other settings, replayed in memory; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from operator import gt, lt
+from typing import get_args
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark.errors import PipelineFileError
+from tidemark.history import NOTHING_SEEN
+from tidemark.joins import join_of, lane_of
+from tidemark.publish import emissions
+from tidemark.reconcile.account import SIDES, Account, Which
+from tidemark.reconcile.align import BATCH
+from tidemark.replay import replay
+from tidemark.spec import Pipeline, changed
+from tidemark.spec.pipeline import Dialect
+from tidemark.spec.values import format_duration
+from tidemark.watermarks import Buckets, Watermarks
+
+_MS = timedelta(milliseconds=1)
+Changes = Mapping[str, str]
+"""Settings by their dotted names, as a pipeline file has them."""
+
+
+@contextmanager
+def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
+    """The emissions of an account's slices under other settings, from empty state; as the table has them."""
+    pipeline, grid = changed(account.pipeline, changes), account.grid
+    first, last = next(iter(account.ledger.entries)), account.last
+    slices = range(first, last.number + 1)
+    left, right = (source.rows(grid, first, last.number, NOTHING_SEEN) for source in account.inputs)
+    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
+    schemas: dict[str, StructType] = {source.side.name: source.side.schema for source in account.inputs}
+    join = join_of(pipeline, account.ledger.spark, schemas)
+    lane = lane_of(pipeline, Watermarks(), last.number if last.drained else None)
+    told = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
+    try:
+        yield emissions(told.joined, pipeline, grid)
+    finally:
+        told.release()
+
+
+def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> Iterator[Changes]:
+    """Settings under which the stream may have come to rows that differ, the likeliest first."""
+    pipeline, found = account.pipeline, _Extent.of(unexplained)
+    yield from _bounds(pipeline, found, account, stream)
+    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
+    longer = {
+        f"{side}.watermark_delay": format_duration(delay + _whole_minutes(found.behind[side]))
+        for side, delay in delays.items()
+        if delay is not None and found.behind[side]
+    }
+    if longer:
+        yield longer
+    for side, delay in delays.items():
+        if delay:
+            for part in (0.75, 0.5, 0.25, 0):
+                yield {f"{side}.watermark_delay": format_duration(delay * part // _MS * _MS)}
+    for dialect in get_args(Dialect):
+        if dialect != pipeline.dialect and _allowed(pipeline, {"dialect": dialect}):
+            yield {"dialect": dialect}
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """What is known of rows without a cause."""
+
+    behind: dict[Which, timedelta]
+    """How much longer a delay would have to be for rows that only the stream has, by the input that held the watermark.
+    """
+    apart: tuple[timedelta, timedelta] | None
+    """How far apart the times of pairs are that only the stream has, at least and at most."""
+    lacks: bool
+    """Whether the stream lacks rows."""
+
+    @classmethod
+    def of(cls, rows: DataFrame) -> _Extent:
+        mine = F.col("_missing_in") == BATCH
+        labels = {side: F.col(f"_{side}_batch") for side in SIDES}
+        behind = {
+            side: F.greatest(
+                *(F.max(F.when(mine & (of["held_by"] == side), of["behind_ms"])) for of in labels.values())
+            )
+            for side in SIDES
+        }
+        apart = F.when(
+            mine & (F.col("_emission") == "matched"), labels["right"]["event_time"] - labels["left"]["event_time"]
+        )
+        told = rows.agg(
+            *(value.alias(side) for side, value in behind.items()),
+            F.min(apart).alias("least"), F.max(apart).alias("most"), F.count_if(~mine).alias("lacks"),
+        ).first()  # fmt: skip
+        assert told is not None, "an aggregate has one row"
+        known = {
+            side: timedelta(milliseconds=told[side] + 1) if told[side] is not None else timedelta() for side in SIDES
+        }
+        return cls(known, _spans(told), told["lacks"] > 0)
+
+
+def _bounds(pipeline: Pipeline, found: _Extent, account: Account, stream: DataFrame) -> Iterator[Changes]:
+    """Bounds as wide as those of the rows that only the stream has; as narrow as those of all that it has."""
+    interval = pipeline.join.interval
+    if interval is None:
+        return
+    names = {"join.interval.lower": interval.lower, "join.interval.upper": interval.upper}
+    if found.apart:
+        wider = {
+            name: format_duration(seen)
+            for (name, bound), seen, beyond in zip(names.items(), found.apart, (lt, gt), strict=True)
+            if bound is not None and beyond(seen, bound)
+        }
+        if wider:
+            yield wider
+    if found.lacks and (seen := _seen_apart(account, stream)):
+        for (name, bound), span in zip(names.items(), seen, strict=True):
+            if bound is not None and span != bound:
+                yield {name: format_duration(span)}
+
+
+def _seen_apart(account: Account, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
+    sides = [source.side for source in account.inputs]
+    clocks = [replace(side.event, name=f"{side.name}_{side.event.name}") for side in sides]
+    if not {clock.name for clock in clocks} <= set(stream.columns):
+        return None
+    left, right = (clock.micros for clock in clocks)
+    apart = F.when(F.col("_emission") == "matched", right - left)
+    told = stream.agg(F.min(apart).alias("least"), F.max(apart).alias("most")).first()
+    return _spans(told) if told else None
+
+
+def _spans(told: Row) -> tuple[timedelta, timedelta] | None:
+    if told["least"] is None:
+        return None
+    return timedelta(microseconds=told["least"]), timedelta(microseconds=told["most"])
+
+
+def _whole_minutes(span: timedelta) -> timedelta:
+    return -(-span // timedelta(minutes=1)) * timedelta(minutes=1)
+
+
+def _allowed(pipeline: Pipeline, changes: Changes) -> bool:
+    try:
+        changed(pipeline, changes)
+    except PipelineFileError:
+        return False
+    return True

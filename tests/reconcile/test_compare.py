@@ -1,0 +1,199 @@
+"""Every cause is found where it was put, and nothing else is."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark import cli
+from tidemark.errors import InputError, SliceOrderError, UserError
+from tidemark.ledger import committed
+from tidemark.plan import Request, make_plan
+from tidemark.reconcile import Asked, compare
+from tidemark.run import execute
+from tidemark.session import tuned_for_tiny_queries
+
+ROW = "id int, k string, happened timestamp, arrived timestamp, v double"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LEFT_JOIN = {"type": "left", "keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "30 minutes"}}
+
+
+def rows_of(seed, first, count=120):
+    """Rows over six hours of event time, some of which arrive hours late."""
+    chance = random.Random(seed)
+    for number in range(first, first + count):
+        happened = START + timedelta(seconds=chance.randrange(6 * 3600))
+        late = timedelta(seconds=chance.randrange(3 * 3600 if chance.random() < 0.2 else 300))
+        yield number, chance.choice("abc"), happened, happened + late, float(number)
+
+
+@pytest.fixture
+def inputs(write):
+    write("left", [*rows_of(1, 0), (900, "a", START + HOUR, None, 0.0)], ROW)
+    write("right", list(rows_of(2, 500)), ROW)
+
+
+@pytest.fixture
+def ran(spark, lake):
+    """Run a pipeline to the end of its input, or to a time."""
+
+    def run(settings, end=None):
+        plan = make_plan(spark, settings, str(lake), Request(end=end, drain=end is None))
+        with tuned_for_tiny_queries(spark):
+            list(execute(spark, plan, lambda *_: None))
+        return settings
+
+    return run
+
+
+@pytest.fixture
+def compared(spark, lake):
+    def run(settings, rows, story=None, **asked):
+        if not isinstance(rows, str):
+            rows.write.format("delta").mode("overwrite").save(str(lake / "stream"))
+            rows = "stream"
+        with tuned_for_tiny_queries(spark):
+            return compare(spark, settings, str(lake), Asked(rows, **asked), story)
+
+    return run
+
+
+@pytest.fixture
+def emitted(spark, lake):
+    """The emissions of a pipeline as a stream would have written them."""
+
+    def read(settings):
+        plan = make_plan(spark, settings, str(lake), Request())
+        rows = committed(spark, plan.tables, plan.tables.emissions)
+        return rows.drop("_run", "_slice", "_pane", "_result_time")
+
+    return read
+
+
+def found(told):
+    return {(cause.cause, cause.missing_in): cause.rows for cause in told.causes}
+
+
+def test_each_fault_has_its_name(spark, lake, inputs, pipeline, ran, compared, emitted):
+    """A stream in the order of arrival, then damaged, against the pipeline in the order of event time."""
+    by_arrival = ran(pipeline(dialect="flink-sql", join=LEFT_JOIN, output="by_arrival"))
+    by_time = pipeline(dialect="flink-sql", join=LEFT_JOIN, left__arrival=None, right__arrival=None)
+    ran(by_time)
+    stream = emitted(by_arrival)
+    told = compared(by_time, stream, by_arrival)
+    natural = found(told)
+    assert set(natural) == {
+        ("late in the stream", "stream"),
+        ("padded before its partner came", "batch"),
+        ("rejected in the stream", "stream"),
+    }
+    assert told.unexplained == 0
+    assert told.same + told.differences == (emitted(by_time).exceptAll(stream).count() + stream.count())
+    late = next(cause for cause in told.causes if cause.cause == "late in the stream").examples[0]
+    assert late["_behind_ms"] > 0
+    assert late["_held_by"] in {"left", "right"}
+
+    # Rows that both have.
+    one, two, three, four = (
+        stream.intersectAll(emitted(by_time)).where("right_id IS NOT NULL").orderBy("left_id").take(4)
+    )
+    spoilt = [one, spark.createDataFrame([two], stream.schema).withColumn("right_v", F.col("right_v") + 1).first()]
+    spoilt.append(spark.createDataFrame([three], stream.schema).withColumn("right_id", F.lit(-1)).first())
+    damaged = stream.exceptAll(spark.createDataFrame([two, four], stream.schema))
+    damaged = damaged.unionByName(spark.createDataFrame(spoilt, stream.schema))
+    told = compared(by_time, damaged, by_arrival)
+    assert {key: rows - natural.get(key, 0) for key, rows in found(told).items() if rows != natural.get(key)} == {
+        ("emitted twice", "batch"): 1,
+        ("changed value", "batch"): 1,
+        ("changed value", "stream"): 1,
+        ("missing in an input", "batch"): 1,
+        ("unexplained", "stream"): 1,
+    }
+    changed = next(cause for cause in told.causes if cause.cause == "changed value").examples[0]
+    assert changed["_detail"] == "right_v"
+    assert told.unexplained == sum(one.unexplained for one in told.agreement) == 1
+
+    close = compared(by_time, damaged, by_arrival, within=1.5)
+    assert ("changed value", "batch") not in found(close)
+    assert close.same == told.same + 1
+
+
+def test_the_same_table_has_no_differences(lake, inputs, pipeline, ran, compared, emitted, capsys, tmp_path):
+    settings = ran(pipeline(join=LEFT_JOIN | {"type": "inner"}))
+    told = compared(settings, emitted(settings))
+    assert (told.differences, told.causes) == (0, ())
+    assert sum(one.same for one in told.agreement) == told.same == emitted(settings).count() > 100
+    command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake), "--json"]
+    assert cli.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["same"] == told.same
+
+
+def test_what_has_not_come_yet_is_pending(inputs, pipeline, ran, compared, emitted):
+    whole = ran(pipeline(dialect="flink-sql", join=LEFT_JOIN, output="whole"))
+    half = ran(pipeline(dialect="flink-sql", join=LEFT_JOIN), end=START + 3 * HOUR)
+    ahead = compared(half, emitted(whole))
+    assert {cause for cause, _ in found(ahead)} == {"pending"}
+    behind = compared(whole, emitted(half), until=START + 3 * HOUR)
+    assert {cause for cause, _ in found(behind)} == {"pending"}
+    assert behind.differences == 0
+
+
+def test_rows_that_landed_after_their_slice(inputs, write, pipeline, ran, compared, emitted):
+    settings = ran(pipeline(join=LEFT_JOIN | {"type": "inner"}, late_landing="reprocess"), end=START + 4 * HOUR)
+    at = START + 2 * HOUR
+    write("left", [(950, "a", at, at, 0.0)], ROW)
+    after = ran(pipeline(join=LEFT_JOIN | {"type": "inner"}, output="after"), end=START + 4 * HOUR)
+    told = compared(settings, emitted(after))
+    assert {cause for cause, _ in found(told)} == {"landed after the slice"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"left__watermark_delay": "2 hours"}, "left.watermark_delay: "),
+        ({"left__watermark_delay": "5 minutes"}, "left.watermark_delay: "),
+        ({"join__interval__upper": "50 minutes"}, "join.interval.upper: "),
+        ({"join__interval__upper": "10 minutes"}, "join.interval.upper: "),
+        ({"dialect": "flink-sql"}, "dialect: flink-sql"),
+    ],
+    ids=["longer delay", "shorter delay", "wider bound", "narrower bound", "dialect"],
+)
+def test_other_settings_are_named(inputs, pipeline, ran, compared, emitted, changes, detail):
+    inner = {"join": LEFT_JOIN | {"type": "inner", "interval": {"lower": "-30 minutes", "upper": "30 minutes"}}}
+    other = ran(pipeline(**inner, **changes, output="other"))
+    settings = ran(pipeline(**inner))
+    told = compared(settings, emitted(other))
+    assert {cause for cause, _ in found(told)} == {"other settings"}
+    assert all(one["_detail"].startswith(detail) for cause in told.causes for one in cause.examples)
+
+
+def test_earlier_firings_of_a_window(inputs, pipeline, ran, compared, emitted):
+    join = {"keys": ["k"], "window": {"tumbling": "1 hour"}, "allowed_lateness": "2 hours"}
+    every = ran(pipeline(join=join, output="every"))
+    latest = ran(pipeline(join=join | {"emit": "latest"}))
+    told = compared(latest, emitted(every))
+    assert found(told) == {("re-fired pane", "batch"): emitted(every).count() - emitted(latest).count()}
+    assert told.differences > 0
+
+
+def test_mistakes_are_one_line(lake, inputs, pipeline, ran, compared, emitted):
+    settings = pipeline(join=LEFT_JOIN | {"type": "inner"})
+    with pytest.raises(SliceOrderError, match="has no committed slice to compare; run it first"):
+        compared(settings, "left")
+    ran(settings, end=START + HOUR)
+    with pytest.raises(InputError, match="there is no Delta table nowhere"):
+        compared(settings, "nowhere")
+    rows = emitted(settings)
+    with pytest.raises(InputError, match="table stream has no column left_k .*pass --ignore left_k"):
+        compared(settings, rows.drop("left_k"))
+    with pytest.raises(UserError, match="--ignore left_w: the emissions has no column left_w .did you mean left_v"):
+        compared(settings, rows, ignored=("left_w",))
+    with pytest.raises(UserError, match="no slice from .* is committed"):
+        compared(settings, rows, start=START + 2 * HOUR)
+    typed = rows.withColumn("left_k", F.struct("left_k"))
+    typed.write.format("delta").save(str(lake / "typed"))
+    with pytest.raises(InputError, match="column left_k is struct<left_k:string> in table typed"):
+        compared(settings, "typed")
