@@ -16,12 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from tidemark import conformance as vectors
 from tidemark import quality
 from tidemark.errors import FaultError, TidemarkError, UserError
+from tidemark.explain import explain, parse_row
 from tidemark.feed import parse_rate
 from tidemark.job import JobResult
 from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
+from tidemark.reconcile.account import SIDES
 from tidemark.run import execute
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
@@ -31,6 +33,7 @@ from tidemark.summary import (
     changes_view,
     comparison_view,
     describe_changes,
+    lives_view,
     plan_view,
     status_view,
     twin_view,
@@ -241,6 +244,34 @@ def stream(
         _print_json(told.describe())
     else:
         out.print(twin_view(told), soft_wrap=True)
+
+
+@app.command("explain")
+def explain_command(
+    pipeline: PipelineArgument,
+    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Values of a left row: a=1,b=2.")] = "",
+    right: Annotated[str, typer.Option("--right", metavar="ROW", help="Values of a right row.")] = "",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Tell the life of an input row: when it came, on time or late, what it met, when it left; nothing is written.
+
+    Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
+    """
+    settings = load_pipeline(pipeline)
+    asked = {}
+    for side, text in zip(SIDES, (left, right), strict=True):
+        if text:
+            with _naming(f"--{side}"):
+                asked[side] = parse_row(text)
+    if not asked:
+        raise UserError("name a row: --left or --right, with values such as 'carrier=UA,flight=1545'")
+    spark = spark_session("tidemark explain")
+    lives = [life for side, row in asked.items() for life in explain(spark, settings, lake_root(lake), side, row)]
+    if as_json:
+        _print_json([life.describe() for life in lives])
+    else:
+        out.print(lives_view(lives), soft_wrap=True)
 
 
 @app.command()

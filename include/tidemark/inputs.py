@@ -245,6 +245,12 @@ def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[S
     )
 
 
+def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
+    """The query whose batches the slices are made of, None where each slice is its own."""
+    table = inputs[0].table
+    return table.trace if isinstance(table, TracedInput) else None
+
+
 def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.StructType, kinds: list[str]) -> Side:
     """One side of a pipeline over rows of this schema, its keys cast to `kinds` (Spark's names of types).
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 import pandas as pd
 from pyspark.sql import DataFrame, Observation
@@ -25,6 +25,14 @@ STILL_IN = ("late_for_window", "behind_watermark")
 CACHED_ROWS = 1_000_000
 """Up to so many rows a job keeps its labelled rows in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
+
+
+class Label(Protocol):
+    """Sets beside rows the watermarks that they met: the rows that are surely on time, and the suspects."""
+
+    def __call__(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """With `exact`, exact for all rows, and not only for suspects."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -68,19 +76,12 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     Takes the rows of both inputs (`inputs.Side.labelled`) that arrive in these slices, and those that the slice before
     has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
     """
-    rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
-    label, kinds, cached = join.label, join.bucket_columns, []
-    if with_sources := [lane for lane in lanes if isinstance(lane, SourceLane)]:
-        rows, buckets, maxima, lines = sources.timelines(rows, with_sources, buckets)
-        label, kinds = partial(sources.label, exact=join.exact_watermarks), f"{kinds}, {sources.COLUMN}"
-    else:
-        maxima = bucket_maxima(rows).toPandas()
-        lines = join.timelines(maxima, lanes, buckets)
-    placed = place(rows.drop("home"), lines, kinds)
+    placed, label, maxima, lines, buckets = _placed(rows, lanes, join, buckets)
+    cached = []
     cacheable = bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
     if cacheable:
         cached += [placed.persist()]
-    settled, suspects = label(placed)
+    settled, suspects = label(placed, exact=join.exact_watermarks)
     suspected = join.exact_watermarks or any(line.suspects for line in lines)
     if suspected:
         cached += [suspects.persist()]
@@ -102,6 +103,30 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         lines=list(answer.lines) or lines,
         cached=(*cached, *answer.cached),
     )
+
+
+def labelled(rows: DataFrame, lane: Lane, join: Join, buckets: Buckets) -> DataFrame:
+    """The rows of a replay of one lane, each with the exact watermarks that it met.
+
+    Adds `watermark` (ms, long) and, but for dialect spark, `left_watermark` and `right_watermark`.
+    """
+    placed, label, *_ = _placed(rows.withColumn("lane", F.lit(0)), [lane], join, buckets)
+    settled, suspects = label(placed, exact=True)
+    return settled.unionByName(suspects, allowMissingColumns=True)
+
+
+def _placed(
+    rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets
+) -> tuple[DataFrame, Label, pd.DataFrame, list[Timeline], Buckets]:
+    """Rows with what is known of their buckets, how to label them, the buckets' maxima, and the watermarks."""
+    rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
+    if with_sources := [lane for lane in lanes if isinstance(lane, SourceLane)]:
+        rows, buckets, maxima, lines = sources.timelines(rows, with_sources, buckets)
+        placed = place(rows.drop("home"), lines, f"{join.bucket_columns}, {sources.COLUMN}")
+        return placed, sources.label, maxima, lines, buckets
+    maxima = bucket_maxima(rows).toPandas()
+    lines = join.timelines(maxima, lanes, buckets)
+    return place(rows.drop("home"), lines, join.bucket_columns), join.label, maxima, lines, buckets
 
 
 def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidemark.explain import Life
 from tidemark.job import JobResult
 from tidemark.plan import Plan
 from tidemark.reconcile import CAUSES, Comparison
@@ -189,6 +190,16 @@ def what_if_view(told: WhatIf) -> RenderableType:
         )
     advice = told.recommendation()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
+
+
+def lives_view(lives: Iterable[Life]) -> RenderableType:
+    """What happened to input rows, one after another."""
+    lines: list[RenderableType] = []
+    for life in lives:
+        told = life.describe()["row"]
+        lines.append(Text(f"{life.side} row {', '.join(f'{name} {value}' for name, value in told.items())}", "bold"))
+        lines += [Text(f"  {step}") for step in life.steps]
+    return Group(*lines)
 
 
 def comparison_view(told: Comparison) -> RenderableType:

@@ -85,9 +85,9 @@ class Join(ABC):
         """The watermarks of each lane."""
         return timelines(maxima, lanes, buckets)
 
-    def label(self, placed: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Settled rows and suspects, of rows with what is known of their bucket beside them."""
-        return label(placed, exact=self.exact_watermarks)
+    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """Settled rows and suspects, of rows with what is known of their bucket beside them; `watermarks.label`."""
+        return label(placed, exact=exact)
 
     @abstractmethod
     def times_match(self, left: Column, right: Column) -> Column:

@@ -75,7 +75,8 @@ class MicroBatchJoin(Join):
         """The batches that each lane's query runs."""
         return micro_batches(maxima, lanes, buckets)
 
-    def label(self, placed: DataFrame) -> tuple[DataFrame, DataFrame]:
+    @override
+    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """A row's batch tells all; suspects are those that the batch's late watermark has passed."""
         passed = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
         suspect = F.col("rejected").isNotNull() | passed

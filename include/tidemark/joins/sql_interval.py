@@ -57,9 +57,9 @@ class SqlIntervalJoin(Join):
         return self.rules.within(left, right)
 
     @override
-    def label(self, placed: DataFrame) -> tuple[DataFrame, DataFrame]:
+    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """All rows as suspects, with their bucket as `place`."""
-        return super().label(placed.withColumn("place", F.col("bucket")))
+        return super().label(placed.withColumn("place", F.col("bucket")), exact=exact)
 
     def answer(self, came: Labelled) -> Answer:
         """The closed form, unless `Sweeps` finds it undecided."""

@@ -1,0 +1,84 @@
+"""The lives of rows, as the tables tell them."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark import cli
+from tidemark.errors import UserError
+from tidemark.explain import explain, parse_row
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+LATE = (
+    "late: 27 minutes 59 seconds 999 ms behind the watermark 2024-01-01T00:47:59.999Z, which the left input held; "
+    "a partner had come"
+)
+ROW = "id int, k string, happened timestamp, arrived timestamp"
+
+
+def row(number, happened, arrived, key="a"):
+    return number, key, *(START + timedelta(minutes=minutes) for minutes in (happened, arrived))
+
+
+@pytest.fixture
+def ran(spark, lake, write, pipeline):
+    """Watermark delay 10 minutes; bounds -30 to 0 minutes; slices of an hour."""
+    write(
+        "left",
+        [row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200), (6, None, START, START)],
+        ROW,
+    )
+    write("right", [row(11, 0, 5), row(12, 50, 55), row(13, 100, 102), row(14, 150, 155)], ROW)
+    settings = pipeline()
+    plan = make_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=3)))
+    list(execute(spark, plan, lambda *_: None))
+    return settings
+
+
+def test_lives(spark, lake, write, ran, tmp_path, capsys):
+    def steps(side, number):
+        (life,) = explain(spark, ran, str(lake), side, {"id": str(number)})
+        return list(life.steps)
+
+    assert steps("left", 1) == [
+        "happened 2024-01-01T00:05Z, arrived 2024-01-01T00:06Z: slice 2024-01-01T00:00Z",
+        "on time: there was no watermark yet",
+        "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+        "left the buffers before the end of that slice",
+    ]
+    assert steps("left", 2)[1:] == [
+        "on time by 1 hour 3 minutes 1 ms: the watermark was 2023-12-31T23:54:59.999Z",
+        "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+        "left the buffers in slice 2024-01-01T01:00Z",
+    ]
+    assert steps("left", 3)[1:] == [
+        LATE,
+        "nothing was emitted of it",
+    ]
+    assert steps("left", 5)[1] == "has not been read yet: the last committed slice is 2024-01-01T02:00Z"
+    assert steps("left", 6)[1:] == ["rejected: null_key"]
+    assert steps("right", 14)[-2:] == [
+        "nothing was emitted of it",
+        "waits in the buffers at the end of slice 2024-01-01T02:00Z",
+    ]
+    path = str(tmp_path / "pipeline.yaml")
+    assert cli.main(["explain", path, "--lake", str(lake), "--left", "id=1", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["side"], told["row"]["id"], len(told["steps"])) == ("left", 1, 4)
+
+    with pytest.raises(UserError, match="--left: input left has no column happend; did you mean happened"):
+        explain(spark, ran, str(lake), "left", {"happend": "1"})
+    with pytest.raises(UserError, match="--left id=99: input left has no such row"):
+        explain(spark, ran, str(lake), "left", {"id": "99"})
+    write("left", [row(20, 300, 300)], ROW)
+    with pytest.raises(UserError, match="--left k=a: more than 5 rows are so"):
+        explain(spark, ran, str(lake), "left", {"k": "a"})
+
+
+def test_what_tells_a_row():
+    assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
+    with pytest.raises(ValueError, match="does not tell a row"):
+        parse_row("UA")
