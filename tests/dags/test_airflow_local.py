@@ -74,7 +74,7 @@ def test_it_boots_shows_the_dags_and_ends_with_all_that_it_started(local):
     finally:
         started = family(airflow)
         airflow.send_signal(signal.SIGINT)
-        told, _ = airflow.communicate(timeout=40)
+        told, _ = airflow.communicate(timeout=120)
     assert (Path(local["TIDEMARK_AIRFLOW_HOME"]) / "standalone.log").stat().st_size > 0
     assert f"Airflow is at http://localhost:{local['AIRFLOW__API__PORT']} " in told
     assert airflow.returncode == 0
