@@ -22,8 +22,8 @@ setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's j
 demo: setup ## join January's real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
-test: $(DEV) $(JARS) ## run every test
-	@$(VENV)/pytest
+test: $(DEV) $(JARS) ## run every test, two files at a time
+	@$(VENV)/pytest -n 2 --dist loadfile
 
 lint: $(DEV) ## check style and format
 	@$(VENV)/ruff check
