@@ -110,13 +110,14 @@ def run(
     slices_per_job: PerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
+    atomic: AtomicOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run slices in order and commit them; committed ones are left alone.
 
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
     made = _planned(pipeline, lake, request)
     spark = spark_session("tidemark run")
     if not as_json:
