@@ -15,7 +15,7 @@ class TidemarkError(Exception):
 
 
 class CheckFailedError(TidemarkError):
-    """A check on the answer failed: quality, conservation, conformance. Nothing was published."""
+    """A check on the answer failed: quality, conservation, conformance. What failed was not published."""
 
     exit_code = 1
 

@@ -34,7 +34,15 @@ def estimate(ledger: pd.DataFrame, rows: Sequence[int | None], jobs: int) -> Est
         return None
     read = sum(ledger[side].map(lambda counts: counts["read"] + counts["carried_in"]) for side in ("left", "right"))
     by_run = ledger.assign(rows=read).groupby("run", sort=False)
-    known = by_run.agg(rows=("rows", "sum"), seconds=("job_seconds", "first"), at=("committed_at", "first"))
+    known = by_run.agg(
+        rows=("rows", "sum"),
+        seconds=("job_seconds", "first"),
+        at=("committed_at", "first"),
+        slices=("run", "size"),
+        of=("job_slices", "first"),
+    )
+    # Of a job whose slices do not all count, the ledger does not tell how many rows it read.
+    known = known[known["slices"] == known["of"]]
     known = known.sort_values("at").tail(NEWEST)
     if len(known) < FEWEST:
         return None

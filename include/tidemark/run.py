@@ -10,7 +10,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidemark import quality
-from tidemark.errors import FaultError
+from tidemark.errors import CheckFailedError, FaultError
 from tidemark.history import restorable, settled, stale
 from tidemark.job import JobResult, run_job
 from tidemark.ledger import Ledger
@@ -29,7 +29,7 @@ def execute(spark: SparkSession, plan: Plan, progress: Progress) -> Iterator[Job
     Running it again after a crash, at whatever point, gives the same tables.
 
     Raises:
-        CheckFailedError: quality or conservation; the job published nothing and no state moves.
+        CheckFailedError: quality or conservation; of the job the slices before the first that fails are committed.
         SliceOrderError: another process committed meanwhile; the job published nothing.
         FaultError: the disk is full.
     """
@@ -41,6 +41,8 @@ def execute(spark: SparkSession, plan: Plan, progress: Progress) -> Iterator[Job
             if not plan.atomic:
                 work.commit([result])
                 yield result
+            if result.refusal:
+                raise CheckFailedError(result.refusal)
         if plan.atomic and work.uncommitted:
             done = list(work.uncommitted)
             work.commit(done)
