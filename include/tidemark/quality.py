@@ -44,6 +44,10 @@ DERIVED = {
 whole, and stand in each of its slices: none of them can be published."""
 
 
+KEPT_RESULTS = 200
+"""How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """An expectation that did not hold."""
@@ -146,6 +150,7 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     """
     began = time.monotonic()
     gx, context = _gx(), _context(tables)
+    _forget_old_results(context)
     derived = [
         gx.expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
         for name, says in DERIVED.items()
@@ -201,6 +206,12 @@ def _context(tables: PipelineTables) -> Any:
     context = _gx().get_context(mode="file", project_root_dir=root)
     context.variables.progress_bars = {"globally": False}
     return context
+
+
+def _forget_old_results(context: Any) -> None:
+    store = context.validation_results_store
+    for key in sorted(store.list_keys(), key=lambda key: key.run_id.run_time)[:-KEPT_RESULTS]:
+        store.remove_key(key)
 
 
 def _rows(context: Any) -> Any:
