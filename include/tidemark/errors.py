@@ -38,5 +38,11 @@ class SliceOrderError(UserError):
     """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
 
 
+class StoppedError(TidemarkError):
+    """Someone asked the command to stop (SIGTERM, Ctrl-C). What is committed counts; the same command goes on."""
+
+    exit_code = 143
+
+
 class FaultError(TidemarkError):
     """The machine's fault: no Java, no jars, a full disk. Nothing was published."""
