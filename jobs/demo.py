@@ -11,10 +11,10 @@ from rich.console import Console
 
 from jobs.land_flights import land
 from tidemark import quality
-from tidemark.cli import run_with_progress
 from tidemark.errors import TidemarkError
 from tidemark.lake import PipelineTables, lake_root
 from tidemark.plan import Request, make_plan
+from tidemark.progress import run_with_progress
 from tidemark.session import spark_session
 from tidemark.spec import Pipeline, load_pipeline
 from tidemark.status import status_of

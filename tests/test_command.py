@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tidemark import run
 from tidemark.cli import main
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,7 @@ def test_plan_run_and_status_for_scripts(orders, capsys):
     planned = json.loads(capsys.readouterr().out)
     assert planned["slices"] == 2
     assert planned["jobs"] == [{"from": "2024-01-01T00:00Z", "to": "2024-01-01T02:00Z", "slices": 2}]
-    assert main(["run", orders, "--slices-per-job", "1", "--json"]) == 0
+    assert main(["run", orders, "--slices-per-job", "1", "--atomic", "--json"]) == 0
     ran = json.loads(capsys.readouterr().out)
     assert len(ran["ran"]["jobs"]) == 2
     assert ran["status"]["emissions"] == 1
@@ -50,6 +52,35 @@ def test_plan_run_and_status_for_people(orders, capsys):
     assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in told
     assert main(["run", orders]) == 0
     assert "all slices up to 2024-01-01T02:00Z are committed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders, capsys, monkeypatch):
+    def execute(*arguments):
+        for result in run.execute(*arguments):
+            signal.raise_signal(signal.SIGTERM)
+            yield result
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("tidemark.progress.execute", execute)
+    assert main(["run", orders, "--slices-per-job", "1"]) == 143
+    told = capsys.readouterr()
+    assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slices in " in told.out
+    assert "; 1 of 2 slices, " in told.out
+    assert "left\n" in told.out
+    assert "stopping once the job at hand is committed; the same again ends it at once" in told.err
+    assert "stopped before slice 2024-01-01T01:00Z; all slices before it are committed" in told.err
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert main(["run", orders]) == 0, "asked during the last job, which is done"
+
+
+def test_asked_twice_it_ends_at_once():
+    script = (
+        "import signal\nfrom tidemark.progress import _stop_on_signals\n"
+        "with _stop_on_signals() as stop:\n"
+        "    signal.raise_signal(signal.SIGINT)\n    assert stop.asked\n    signal.raise_signal(signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("stopping once")) == (-signal.SIGTERM, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidemark.digest import ROW_HASH, carried_hash
 from tidemark.joins import Join
-from tidemark.lake import PipelineTables
+from tidemark.lake import PipelineTables, files_in_log
 from tidemark.ledger import Entry
 from tidemark.publish import RUN, read_run
 from tidemark.slices import Grid
@@ -47,5 +47,5 @@ def kept_runs(spark: SparkSession, tables: PipelineTables) -> frozenset[str]:
     """The runs whose checkpoints have not expired; those that carried nothing have none."""
     if not DeltaTable.isDeltaTable(spark, tables.checkpoint):
         return frozenset()
-    rows = spark.read.format("delta").load(tables.checkpoint).select(RUN).distinct().collect()
-    return frozenset(row[RUN] for row in rows)
+    runs = files_in_log(spark, tables.checkpoint).select(F.col("partitionValues")[RUN].alias(RUN)).distinct()
+    return frozenset(row[RUN] for row in runs.collect())

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tidemark import conformance as vectors
 from tidemark import quality
-from tidemark.errors import FaultError, TidemarkError, UserError
+from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
 from tidemark.explain import explain, parse_row
 from tidemark.feed import parse_rate
-from tidemark.job import JobResult
 from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
+from tidemark.progress import bar, err, out, run_with_progress
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
 from tidemark.reconcile.account import SIDES
-from tidemark.run import execute
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
@@ -50,7 +47,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-out, err = Console(), Console(stderr=True)
 
 
 def _per_job(text: str) -> int | Literal["auto"]:
@@ -73,7 +69,8 @@ ToOption = Annotated[
     str | None, typer.Option("--to", metavar="T", help="End, exclusive (ISO 8601). [default: after the last row]")
 ]
 PerJobOption = Annotated[
-    str, typer.Option("--slices-per-job", metavar="N|auto", help="How many slices one Spark job takes.")
+    str,
+    typer.Option("--slices-per-job", metavar="N|auto", help="Slices of one Spark job; auto: what memory holds."),
 ]
 DrainOption = Annotated[
     bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")
@@ -123,20 +120,20 @@ def run(
     slices_per_job: PerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
+    atomic: AtomicOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run slices in order and commit them; committed ones are left alone.
 
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
     made = _planned(pipeline, lake, request)
     spark = spark_session("tidemark run")
     if not as_json:
         out.print(plan_view(made))
-    for result in run_with_progress(made):
-        if not as_json and not err.is_terminal:
-            out.print(_told(made, result), soft_wrap=True)
+    for _ in run_with_progress(made, lines=not as_json):
+        pass
     status = status_of(spark, made.pipeline, lake_root(lake))
     if as_json:
         _print_json({"ran": made.describe(), "status": status.describe()})
@@ -201,11 +198,7 @@ def reprocess(
     made = _planned(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
-    results = []
-    for result in run_with_progress(made):
-        results.append(result)
-        if not as_json and not err.is_terminal:
-            out.print(_told(made, result), soft_wrap=True)
+    results = list(run_with_progress(made, lines=not as_json))
     if as_json:
         _print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
     elif results:
@@ -232,11 +225,11 @@ def stream(
     loaded, root = load_pipeline(pipeline), lake_root(lake)
     with _naming("--rate"):
         size = parse_rate(rate)
-    with _bar("batches") as bar:
-        task = bar.add_task(f"{loaded.name}: writing the feed", total=None)
+    with bar("batches") as shown:
+        task = shown.add_task(f"{loaded.name}: writing the feed", total=None)
 
         def progress(done: int, total: int | None) -> None:
-            bar.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
+            shown.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
 
         spark = spark_session("tidemark stream")
         told = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
@@ -372,13 +365,14 @@ def schema() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and give its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault."""
+    """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
     try:
         app(arguments)
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
-        err.print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True, highlight=False)
+        kind = "" if isinstance(error, StoppedError) else "[bold red]error:[/] "
+        err.print(f"{kind}{_escaped(str(error))}", soft_wrap=True, highlight=False)
         return error.exit_code
     except Exception as error:  # whatever it is, a user gets one line of it
         if os.environ.get("TIDEMARK_DEBUG"):
@@ -388,40 +382,6 @@ def main(arguments: list[str] | None = None) -> int:
         err.print(f"[bold red]fault:[/] {told}", soft_wrap=True, highlight=False)
         return FaultError.exit_code
     return 0
-
-
-def run_with_progress(made: Plan) -> Iterator[JobResult]:
-    """Run a plan, with a bar over its slices on a terminal."""
-    spark = spark_session("tidemark run")
-    with _bar() as bar:
-        task = bar.add_task("starting", total=made.slices)
-
-        def progress(slices: range, step: str) -> None:
-            bar.update(task, description=f"{made.pipeline.name} {made.grid.label(slices[0])}: {step}")
-
-        for result in execute(spark, made, progress):
-            bar.advance(task, len(result.slices))
-            yield result
-        bar.update(task, description=f"{made.pipeline.name}: done")
-
-
-def _bar(noun: str = "slices") -> Progress:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(noun),
-    )
-    return Progress(*columns, TimeElapsedColumn(), console=err, disable=not err.is_terminal)
-
-
-def _told(made: Plan, result: JobResult) -> str:
-    first, last = result.slices[0], result.slices[-1]
-    return (
-        f"committed {made.grid.label(first)} to {made.grid.label(last + 1)}: {len(result.slices)} slices in "
-        f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
-    )
 
 
 def _planned(name: str, lake: str | None, request: Request) -> Plan:

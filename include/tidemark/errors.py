@@ -15,7 +15,7 @@ class TidemarkError(Exception):
 
 
 class CheckFailedError(TidemarkError):
-    """A check on the answer failed: quality, conservation, conformance. Nothing was published."""
+    """A check on the answer failed: quality, conservation, conformance. What failed was not published."""
 
     exit_code = 1
 
@@ -36,6 +36,12 @@ class InputError(UserError):
 
 class SliceOrderError(UserError):
     """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
+
+
+class StoppedError(TidemarkError):
+    """Someone asked the command to stop (SIGTERM, Ctrl-C). What is committed counts; the same command goes on."""
+
+    exit_code = 143
 
 
 class FaultError(TidemarkError):

@@ -60,16 +60,14 @@ def seen(entries: Iterable[Entry], side: int) -> Seen:
 def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
     """Committed slices behind slice `after` whose answer no longer follows from what stands before them, and why."""
     found: dict[int, Why] = {}
+    newer: list[Entry] = []  # those before the slice at hand that no later one of them was committed after
     for number, entry in ledger.entries.items():
-        if number > after and (why := _why_stale(ledger.entries, entry)):
+        while newer and newer[-1].commit <= entry.commit:
+            newer.pop()
+        if number > after and (why := _why_stale(ledger.entries, entry, newer[-1].number if newer else None)):
             found[number] = why
+        newer.append(entry)
     return found
-
-
-def stands(ledger: Ledger, number: int) -> bool:
-    """Whether a slice is committed and not stale."""
-    entry = ledger.entry(number)
-    return entry is not None and _why_stale(ledger.entries, entry) is None
 
 
 def start_of_chain(ledger: Ledger) -> Entry | None:
@@ -117,22 +115,24 @@ def ranges(numbers: Iterable[int]) -> list[range]:
 
 def settled(ledger: Ledger, entries: Sequence[Entry]) -> int:
     """How many slices of a job that repairs stale ones to commit: up to where the old ones are right again."""
+    known = dict(ledger.entries)
     for count, entry in enumerate(entries[:-1], start=1):
-        if stands(ledger.after(entries[:count]), entry.number + 1):
+        known[entry.number] = entry
+        behind = known.get(entry.number + 1)
+        if behind and _why_stale(known, behind, entry.number) is None:
             return count
     return len(entries)
 
 
-def _why_stale(entries: Mapping[int, Entry], entry: Entry) -> Why | None:
+def _why_stale(entries: Mapping[int, Entry], entry: Entry, newer: int | None) -> Why | None:
+    """Why a slice is stale; `newer` is the nearest one before it that was committed after it."""
     before = entries.get(entry.number - 1)
     if before and before.settings != entry.settings:
         return "changed settings"
     if before and before.digest != entry.carried_in_digest:
         return "another state"
-    if entry.landed and entry.landed_from is not None:
-        between = (entries.get(number) for number in range(entry.landed_from, entry.number))
-        if any(home is not None and home.commit > entry.commit for home in between):
-            return "landed rows went home"
+    if entry.landed and entry.landed_from is not None and newer is not None and entry.landed_from <= newer:
+        return "landed rows went home"
     return None
 
 

@@ -52,19 +52,31 @@ class JobResult:
     seconds: float
     changes: Mapping[int, Change]
     """What became of emissions, for slices that have run before."""
+    refusal: str | None = None
+    """Why the slices behind these were refused; None where none was."""
 
     def upto(self, count: int) -> JobResult:
         """The first slices of it, to be committed without the others."""
         slices = self.slices[:count]
         changes = {number: change for number, change in self.changes.items() if number in slices}
-        return replace(self, slices=slices, entries=self.entries[:count], rows=self.rows[:count], changes=changes)
+        refusal = self.refusal if count >= len(self.slices) else None
+        return replace(
+            self,
+            slices=slices,
+            entries=self.entries[:count],
+            rows=self.rows[:count],
+            changes=changes,
+            refusal=refusal,
+        )
 
 
 def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, progress: Progress) -> JobResult:
     """Run a range of slices as one Spark job, continuing the ledger as it stands.
 
+    Where the gate refuses a slice, the result is of those before it, with the reason.
+
     Raises:
-        CheckFailedError: quality or conservation; nothing is left of the job.
+        CheckFailedError: no slice may be published; nothing is left of the job.
         InputError: rows that earlier slices have read were deleted or changed.
     """
     began = time.monotonic()
@@ -76,13 +88,14 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
             progress("joining")
             job.write()
             progress("checking")
-            verdict = job.judge()
+            count, verdict, refusal = job.judge()
             changes = emission_changes(spark, plan.tables.emissions, job.reruns, plan.grid)
         seconds = time.monotonic() - began
         rows = tuple(job.row(entry, verdict, seconds) for entry in job.entries)
     finally:
         job.release()
-    return JobResult(slices, job.run, job.entries, rows, verdict, seconds, changes)
+    result = JobResult(slices, job.run, job.entries, rows, verdict, seconds, changes)
+    return replace(result.upto(count), refusal=refusal)
 
 
 @dataclass(frozen=True)
@@ -171,16 +184,32 @@ class _Job:
         write_run(rows, self.plan.tables.checkpoint, self.run)
         _ = self._written_carried
 
-    def judge(self) -> quality.Verdict:
-        """Judge what was written; on a critical finding keep the output aside and take the run back."""
-        plan, tables = self.plan, self.plan.tables
+    def judge(self) -> tuple[int, quality.Verdict, str | None]:
+        """How many slices may be published, the verdict on them, and why not the others.
+
+        The output of the others is kept aside, and they are taken back.
+
+        Raises:
+            CheckFailedError: none may be.
+        """
+        plan, tables, first = self.plan, self.plan.tables, self.slices[0]
         output = self._stored_output
         verdict = quality.judge(self.facts, output, plan.pipeline, tables, self.run)
-        if verdict.critical:
-            write_run(output, tables.rejected_output, self.run)
-            withdraw(self.spark, tables, self.run)
-            raise CheckFailedError(self._refusal(verdict))
-        return verdict
+        if not verdict.critical:
+            return len(self.slices), verdict, None
+
+        def first_slices(count: int) -> DataFrame:
+            return output.where(F.col("_slice") < F.lit(plan.grid.datetime_of(first + count)))
+
+        fit, passed, refused = quality.first_refused(verdict, self.facts, first_slices, plan.pipeline, tables)
+        count = 0 if plan.atomic else fit
+        since = plan.grid.datetime_of(first + count)
+        write_run(output.where(F.col("_slice") >= F.lit(since)), tables.rejected_output, self.run)
+        withdraw(self.spark, tables, self.run, since if count else None)
+        refusal = self._refusal(refused, fit)
+        if not count:
+            raise CheckFailedError(refusal)
+        return count, passed, refusal
 
     @property
     def reruns(self) -> list[tuple[Entry, Entry]]:
@@ -190,10 +219,7 @@ class _Job:
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions.
-
-        What can only be said of the job as a whole stands in its last slice.
-        """
+        """One row per slice of the job: what `quality.DERIVED` says must be 0, and the number of emissions."""
         facts, lane, ends = self._written.reindex(self.slices), self.lane, list(self.ends.values())
         starts = pd.Series([w.combined for w in [lane.before, *ends[:-1]]], index=self.slices, dtype="float")
         newest = pd.Series(
@@ -202,8 +228,6 @@ class _Job:
             dtype="float",
         )
         lateness = millis(self.plan.pipeline.join.allowed_lateness)
-        last = pd.Series(0, index=self.slices)
-        last.iloc[-1] = 1
         return facts.assign(
             slice=[self.plan.grid.label(n) for n in self.slices],
             emissions=facts["emissions"].fillna(0).astype(int),
@@ -211,8 +235,8 @@ class _Job:
             null_keys=facts["null_keys"].fillna(0).astype(int),
             results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
             results_after_newest_row=(facts["newest_result"] > newest).astype(int),
-            rows_unaccounted=self._unaccounted * last,
-            rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()) * last,
+            rows_unaccounted=self._unaccounted,
+            rows_not_written=int(self.observed.get.get("pairs", 0) - facts["emissions"].sum()),
         )
 
     @cached_property
@@ -341,11 +365,19 @@ class _Job:
             "job_seconds": seconds,
         }
 
-    def _refusal(self, verdict: quality.Verdict) -> str:
-        first, *more = verdict.critical
+    def _refusal(self, verdict: quality.Verdict, fit: int) -> str:
+        """What is wrong after so many slices that are fit to be published, and what is published."""
+        worst, *more = verdict.critical
         others = f" (and {len(more)} more)" if more else ""
+        first, failed, end = map(self.plan.grid.label, (self.slices[0], self.slices[0] + fit, self.slices[-1] + 1))
+        where = f" in slice {failed}" if fit else ""
+        if self.plan.atomic:
+            told = "nothing was published, as --atomic asks"
+        elif fit:
+            told = f"slices {first} to {failed} were published, {failed} to {end} were not"
+        else:
+            told = f"nothing of slices {first} to {end} was published"
         return (
-            f"quality gate: {first.expectation} {first.detail}{others}; nothing of slices "
-            f"{self.plan.grid.label(self.slices[0])} to {self.plan.grid.label(self.slices[-1] + 1)} was published. "
+            f"quality gate: {worst.expectation} {worst.detail}{others}{where}; {told}. "
             f"Look at {verdict.docs} and the rows in {self.plan.tables.rejected_output} where _run = '{self.run}'"
         )

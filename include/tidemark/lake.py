@@ -27,6 +27,15 @@ def place(lake: str, name: str) -> str:
     return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
 
 
+def files_in_log(spark: SparkSession, path: str) -> DataFrame:
+    """The files of a Delta table now, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
+    none = jvm.scala.Option.empty()
+    return DataFrame(log.update(False, none, none).allFiles().toDF(), spark)
+
+
 @dataclass(frozen=True)
 class DeltaInput:
     """An input table at its place; every read names a version."""

@@ -29,6 +29,8 @@ from tidemark.watermarks import NO_WATERMARK, Source, Watermarks
 FORMAT = 2
 """Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
 
+COMPACT_EVERY = 100
+"""After so many commits their files, of a few rows each, become one: each plan reads them all."""
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 _COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
 MARKS = {
@@ -211,6 +213,8 @@ class Ledger:
                 f"another process has committed slices of {self.tables.root} since this one looked, so slice "
                 f"{rows[0]['slice']:%Y-%m-%dT%H:%MZ} and those after it were not published; run the same command again"
             )
+        if number % COMPACT_EVERY == 0:
+            DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFrame:

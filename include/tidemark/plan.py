@@ -9,22 +9,25 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pyspark.sql import SparkSession
 
 from tidemark.checkpoint import kept_runs
 from tidemark.errors import SliceOrderError
-from tidemark.estimate import Estimate, estimate
+from tidemark.estimate import Estimate, estimate, past_jobs
+from tidemark.grouping import Room
 from tidemark.history import ranges, restorable, seen, stale, start_of_chain, waiting
-from tidemark.inputs import StoredInput, stored_inputs
+from tidemark.inputs import StoredInput, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger, settings_of
 from tidemark.publish import check_expressions
-from tidemark.reading import Reading, to_read
+from tidemark.reading import InputFiles, Reading
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
-from tidemark.traces import QueryTrace, TracedInput
+from tidemark.traces import QueryTrace
 
 Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
 
@@ -86,12 +89,12 @@ class Plan:
     @cached_property
     def jobs(self) -> tuple[range, ...]:
         """The segments, cut into jobs."""
-        return tuple(job for one in self.segments for job in _jobs(one.slices, self.slices_per_job))
+        return tuple(job for one in self.segments for job in self._cut(one.slices))
 
     @property
     def trace(self) -> QueryTrace | None:
         """The query whose batches the slices are made of, None where each slice is its own."""
-        return _trace_of(self.inputs)
+        return trace_of(self.inputs)
 
     @property
     def slices(self) -> int:
@@ -127,6 +130,25 @@ class Plan:
         """Number of the commit of a job that continues a ledger."""
         return (self.ledger if self.atomic else ledger).number + 1
 
+    @cached_property
+    def room(self) -> Room | None:
+        """What sizes the jobs; None where the user has."""
+        if self.slices_per_job != "auto":
+            return None
+        carried = sum(self.ledger.last.carried) if self.ledger.last else 0
+        return Room.of(self.ledger.spark, self.inputs, carried)
+
+    @cached_property
+    def rows_of_jobs(self) -> dict[range, float]:
+        """About how many rows of both inputs each job reads, by the statistics of their files."""
+        found: dict[range, float] = {}
+        for slices in (one.slices for one in self.segments):
+            held = np.append(0.0, self._rows_of(slices).cumsum())
+            found |= {
+                job: float(held[job.stop - slices.start] - held[job.start - slices.start]) for job in self._cut(slices)
+            }
+        return found
+
     def describe(self) -> dict[str, Any]:
         """The plan for scripts: JSON-ready."""
         left, right = self.inputs
@@ -139,6 +161,7 @@ class Plan:
             "from": self.grid.label(self.jobs[0][0]) if self.jobs else None,
             "to": self.grid.label(self.jobs[-1][-1] + 1) if self.jobs else None,
             "jobs": [self._extent(job) for job in self.jobs],
+            "sizing": self.room.because if self.room else None,
             "segments": [
                 {**self._extent(one.slices), "reason": one.reason, "because": one.because} for one in self.segments
             ],
@@ -159,13 +182,29 @@ class Plan:
     @cached_property
     def reads(self) -> tuple[Reading, Reading]:
         """What would be read of each input, by the statistics of its files."""
-        left, right = (to_read(source, self.grid, [one.slices for one in self.segments]) for source in self.inputs)
+        left, right = (files.to_read(one.slices for one in self.segments) for files in self._files)
         return left, right
+
+    @cached_property
+    def _files(self) -> tuple[InputFiles, InputFiles]:
+        left, right = (InputFiles.of(source, self.grid) for source in self.inputs)
+        return left, right
+
+    def _rows_of(self, slices: range) -> npt.NDArray[np.float64]:
+        left, right = (files.rows_of(slices) for files in self._files)
+        return left + right
+
+    def _cut(self, slices: range) -> Iterable[range]:
+        if self.room:
+            return self.room.jobs(slices, self._rows_of(slices))
+        size = self.slices_per_job
+        assert size != "auto", "without room the user has sized the jobs"
+        return (slices[i : i + size] for i in range(0, len(slices), size))
 
     @cached_property
     def estimate(self) -> Estimate | None:
         """How long the jobs would take; None without history, or with nothing to run."""
-        return estimate(self.ledger.rows, [reading.rows for reading in self.reads], len(self.jobs))
+        return estimate(past_jobs(self.ledger.rows), sum(self.rows_of_jobs.values()), len(self.jobs))
 
     def _extent(self, slices: range) -> dict[str, Any]:
         return {
@@ -362,13 +401,8 @@ def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
     return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
 
 
-def _trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
-    table = inputs[0].table
-    return table.trace if isinstance(table, TracedInput) else None
-
-
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
-    trace, now = _trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
+    trace, now = trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
     if trace and request.drain:
         raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
     if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
@@ -442,8 +476,3 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: settings}
     items = settings.items() if isinstance(settings, dict) else enumerate(settings)
     return {k: v for key, part in items for k, v in _flat(part, f"{prefix}.{key}" if prefix else str(key)).items()}
-
-
-def _jobs(slices: range, per_job: int | Literal["auto"]) -> tuple[range, ...]:
-    size = max(1, len(slices)) if per_job == "auto" else per_job
-    return tuple(slices[i : i + size] for i in range(0, len(slices), size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from uuid import uuid4
 
 from delta.tables import DeltaTable
@@ -145,11 +146,15 @@ def read_run(spark: SparkSession, path: str, run: str) -> DataFrame:
     return spark.read.format("delta").load(path).where(F.col(RUN) == run)
 
 
-def withdraw(spark: SparkSession, tables: PipelineTables, run: str) -> None:
-    """Take back an uncommitted run from emissions, late and checkpoint."""
-    for path in (tables.emissions, tables.late, tables.checkpoint):
+def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:
+    """Take back an uncommitted run from emissions, late and checkpoint: all of it, or its slices from `since` on.
+
+    What earlier slices have carried stays in the checkpoint, whatever later ones would have done with it.
+    """
+    for path, column in {tables.emissions: "_slice", tables.late: "_slice", tables.checkpoint: "carried_from"}.items():
         if DeltaTable.isDeltaTable(spark, path):
-            DeltaTable.forPath(spark, path).delete(F.col(RUN) == run)
+            behind = F.lit(True) if since is None else F.col(column) >= F.lit(since)
+            DeltaTable.forPath(spark, path).delete((F.col(RUN) == run) & behind)
 
 
 def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:

@@ -1,7 +1,8 @@
 """The quality gate: Great Expectations on what a job has written, before the ledger row makes it count.
 
 Two suites. `derived` follows from the join itself and is judged on one aggregate row per slice; `pipeline` holds the
-expectations of the pipeline file and is judged on the output rows.
+expectations of the pipeline file and is judged on the output rows. docs/decisions/0016-groups-of-slices.md says what
+becomes of a job that fails.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Thread
@@ -38,7 +40,12 @@ DERIVED = {
     "rows_unaccounted": "every row read or carried in is late, rejected, evicted or carried out",
     "rows_not_written": "as many pairs are written as were joined",
 }
-"""What must be 0 in every slice, and the sentence that Data Docs shows for it."""
+"""What must be 0 in every slice, and the sentence that Data Docs shows for it. The last two are known of a job as a
+whole, and stand in each of its slices: none of them can be published."""
+
+
+KEPT_RESULTS = 200
+"""How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found; only a critical finding keeps the job from being published."""
+    """What the gate found; only a critical finding keeps slices from being published."""
 
     findings: tuple[Finding, ...]
     seconds: float
@@ -142,11 +149,8 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     Writes Data Docs. Rows are only read where the pipeline file has expectations.
     """
     began = time.monotonic()
-    gx = _gx()
-    root = Path(tables.quality)
-    root.mkdir(parents=True, exist_ok=True)
-    context = gx.get_context(mode="file", project_root_dir=root)
-    context.variables.progress_bars = {"globally": False}
+    gx, context = _gx(), _context(tables)
+    _forget_old_results(context)
     derived = [
         gx.expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
         for name, says in DERIVED.items()
@@ -155,9 +159,31 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     findings = _run(context, "derived", slices, facts, derived, run)
     if pipeline.quality:
         own = [_built(expectation) for expectation in pipeline.quality]
-        rows = context.data_sources.add_or_update_spark("output").add_dataframe_asset("emissions")
-        findings += _run(context, "pipeline", rows, output, own, run)
+        findings += _run(context, "pipeline", _rows(context), output, own, run)
     return Verdict(tuple(findings), time.monotonic() - began, docs_page(tables))
+
+
+def first_refused(
+    whole: Verdict,
+    facts: pd.DataFrame,
+    first_slices: Callable[[int], DataFrame],
+    pipeline: Pipeline,
+    tables: PipelineTables,
+) -> tuple[int, Verdict, Verdict]:
+    """How many slices come before the first one that a refused job fails by, and the verdicts on these and on one more.
+
+    Facts (see `judge`) are of one slice each. The pipeline's expectations are judged on the output of the first so many
+    slices together, by bisection: what passes has passed as one output.
+    """
+    broken = facts[list(DERIVED)].any(axis=1).to_numpy()
+    sound = int(broken.argmax()) if broken.any() else len(facts)
+
+    @cache
+    def on(count: int) -> Verdict:
+        return replace(whole, findings=_tried(first_slices(count), pipeline, tables))
+
+    count = bisect_left(range(1, sound + 1), True, key=lambda count: bool(on(count).critical))
+    return count, on(count) if count else whole, on(count + 1) if count < sound else whole
 
 
 def docs_page(tables: PipelineTables) -> str:
@@ -172,6 +198,24 @@ def _gx() -> Any:
     import great_expectations.expectations as _  # noqa: F401, PLC0415
 
     return gx
+
+
+def _context(tables: PipelineTables) -> Any:
+    root = Path(tables.quality)
+    root.mkdir(parents=True, exist_ok=True)
+    context = _gx().get_context(mode="file", project_root_dir=root)
+    context.variables.progress_bars = {"globally": False}
+    return context
+
+
+def _forget_old_results(context: Any) -> None:
+    store = context.validation_results_store
+    for key in sorted(store.list_keys(), key=lambda key: key.run_id.run_time)[:-KEPT_RESULTS]:
+        store.remove_key(key)
+
+
+def _rows(context: Any) -> Any:
+    return context.data_sources.add_or_update_spark("output").add_dataframe_asset("emissions")
 
 
 def _built(expectation: Expectation) -> GxExpectation:
@@ -212,7 +256,19 @@ def _run(
         )
     )
     outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
-    results = [result for one in outcome.run_results.values() for result in one.results]
+    return [finding for one in outcome.run_results.values() for finding in _findings(one.results)]
+
+
+def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tuple[Finding, ...]:
+    """What the pipeline's expectations find in output rows, without Data Docs."""
+    if not pipeline.quality:
+        return ()
+    batch = _rows(_context(tables)).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
+    suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
+    return tuple(_findings(batch.validate(suite, result_format="SUMMARY").results))
+
+
+def _findings(results: Iterable[Any]) -> list[Finding]:
     return [_finding(result.to_json_dict()) for result in results if not result.success]
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from datetime import UTC, datetime
 
-from pyspark.sql import Column, DataFrame
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.inputs import StoredInput
+from tidemark.lake import files_in_log
 from tidemark.slices import Grid
+from tidemark.spec.values import micros
+
+LEAST_BYTES = 10
+"""A row is taken to fill so many bytes of a file that does not tell how many it has."""
 
 
 @dataclass(frozen=True)
@@ -23,43 +31,59 @@ class Reading:
     """None where a file has no statistics."""
 
 
-def to_read(source: StoredInput, grid: Grid, slices: Sequence[range]) -> Reading:
-    """What an input holds for these slices."""
-    if not slices:
-        return Reading(0, 0, 0)
-    files = _files(source)
-    # Statistics of times are cut to whole milliseconds.
-    parts = (
-        (F.col("_high") >= grid.start_of(part[0]) - 1000) & (F.col("_low") < grid.start_of(part[-1] + 1))
-        for part in slices
-    )
-    wanted = F.coalesce(reduce(Column.__or__, parts), F.lit(True))
-    rows = F.get_json_object("_stats", "$.numRecords").cast("long")
-    found = (
-        files.where(wanted)
-        .agg(
-            F.count("*").alias("files"),
-            F.coalesce(F.sum("_size"), F.lit(0)).alias("bytes"),
-            F.when(F.count(rows) == F.count("*"), F.coalesce(F.sum(rows), F.lit(0))).alias("rows"),
-        )
-        .first()
-    )
-    assert found is not None, "an aggregate has one row"
-    return Reading(found["files"], found["bytes"], found["rows"])
+@dataclass(frozen=True)
+class InputFiles:
+    """The files of an input: what each holds, and of which slices."""
+
+    files: pd.DataFrame
+    """One row per file: `size` in bytes, `rows`, and the slices of its least and greatest clock, `first` and `last`
+    (inclusive); NaN where there are no statistics."""
+    now: int
+    """The slice that is not over yet."""
+
+    @classmethod
+    def of(cls, source: StoredInput, grid: Grid) -> InputFiles:
+        """Read the log of the version that the plan reads."""
+        return cls(_files(source, grid).toPandas().astype("float64"), grid.number_at(micros(datetime.now(UTC))))
+
+    def to_read(self, slices: Iterable[range]) -> Reading:
+        """What these slices read."""
+        wanted = np.zeros(len(self.files), dtype=bool)
+        for part in slices:
+            outside = (self.files["last"] < part[0]) | (self.files["first"] > part[-1])
+            wanted |= ~outside.to_numpy()
+        found = self.files[wanted]
+        rows = None if found["rows"].isna().any() else int(found["rows"].sum())
+        return Reading(len(found), int(found["size"].sum()), rows)
+
+    def rows_of(self, slices: range) -> npt.NDArray[np.float64]:
+        """About how many rows each slice has, each file's spread evenly over its slices (up to now)."""
+        rows = self.files["rows"].fillna(self.files["size"] / LEAST_BYTES).to_numpy()
+        first = self.files["first"].clip(0, self.now).fillna(slices.start).to_numpy()
+        last = self.files["last"].clip(0, self.now).fillna(slices.stop - 1).to_numpy()
+        share = rows / (last - first + 1)
+        change = np.zeros(len(slices) + 1)
+        for place, sign in ((first, 1), (last + 1, -1)):
+            number = np.clip(place - slices.start, 0, len(slices)).astype(np.int64)
+            np.add.at(change, number, sign * share)
+        found: npt.NDArray[np.float64] = change[:-1].cumsum()
+        return found
 
 
-def _files(source: StoredInput) -> DataFrame:
-    """The table's files with their least and greatest clocks, microseconds; null where there are no statistics."""
-    spark, clock = source.table.spark, source.side.clock
-    jvm = spark.sparkContext._jvm  # noqa: SLF001
-    assert jvm is not None, "a classic session has a JVM"
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, source.table.path)  # noqa: SLF001
-    files = DataFrame(log.unsafeVolatileSnapshot().allFiles().toDF(), spark)
-    files = files.select(F.col("size").alias("_size"), F.col("stats").alias("_stats"))
+def _files(source: StoredInput, grid: Grid) -> DataFrame:
+    clock = source.side.clock
+    files = files_in_log(source.table.spark, source.table.path).select(
+        F.col("size").alias("_size"),
+        F.get_json_object("stats", "$.numRecords").cast("long").alias("_rows"),
+        F.col("stats").alias("_stats"),
+    )
     if clock.name not in source.side.schema.names:  # a trace's clock is beside the table
-        return files.withColumns(dict.fromkeys(("_low", "_high"), F.lit(None).cast("long")))
-    kind = source.side.schema[clock.name].dataType
-    for name, bound in (("_low", "minValues"), ("_high", "maxValues")):
-        told = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)
-        files = files.withColumn(clock.name, told).withColumn(name, clock.micros)
-    return files
+        files = files.withColumns(dict.fromkeys(("_first", "_last"), F.lit(None).cast("long")))
+    else:
+        kind = source.side.schema[clock.name].dataType
+        # Statistics of times are cut to whole milliseconds.
+        for name, bound, cut in (("_first", "minValues", 0), ("_last", "maxValues", 999)):
+            told = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)
+            files = files.withColumn(clock.name, told)
+            files = files.withColumn(name, grid.number_column(clock.micros + F.lit(cut)))
+    return files.select(*(F.col(f"_{name}").alias(name) for name in ("size", "rows", "first", "last")))

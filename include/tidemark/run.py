@@ -10,7 +10,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidemark import quality
-from tidemark.errors import FaultError
+from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.history import restorable, settled, stale
 from tidemark.job import JobResult, run_job
 from tidemark.ledger import Ledger
@@ -22,14 +22,17 @@ Progress = Callable[[range, str], None]
 """Told the slices of a job and the step that begins."""
 
 
-def execute(spark: SparkSession, plan: Plan, progress: Progress) -> Iterator[JobResult]:
-    """Run a plan's jobs one after another, yielding each as it is committed.
+def execute(
+    spark: SparkSession, plan: Plan, progress: Progress, stop: Callable[[], bool] = lambda: False
+) -> Iterator[JobResult]:
+    """Run a plan's jobs one after another, yielding each as it is committed; `stop` is asked before each.
 
     What was committed before an error stays committed; an atomic plan commits all of its jobs at the end, or nothing.
     Running it again after a crash, at whatever point, gives the same tables.
 
     Raises:
-        CheckFailedError: quality or conservation; the job published nothing and no state moves.
+        CheckFailedError: quality or conservation; of the job the slices before the first that fails are committed.
+        StoppedError: asked to stop, with jobs still ahead.
         SliceOrderError: another process committed meanwhile; the job published nothing.
         FaultError: the disk is full.
     """
@@ -37,10 +40,14 @@ def execute(spark: SparkSession, plan: Plan, progress: Progress) -> Iterator[Job
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.clean():
         while slices := work.next_job():
+            if stop():
+                raise StoppedError(work.told_stopped(slices))
             result = work.run(slices)
             if not plan.atomic:
                 work.commit([result])
                 yield result
+            if result.refusal:
+                raise CheckFailedError(result.refusal)
         if plan.atomic and work.uncommitted:
             done = list(work.uncommitted)
             work.commit(done)
@@ -114,6 +121,13 @@ class _Work:
             if full:
                 raise FaultError(self._told_full()) from None
             raise
+
+    def told_stopped(self, slices: range) -> str:
+        """Where a run stops that would have gone on with these slices."""
+        done = "all slices before it are committed; run the same command again to go on from there"
+        if self.plan.atomic:
+            done = "nothing is committed, as --atomic asks; run the same command again to start over"
+        return f"stopped before slice {self.plan.grid.label(slices[0])}; {done}"
 
     def _told_full(self) -> str:
         done = self.ledger.number - self.plan.ledger.number

@@ -40,8 +40,12 @@ def plan_view(plan: Plan) -> RenderableType:
     if not told["segments"]:
         table.add_row("why", told["why"])
     if plan.jobs:
-        sizes = sorted({len(job) for job in plan.jobs}, reverse=True)
-        table.add_row("Spark jobs", f"{len(plan.jobs)}, of {' or '.join(map(str, sizes))} slices")
+        least, most = min(map(len, plan.jobs)), max(map(len, plan.jobs))
+        size = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+        why = f" each: {told['sizing']}" if told["sizing"] else ""
+        table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size} slices{why}")
+    if plan.atomic:
+        table.add_row("commit", "all slices at once, at the end, or none")
     table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
     for side, source in told["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"

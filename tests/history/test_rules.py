@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tidemark.digest import digests
-from tidemark.estimate import estimate
+from tidemark.estimate import estimate, past_jobs
 from tidemark.history import Seen, ranges, restorable, seen, settled, stale, waiting
 from tidemark.ledger import Entry, Ledger
 from tidemark.watermarks import Watermarks
@@ -124,10 +124,11 @@ def test_an_estimate_needs_three_jobs_and_shrugs_off_an_outlier(jobs):
     def job(number, rows, seconds):
         counts = {"read": rows, "carried_in": 0}
         return {"run": str(number), "left": counts, "right": {**counts, "read": 0}, "job_seconds": seconds,
-                "committed_at": number}  # fmt: skip
+                "committed_at": number, "job_slices": 1}  # fmt: skip
 
     ran = [job(n, rows, 2 + rows / 100) for n, rows in enumerate((100, 200, 400, 800))] + [job(9, 300, 500.0)]
-    assert estimate(pd.DataFrame(ran[:2]), (100, 100), jobs) is None
-    told = estimate(pd.DataFrame(ran), (600, 400), jobs)
+    assert estimate(past_jobs(pd.DataFrame(ran[:2])), 200, jobs) is None
+    ran += [{**job(n, 1, 90.0), "job_slices": 2} for n in range(10, 20)]  # slices of theirs did not come to count
+    told = estimate(past_jobs(pd.DataFrame(ran)), 1000, jobs)
     assert told.seconds == pytest.approx(2 * jobs + 10, abs=0.5)
     assert told.jobs == 5

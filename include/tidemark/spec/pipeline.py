@@ -265,12 +265,14 @@ class Expectation(Settings):
     """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
 
     Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
+    It holds for what one Spark job publishes: about single rows that is each slice, about many (row counts, means,
+    `mostly`) as many slices as the job takes.
     """
 
     type: str = Field(pattern=r"^expect_[a-z0-9_]+$")
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
-    """critical: nothing is published; warning and info: recorded."""
+    """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
 
     @model_validator(mode="before")
     @classmethod
