@@ -16,7 +16,7 @@ from tidemark.conformance.kind import KEYS, Kind, Params, Row
 from tidemark.conformance.vectors import Cut
 from tidemark.joins import Join, flink_datastream, flink_sql
 from tidemark.joins.firings import HALVES, JoinType
-from tidemark.joins.flink import watermark_lag
+from tidemark.joins.flink import moved_inwards, watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.sql_interval import SqlIntervalJoin
@@ -129,9 +129,8 @@ class DatastreamInterval(FlinkKind):
     @override
     def params(self) -> Params:
         told = self.vector["params"]
-        lower, upper = told["lower"], told["upper"]
-        moved = not told.get("lower_inclusive", True), not told.get("upper_inclusive", True)
-        return {"lower": lower + moved[0], "upper": upper - moved[1]}
+        closed = {f"{bound}_inclusive": told.get(f"{bound}_inclusive", True) for bound in _BOUNDS}
+        return dict(zip(_BOUNDS, moved_inwards(told["lower"], told["upper"], **closed), strict=True))
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
@@ -221,11 +220,15 @@ class SqlInterval(FlinkKind):
     @override
     def params(self) -> Params:
         told = self.vector["params"]
-        moved = not told.get("lower_inclusive", True), not told.get("upper_inclusive", True)
+        closed = {
+            f"{bound}_inclusive": told.get(f"{other}_inclusive", True)
+            for bound, other in zip(_BOUNDS, reversed(_BOUNDS), strict=True)
+        }
+        lower, upper = moved_inwards(-told["upper"], -told["lower"], **closed)
         return {
             "type": told["join_type"],
-            "lower": moved[1] - told["upper"],
-            "upper": -told["lower"] - moved[0],
+            "lower": lower,
+            "upper": upper,
             "lateness": told["allowed_lateness"],
             "min_cleanup": told["min_cleanup_interval"],
         }

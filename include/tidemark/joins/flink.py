@@ -17,7 +17,12 @@ def watermark_lag(pipeline: Pipeline) -> WatermarkLag:
 
 
 def inclusive_bounds(interval: Interval) -> tuple[int, int]:
-    """Lower and upper in ms. Exclusive ones move by one; lower may then exceed upper: legal, and matches nothing."""
+    """Lower and upper of a pipeline file, in ms."""
     assert interval.lower is not None and interval.upper is not None, "spec.dialects sees to it"  # noqa: PT018
-    lower = millis(interval.lower) + (not interval.lower_inclusive)
-    return lower, millis(interval.upper) - (not interval.upper_inclusive)
+    bounds = millis(interval.lower), millis(interval.upper)
+    return moved_inwards(*bounds, lower_inclusive=interval.lower_inclusive, upper_inclusive=interval.upper_inclusive)
+
+
+def moved_inwards(lower: int, upper: int, *, lower_inclusive: bool, upper_inclusive: bool) -> tuple[int, int]:
+    """Exclusive bounds move by one ms; lower may then exceed upper: legal, and matches nothing."""
+    return lower + (not lower_inclusive), upper - (not upper_inclusive)
