@@ -15,7 +15,7 @@ from tidemark.checkpoint import kept_runs
 from tidemark.errors import SliceOrderError
 from tidemark.estimate import Estimate, estimate
 from tidemark.history import ranges, restorable, seen, stale, start_of_chain, waiting
-from tidemark.inputs import StoredInput, stored_inputs
+from tidemark.inputs import StoredInput, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger, settings_of
@@ -24,7 +24,7 @@ from tidemark.reading import Reading, to_read
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
-from tidemark.traces import QueryTrace, TracedInput
+from tidemark.traces import QueryTrace
 
 Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
 
@@ -91,7 +91,7 @@ class Plan:
     @property
     def trace(self) -> QueryTrace | None:
         """The query whose batches the slices are made of, None where each slice is its own."""
-        return _trace_of(self.inputs)
+        return trace_of(self.inputs)
 
     @property
     def slices(self) -> int:
@@ -106,7 +106,7 @@ class Plan:
     @cached_property
     def settings(self) -> str:
         """As the ledger holds them."""
-        return _settings(self.pipeline)
+        return settings_text(self.pipeline)
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -362,13 +362,8 @@ def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
     return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
 
 
-def _trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
-    table = inputs[0].table
-    return table.trace if isinstance(table, TracedInput) else None
-
-
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
-    trace, now = _trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
+    trace, now = trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
     if trace and request.drain:
         raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
     if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
@@ -422,14 +417,15 @@ def _refuse_older_settings(scene: _Scene, first: int) -> None:
 
 
 def _changed(entry: Entry, pipeline: Pipeline) -> str:
-    if entry.settings == _settings(pipeline):
+    if entry.settings == settings_text(pipeline):
         return ""
     was, now = _flat(settings_of(entry.settings)), _flat(pipeline.semantic_settings())
     changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
     return "; ".join(changed)
 
 
-def _settings(pipeline: Pipeline) -> str:
+def settings_text(pipeline: Pipeline) -> str:
+    """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
     return json.dumps(pipeline.semantic_settings(), sort_keys=True)
 
 
