@@ -22,7 +22,8 @@ from tidemark.state.verify import verify as verify_state
 from tidemark.terminal import JsonOption, LakeOption, PipelineArgument, naming, out, print_json
 
 app = typer.Typer(
-    help="Look at the state that slices carry on, prove it, copy it, give it up, or hand it to a live query.",
+    help="Look at the state that slices carry on, prove it, copy it, give it up, or hand it to a live query.\n\n"
+    "Example: `tidemark state show flights_weather --rows 5`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

@@ -16,6 +16,7 @@ from tidemark.inputs import stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.micro_batches import QueryLane
+from tidemark.replay import SIDES
 from tidemark.state import continued, readme
 from tidemark.state.base import State
 from tidemark.state.restore import rows_of
@@ -25,7 +26,6 @@ from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK
 
 FORMAT = 1
 """Version of `state.json`."""
-SIDES = ("left", "right")
 
 
 @dataclass(frozen=True)

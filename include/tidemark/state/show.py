@@ -12,11 +12,10 @@ from pyspark.sql import functions as F
 
 from tidemark.checkpoint import held_after
 from tidemark.publish import read_run
+from tidemark.replay import SIDES
 from tidemark.spec.values import format_instant, from_micros
 from tidemark.state.base import State
 from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK
-
-SIDES = ("left", "right")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 from tidemark.digest import carried_hash
 from tidemark.errors import SliceOrderError
 from tidemark.ledger import Entry
+from tidemark.replay import SIDES
 from tidemark.state.base import State, entry_before
 from tidemark.state.rebuild import Rebuilt, rebuild
-from tidemark.state.show import SIDES, time_of
+from tidemark.state.show import time_of
 
 
 @dataclass(frozen=True)
