@@ -6,6 +6,7 @@ where another version was read, or where rows of earlier slices were taken.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -144,7 +145,10 @@ def _refuse(state: State, chain: list[Entry]) -> None:
 def _gone(state: State, job: list[Entry]) -> Iterator[None]:
     """Tell files that a version had, and that are gone, as such."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # It has the stack of the error that is told here in one line.
+            warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
+            yield
     except (PySparkException, Py4JJavaError) as error:
         if not any(sign in str(error) for sign in _SIGNS):
             raise
