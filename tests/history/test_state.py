@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
+from rich.console import Console
 
 from tests.conftest import write_pipeline
 from tidemark.cli import main
@@ -19,6 +20,8 @@ from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline, load_pipeline
+from tidemark.state.verify import Verified
+from tidemark.state.views import verified_view
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -212,6 +215,28 @@ def test_export_for_flink(spark, orders, state, tmp_path):
     assert "Not promised" in Path(told["folder"], "README.md").read_text()
     assert state("export", "--to", str(tmp_path / "export"))[1].endswith("is not empty; name a new folder")
     assert "not a folder on this machine" in state("export", "--to", "s3://bucket/export")[1]
+
+
+def test_what_people_read(orders, capsys):
+    arguments = [str(orders.lake / "orders.yaml"), "--lake", str(orders.lake)]
+    assert main(["state", "show", *arguments, "--rows", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert f"State of orders at {label(6)}" in shown
+    assert "event times 2024-01-01T05:" in shown
+    assert '"k": "' in shown
+    assert main(["state", "expire", *arguments, "--keep", "1", "--dry-run"]) == 0
+    assert "checkpoints would be removed, " in capsys.readouterr().out
+
+
+def test_what_people_read_of_a_checkpoint_that_differs():
+    row = {"only": "stored", "side": "left", "event_time": label(1), "row": {"v": 7}}
+    facts = {"since": label(0), "slices": 2, "jobs": 1, "digest": "a", "rebuilt_digest": "b", "kept": True}
+    told = Verified("orders", label(2), **facts, first_different=label(1), only_stored=1, only_rebuilt=0, rows=[row])
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(verified_view(told))
+    assert "the checkpoint is not what the inputs come to" in shown.get()
+    assert 'stored left {"v": 7}' in shown.get()
 
 
 @pytest.mark.parametrize("command", [[], ["show"], ["verify"], ["restore"], ["expire"], ["export"]])
