@@ -43,28 +43,27 @@ def write(spark, lake) -> Callable[..., None]:
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Callable[..., Pipeline]:
     """A small pipeline on the arrival clock, with any field changed by its dotted name."""
+    return lambda **changes: write_pipeline(tmp_path / "pipeline.yaml", **changes)
 
-    def make(**changes: object) -> Pipeline:
-        times = {"event_time": "happened", "arrival": "arrived"}
-        content = {
-            "name": "orders",
-            "dialect": "flink-datastream",
-            "left": {"table": "left", "watermark_delay": "10 minutes", **times},
-            "right": {"table": "right", "watermark_delay": "0 seconds", **times},
-            "join": {"keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "0 seconds"}},
-            "slices": {"every": "1 hour", "start": "2024-01-01T00:00:00Z"},
-        }
-        for name, value in changes.items():
-            *parents, last = name.split("__")
-            target = content
-            for parent in parents:
-                target = target[parent]
-            if value is None:
-                target.pop(last, None)
-            else:
-                target[last] = value
-        path = tmp_path / "pipeline.yaml"
-        path.write_text(yaml.safe_dump(content, sort_keys=False))
-        return load_pipeline(path)
 
-    return make
+def write_pipeline(path: Path, **changes: object) -> Pipeline:
+    times = {"event_time": "happened", "arrival": "arrived"}
+    content = {
+        "name": "orders",
+        "dialect": "flink-datastream",
+        "left": {"table": "left", "watermark_delay": "10 minutes", **times},
+        "right": {"table": "right", "watermark_delay": "0 seconds", **times},
+        "join": {"keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "0 seconds"}},
+        "slices": {"every": "1 hour", "start": "2024-01-01T00:00:00Z"},
+    }
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        if value is None:
+            target.pop(last, None)
+        else:
+            target[last] = value
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return load_pipeline(path)

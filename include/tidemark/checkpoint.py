@@ -7,7 +7,7 @@ it is in the buffers (carried_from <= slice < evicted_in). The state after any s
 from __future__ import annotations
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.digest import ROW_HASH, carried_hash
@@ -22,8 +22,13 @@ _SLICES = ("slice", "carried_from", "evicted_in")
 
 def buffered_after(carried: DataFrame, number: int) -> DataFrame:
     """The rows in the buffers at the end of slice `number`, of those that a job carried (`Replay.carried`)."""
-    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
-    return carried.where((F.col("carried_from") <= number) & still).drop("carried_from", "evicted_in")
+    return carried.where(held_after(F.lit(number))).drop("carried_from", "evicted_in")
+
+
+def held_after(slice_: Column) -> Column:
+    """Whether a carried row is in the buffers at the end of a slice: a number, or its start as the table has it."""
+    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > slice_)
+    return (F.col("carried_from") <= slice_) & still
 
 
 def stored(carried: DataFrame, grid: Grid, join: Join) -> DataFrame:

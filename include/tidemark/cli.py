@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,13 +16,14 @@ from tidemark.explain import explain, parse_row
 from tidemark.feed import parse_rate
 from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
-from tidemark.progress import bar, err, out, run_with_progress
+from tidemark.progress import bar, run_with_progress
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
 from tidemark.reconcile.account import SIDES
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
+from tidemark.state.commands import app as state
 from tidemark.status import status_of
 from tidemark.summary import (
     changes_view,
@@ -36,6 +35,7 @@ from tidemark.summary import (
     twin_view,
     what_if_view,
 )
+from tidemark.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
 from tidemark.twin import Places
 from tidemark.twin import stream as run_twin
 from tidemark.what_if import SETTINGS, span, what_if
@@ -47,6 +47,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(state, name="state")
 
 
 def _per_job(text: str) -> int | Literal["auto"]:
@@ -57,10 +58,6 @@ def _per_job(text: str) -> int | Literal["auto"]:
     raise ValueError(f"{text!r} is not a number of slices above 0, or auto")
 
 
-PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of one.")]
-LakeOption = Annotated[
-    str | None, typer.Option("--lake", help="Lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False)
-]
 FromOption = Annotated[
     str | None,
     typer.Option("--from", metavar="T", help="First slice (its start, ISO 8601). [default: after the last committed]"),
@@ -85,7 +82,6 @@ AgainToOption = Annotated[
     str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
 ]
 AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @app.command()
@@ -106,7 +102,7 @@ def plan(
     request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
     made = _planned(pipeline, lake, request)
     if as_json:
-        _print_json(made.describe())
+        print_json(made.describe())
     else:
         out.print(plan_view(made))
 
@@ -136,7 +132,7 @@ def run(
         pass
     status = status_of(spark, made.pipeline, lake_root(lake))
     if as_json:
-        _print_json({"ran": made.describe(), "status": status.describe()})
+        print_json({"ran": made.describe(), "status": status.describe()})
     else:
         out.print(status_view(status))
         out.print(f"Tables: {made.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
@@ -161,9 +157,9 @@ def what_if_command(
     Example: `tidemark what-if flights_weather --vary left.watermark_delay --up-to "2 hours" --steps 12`
     """
     settings = load_pipeline(pipeline)
-    with _naming("--since"):
+    with naming("--since"):
         least = parse_duration(since)
-    with _naming("--up-to"):
+    with naming("--up-to"):
         greatest = parse_duration(up_to)
     if greatest <= least:
         raise UserError(f"--up-to {up_to} is not above --since {since}")
@@ -173,7 +169,7 @@ def what_if_command(
     values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
     told = what_if(spark, settings, lake_root(lake), vary, values, slices)
     if as_json:
-        _print_json(told.describe())
+        print_json(told.describe())
     else:
         out.print(what_if_view(told))
 
@@ -200,7 +196,7 @@ def reprocess(
         out.print(plan_view(made))
     results = list(run_with_progress(made, lines=not as_json))
     if as_json:
-        _print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
+        print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
     elif results:
         out.print(changes_view(made.grid, results))
 
@@ -223,7 +219,7 @@ def stream(
     Example: `tidemark stream benchmarks/flights_weather_spark.yaml --rate "500 rows"`
     """
     loaded, root = load_pipeline(pipeline), lake_root(lake)
-    with _naming("--rate"):
+    with naming("--rate"):
         size = parse_rate(rate)
     with bar("batches") as shown:
         task = shown.add_task(f"{loaded.name}: writing the feed", total=None)
@@ -234,7 +230,7 @@ def stream(
         spark = spark_session("tidemark stream")
         told = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
     if as_json:
-        _print_json(told.describe())
+        print_json(told.describe())
     else:
         out.print(twin_view(told), soft_wrap=True)
 
@@ -255,14 +251,14 @@ def explain_command(
     asked = {}
     for side, text in zip(SIDES, (left, right), strict=True):
         if text:
-            with _naming(f"--{side}"):
+            with naming(f"--{side}"):
                 asked[side] = parse_row(text)
     if not asked:
         raise UserError("name a row: --left or --right, with values such as 'carrier=UA,flight=1545'")
     spark = spark_session("tidemark explain")
     lives = [life for side, row in asked.items() for life in explain(spark, settings, lake_root(lake), side, row)]
     if as_json:
-        _print_json([life.describe() for life in lives])
+        print_json([life.describe() for life in lives])
     else:
         out.print(lives_view(lives), soft_wrap=True)
 
@@ -297,12 +293,12 @@ def compare(
     """
     loaded, story = load_pipeline(pipeline), load_pipeline(told_by) if told_by else None
     request = _request(start, end, "auto", drain=False, from_empty_state=False)
-    with _naming("--until"):
+    with naming("--until"):
         come = parse_instant(until) if until else None
     asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
     told = run_compare(spark_session("tidemark compare"), loaded, lake_root(lake), asked, story)
     if as_json:
-        _print_json(told.describe())
+        print_json(told.describe())
     else:
         out.print(comparison_view(told))
     if told.unexplained:
@@ -323,7 +319,7 @@ def status(
     spark = spark_session("tidemark status")
     statuses = [status_of(spark, one, lake_root(lake)) for one in loaded]
     if as_json:
-        _print_json([one.describe() for one in statuses])
+        print_json([one.describe() for one in statuses])
     else:
         out.print(status_view(*statuses))
 
@@ -361,7 +357,7 @@ def schema() -> None:
 
     Example: `tidemark schema > docs/pipeline.schema.json`
     """
-    _print_json(pipeline_schema())
+    print_json(pipeline_schema())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -395,25 +391,13 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:
-    with _naming("--from"):
+    with naming("--from"):
         first = parse_instant(start) if start else None
-    with _naming("--to"):
+    with naming("--to"):
         last = parse_instant(end) if end else None
-    with _naming("--slices-per-job"):
+    with naming("--slices-per-job"):
         size = _per_job(slices_per_job)
     return Request(first, last, size, **options)
-
-
-@contextmanager
-def _naming(option: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"{option}: {error}") from None
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))  # noqa: T201
 
 
 def _escaped(text: str) -> str:

@@ -70,9 +70,9 @@ def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
     return found
 
 
-def start_of_chain(ledger: Ledger) -> Entry | None:
-    """The slice from which the last committed one can be reached without a gap."""
-    entry = ledger.last
+def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
+    """The slice from which a committed one, by default the last, can be reached without a gap."""
+    entry = entry or ledger.last
     while entry and (before := ledger.entry(entry.number - 1)):
         entry = before
     return entry

@@ -224,13 +224,16 @@ class StoredInput:
         return (None if newest is None or newest < grid.start else grid.number_at(newest)), found["before"]
 
 
-def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[StoredInput, StoredInput]:
-    """Both inputs of a pipeline, found and checked: tables, columns, types.
+def stored_inputs(
+    spark: SparkSession, pipeline: Pipeline, lake: str, versions: tuple[int | None, int | None] = (None, None)
+) -> tuple[StoredInput, StoredInput]:
+    """Both inputs of a pipeline, found and checked: tables, columns, types; at `versions`, by default the newest.
 
     Raises:
         InputError: a table or column is missing, or a type does not serve.
     """
-    left, right = (DeltaInput.find(spark, lake, side.table) for side in (pipeline.left, pipeline.right))
+    tables = (pipeline.left.table, pipeline.right.table)
+    left, right = (DeltaInput.find(spark, lake, *one) for one in zip(tables, versions, strict=True))
     if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
         trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
         left = TracedInput.of(left, trace, "left", pipeline.left.arrival)
@@ -246,7 +249,7 @@ def stored_inputs(spark: SparkSession, pipeline: Pipeline, lake: str) -> tuple[S
 
 
 def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
-    """The query whose batches the slices are made of, None where each slice is its own."""
+    """The query that has read the inputs; None where no trace tells when rows arrived."""
     table = inputs[0].table
     return table.trace if isinstance(table, TracedInput) else None
 

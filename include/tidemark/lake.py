@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -43,20 +43,22 @@ class DeltaInput:
     spark: SparkSession
     name: str
     path: str
+    pinned: int | None = field(default=None, kw_only=True)
+    """The version to keep to; the newest when first asked by default."""
 
     lands_late: ClassVar[bool] = True
     """Whether rows may land behind the clock."""
 
     @classmethod
-    def find(cls, spark: SparkSession, lake: str, name: str) -> DeltaInput:
-        """Find the Delta table of that path under the lake root, or of that catalog name.
+    def find(cls, spark: SparkSession, lake: str, name: str, version: int | None = None) -> DeltaInput:
+        """Find the Delta table of that path under the lake root, or of that catalog name; `version` pins it.
 
         Raises:
             InputError: there is none, or it is not a Delta table.
         """
         path = place(lake, name)
         if DeltaTable.isDeltaTable(spark, path):
-            return cls(spark, name, path)
+            return cls(spark, name, path, pinned=version)
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
         except AnalysisException:
@@ -66,11 +68,13 @@ class DeltaInput:
                 f"there is no Delta table {name}: neither at {path} nor in the catalog; "
                 "check `table` in the pipeline file, or pass --lake"
             )
-        return cls(spark, name, detail["location"])
+        return cls(spark, name, detail["location"], pinned=version)
 
     @cached_property
     def version(self) -> int:
-        """The newest version when first asked; this object keeps to it."""
+        """The version that this object keeps to."""
+        if self.pinned is not None:
+            return self.pinned
         latest = DeltaTable.forPath(self.spark, self.path).history(1).select("version").first()
         assert latest is not None, "a Delta table has at least one version"
         return int(latest["version"])

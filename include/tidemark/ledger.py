@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal, cast
 
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.lake import PipelineTables
 from tidemark.slices import Grid
+from tidemark.spec.values import micros
 from tidemark.watermarks import NO_WATERMARK, Source, Watermarks
 
 FORMAT = 2
@@ -217,12 +219,30 @@ class Ledger:
             DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
 
 
-def committed(spark: SparkSession, tables: PipelineTables, path: str) -> DataFrame:
-    """The rows of emissions or late that belong to committed slices: what readers should see."""
-    runs = spark.read.format("delta").load(tables.ledger)
-    newest = runs.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
+def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: datetime | int | None = None) -> DataFrame:
+    """The rows of emissions or late that belong to committed slices: what readers should see.
+
+    With `as_of`, a combined watermark (an instant, or ms since 1970 UTC), what they saw while it stood there: the
+    slices at whose end it was at most that (inclusive), each in its newest attempt among the ledger's commits up to
+    the one that took it further. What was reprocessed after that is left out.
+    """
+    attempts = _complete(spark.read.format("delta").load(tables.ledger))
+    if as_of is not None:
+        attempts = _standing(attempts, micros(as_of) // 1000 if isinstance(as_of, datetime) else as_of)
+    newest = attempts.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
     rows = spark.read.format("delta").load(path)
     return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
+
+
+def _standing(attempts: DataFrame, watermark: int) -> DataFrame:
+    """The attempts that counted when the combined watermark stood at `watermark` ms; an unknown one is below all."""
+    left, right = F.col("left_watermark_ms"), F.col("right_watermark_ms")
+    both = F.when(left.isNotNull() & right.isNotNull(), F.least(left, right))
+    beyond = F.coalesce(F.coalesce("batch_watermark_ms", "advanced_watermark_ms", both) > watermark, F.lit(False))
+    commit = F.coalesce("commit", F.lit(0))
+    passed = attempts.where(beyond).agg(F.min(commit)).first()
+    standing = attempts.where(~beyond)
+    return standing if passed is None or passed[0] is None else standing.where(commit <= passed[0])
 
 
 _NOT_COLUMNS = {"number", "versions", "watermarks", "carried", "landed_from", "waiting"}
@@ -235,15 +255,19 @@ def _schema() -> StructType:
     return cast(StructType, StructType.fromDDL(SCHEMA))
 
 
-def _numbered(stored: DataFrame, grid: Grid) -> DataFrame:
-    """The ledger with every column of `SCHEMA`, and slices as numbers."""
+def _complete(stored: DataFrame) -> DataFrame:
+    """The ledger with every column of `SCHEMA`."""
     missing = [one for one in _schema() if one.name not in stored.columns]
-    stored = stored.withColumns({one.name: F.lit(None).cast(one.dataType) for one in missing})
+    return stored.withColumns({one.name: F.lit(None).cast(one.dataType) for one in missing})
+
+
+def _numbered(stored: DataFrame, grid: Grid) -> DataFrame:
+    """The ledger with slices as numbers."""
 
     def number(time: Column) -> Column:
         return grid.number_column(F.unix_micros(time))
 
-    return stored.withColumns(
+    return _complete(stored).withColumns(
         {
             "number": number(F.col("slice")),
             "landed_from": number(F.col("landed_from")),

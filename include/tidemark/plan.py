@@ -109,7 +109,7 @@ class Plan:
     @cached_property
     def settings(self) -> str:
         """As the ledger holds them."""
-        return _settings(self.pipeline)
+        return settings_text(self.pipeline)
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -456,14 +456,15 @@ def _refuse_older_settings(scene: _Scene, first: int) -> None:
 
 
 def _changed(entry: Entry, pipeline: Pipeline) -> str:
-    if entry.settings == _settings(pipeline):
+    if entry.settings == settings_text(pipeline):
         return ""
     was, now = _flat(settings_of(entry.settings)), _flat(pipeline.semantic_settings())
     changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
     return "; ".join(changed)
 
 
-def _settings(pipeline: Pipeline) -> str:
+def settings_text(pipeline: Pipeline) -> str:
+    """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
     return json.dumps(pipeline.semantic_settings(), sort_keys=True)
 
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,8 +27,7 @@ from tidemark.job import JobResult
 from tidemark.plan import Plan
 from tidemark.run import execute
 from tidemark.session import spark_session
-
-out, err = Console(), Console(stderr=True)
+from tidemark.terminal import err, out
 
 
 def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]:

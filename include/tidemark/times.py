@@ -62,6 +62,15 @@ class Clock:
         number = self.raw.try_cast("decimal(38,9)")
         return F.floor(number * F.lit(_MICROS) / F.lit(self.per_second)).try_cast("long")
 
+    @property
+    def sql(self) -> str:
+        """The time as a timestamp, in Spark's SQL; null as `micros`."""
+        raw = quoted(self.name)
+        if self.per_second is None:
+            return f"try_cast({raw} AS TIMESTAMP)"
+        number = f"floor(try_cast({raw} AS DECIMAL(38, 9)) * {_MICROS} / {self.per_second})"
+        return f"timestamp_micros(try_cast({number} AS BIGINT))"
+
     def within(self, start: int, end: int) -> Column:
         """Whether the time lies in [start, end) microseconds, said so that files can be skipped by their statistics."""
         if self.per_second is None:

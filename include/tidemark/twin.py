@@ -12,26 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.errors import PipelineFileError
 from tidemark.feed import Rate, read_feed, write_feed
-from tidemark.inputs import StoredInput, stored_inputs
-from tidemark.joins.firings import HALVES, PADDING
+from tidemark.inputs import stored_inputs
 from tidemark.joins.spark import SIDES, evicts
 from tidemark.lake import PipelineTables, place
-from tidemark.publish import check_expressions, selected
+from tidemark.publish import check_expressions
 from tidemark.slices import Grid
-from tidemark.spec import Input, Interval, Pipeline, WindowSettings
-from tidemark.spec.values import format_duration, micros, millis
-from tidemark.times import quoted
+from tidemark.spec import Pipeline
+from tidemark.spec.values import format_duration, micros
+from tidemark.state.continued import joined, labelled
+from tidemark.streaming import query_text
 from tidemark.traces import QueryTrace
 
 Progress = Callable[[int, int | None], None]
@@ -110,12 +108,15 @@ def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, r
         pauses = rate == "slice" and pipeline.spark.batches == "idle" and evicts(pipeline)
         batches = write_feed(inputs, grid, places.feed, rate, pauses=pauses)
         read = [read_feed(spark, places.feed, side) for side in SIDES]
-    labelled = [_labelled(source, rows) for source, rows in zip(inputs, read, strict=True)]
-    joined = _joined(dict(zip(SIDES, labelled, strict=True)), pipeline)
-    with _settings(spark, pipeline, batches):
-        sink = _selected(joined, inputs, pipeline).writeStream.format("delta").outputMode("append")
-        query = sink.trigger(availableNow=True).option("checkpointLocation", places.checkpoint).start(places.table)
-    dropped = _followed(query, progress, batches)
+    query = asdict(query_text(pipeline, inputs))
+    sides = {
+        side: labelled(rows, side, query[side]["columns"], query[side]["time"])
+        for side, rows in zip(SIDES, read, strict=True)
+    }
+    with _settings(spark, query["settings"], batches):
+        sink = joined(query, sides).writeStream.format("delta").outputMode("append")
+        running = sink.trigger(availableNow=True).option("checkpointLocation", places.checkpoint).start(places.table)
+    dropped = _followed(running, progress, batches)
     trace = QueryTrace.read(spark, places.checkpoint, pipeline)
     return Told(
         pipeline.name,
@@ -132,84 +133,12 @@ def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, r
     )
 
 
-def _labelled(source: StoredInput, rows: DataFrame) -> DataFrame:
-    """An input as the join reads it: `left_NAME`, the time in `_left_time` with the watermark, a mark in `_left`."""
-    name, settings = source.side.name, source.side.settings
-    columns = (F.col(quoted(column)).alias(f"{name}_{column}") for column in source.side.schema.names)
-    happened = F.timestamp_micros(source.side.event.micros).alias(f"_{name}_time")
-    rows = rows.select(*columns, happened, F.lit(True).alias(f"_{name}"))
-    return _with_watermark(rows, settings, f"_{name}_time")
-
-
-def _with_watermark(rows: DataFrame, settings: Input, column: str) -> DataFrame:
-    if settings.watermark_delay is None:
-        return rows
-    return rows.withWatermark(column, f"{millis(settings.watermark_delay)} milliseconds")
-
-
-def _joined(sides: dict[str, DataFrame], pipeline: Pipeline) -> DataFrame:
-    join = pipeline.join
-    met = [F.col(quoted(f"left_{pair.left}")) == F.col(quoted(f"right_{pair.right}")) for pair in join.keys]
-    if join.window:
-        sides = {
-            side: rows.withColumn(f"_{side}_window", _window(join.window, f"_{side}_time")).drop(f"_{side}_time")
-            for side, rows in sides.items()
-        }
-        met.append(F.col("_left_window") == F.col("_right_window"))
-    if join.event_time_equality:
-        met.append(F.col("_left_time") == F.col("_right_time"))
-    met += _bounds(join.interval)
-    if join.condition:
-        met.append(F.expr(join.condition))
-    how = "leftsemi" if join.type == "semi" else join.type
-    return sides["left"].join(sides["right"], reduce(Column.__and__, met), how)
-
-
-def _bounds(interval: Interval | None) -> Iterator[Column]:
-    """In the form from which Spark derives what it may evict."""
-    if interval and interval.lower is not None:
-        sign = ">=" if interval.lower_inclusive else ">"
-        yield F.expr(f"_right_time {sign} _left_time + INTERVAL {millis(interval.lower)} MILLISECONDS")
-    if interval and interval.upper is not None:
-        sign = "<=" if interval.upper_inclusive else "<"
-        yield F.expr(f"_right_time {sign} _left_time + INTERVAL {millis(interval.upper)} MILLISECONDS")
-
-
-def _window(settings: WindowSettings, column: str) -> Column:
-    size, slide = settings.tumbling, settings.tumbling
-    if settings.sliding:
-        size, slide = settings.sliding.size, settings.sliding.slide
-    assert size, "spec.dialects sees to it"
-    assert slide, "as for the size"
-    return F.window(column, *(f"{millis(part)} milliseconds" for part in (size, slide, settings.offset)))
-
-
-def _selected(joined: DataFrame, inputs: tuple[StoredInput, ...], pipeline: Pipeline) -> DataFrame:
-    """The columns of `emissions` that an engine can tell: its own, `_emission`, and the window's bounds."""
-    semi = pipeline.join.type in HALVES
-    sides = inputs[:1] if semi else inputs
-    columns = [F.col(quoted(f"{one.side.name}_{name}")) for one in sides for name in one.side.schema.names]
-    emission = F.lit("semi" if semi else "matched")
-    for side, other in (("left", "right"), ("right", "left")):
-        if pipeline.join.type in PADDING[side]:
-            emission = F.when(F.col(f"_{other}").isNull(), F.lit(f"padded_{side}")).otherwise(emission)
-    told = {"_emission": emission}
-    if pipeline.join.window:
-        windows = [F.col(f"_{one.side.name}_window") for one in sides]
-        told |= {f"_window_{end}": F.coalesce(*(window[end] for window in windows)) for end in ("start", "end")}
-    wide = joined.select(*columns, *(column.alias(name) for name, column in told.items()))
-    return selected(wide, pipeline.select, tuple(told))
-
-
 @contextmanager
-def _settings(spark: SparkSession, pipeline: Pipeline, batches: int | None) -> Iterator[None]:
+def _settings(spark: SparkSession, query: dict[str, str], batches: int | None) -> Iterator[None]:
     """The session's settings while the query starts, which it then keeps."""
     settings = {
+        **query,
         "spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism),
-        "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.watermark_policy,
-        "spark.sql.streaming.statefulOperator.allowMultiple": str(
-            pipeline.spark.late_watermark == "previous_batch"
-        ).lower(),
         # A trace needs all of its batches, and the engine's own count of late rows their progress.
         "spark.sql.streaming.minBatchesToRetain": str((batches or 0) + 1000),
         "spark.sql.streaming.numRecentProgressUpdates": str((batches or 0) + 1000),

@@ -1,0 +1,89 @@
+"""Giving up checkpoints that no plan needs.
+
+What stays, whatever the retention: the checkpoint that the next slice continues; the ones before slices that are stale,
+or that rows have landed for; and what other processes have not committed yet. The first slice of a chain continues
+nothing, so each slice can be run again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.checkpoint import kept_runs
+from tidemark.history import ranges, restorable, stale
+from tidemark.ledger import Ledger
+from tidemark.plan import Plan, Request, make_plan
+from tidemark.publish import RUN
+from tidemark.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Expired:
+    """Checkpoints, by run, that were given up, or would be."""
+
+    pipeline: str
+    table: str
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+    dry_run: bool
+
+    def describe(self) -> dict[str, Any]:
+        """For scripts: JSON-ready."""
+        return asdict(self)
+
+
+def expire(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    lake: str,
+    keep: int | None,
+    older_than: timedelta | None,
+    *,
+    dry_run: bool = False,
+) -> Expired:
+    """Remove the checkpoints that are not of the last `keep` slices, and were committed longer ago than `older_than`.
+
+    A checkpoint is that of a whole job, and goes or stays as one. Its rows are deleted through Delta: the files stay
+    until VACUUM removes them.
+
+    Raises:
+        SliceOrderError: no slice is committed.
+        InputError: rows that slices have read are gone, so that it cannot be told what a plan needs.
+    """
+    plan = make_plan(spark, pipeline, lake, Request(reprocess=True))
+    ledger = plan.ledger
+    present = kept_runs(spark, plan.tables) & ledger.runs
+    newest = sorted(ledger.entries, reverse=True)[: keep or 0]
+    needed = {ledger.entries[number].run for number in newest} | set(_needed(plan))
+    old = present if older_than is None else present & _older(ledger, older_than)
+    removed = sorted(old - needed)
+    if removed and not dry_run:
+        DeltaTable.forPath(spark, plan.tables.checkpoint).delete(F.col(RUN).isin(removed))
+    return Expired(
+        pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run
+    )
+
+
+def _needed(plan: Plan) -> Iterator[str]:
+    """The runs whose checkpoints a plan begins with: those before each slice that may have to run next."""
+    ledger, last = plan.ledger, plan.ledger.last
+    assert last, "a plan to reprocess has committed slices"
+    due = [*stale(ledger), *(number for one in plan.segments for number in one.slices)]
+    for first in [last.number + 1, *(slices[0] for slices in ranges(due))]:
+        before = ledger.entry(restorable(ledger, first, plan.kept) - 1)
+        if before:
+            yield before.run
+
+
+def _older(ledger: Ledger, span: timedelta) -> frozenset[str]:
+    """The runs that were committed longer ago than this."""
+    committed = ledger.spark.read.format("delta").load(ledger.tables.ledger)
+    last = committed.groupBy("run").agg(F.max("committed_at").alias("at"))
+    return frozenset(row["run"] for row in last.where(F.col("at") < F.lit(datetime.now(UTC) - span)).collect())

@@ -1,0 +1,164 @@
+"""A checkpoint made once more from the inputs, at the versions that its slices have read. Nothing is written.
+
+The slices are replayed by the engine that ran them, in as few jobs as their input versions allow: a new one begins
+where another version was read, or where rows of earlier slices were taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.checkpoint import buffered_after
+from tidemark.digest import ROW_HASH, carried_hash, digests, state_parts
+from tidemark.errors import InputError, SliceOrderError
+from tidemark.history import Seen, seen, stale, start_of_chain
+from tidemark.inputs import StoredInput, stored_inputs, trace_of
+from tidemark.job import TINY_ROWS
+from tidemark.joins import Join, join_of, lane_of
+from tidemark.ledger import Entry
+from tidemark.micro_batches import QueryLane
+from tidemark.plan import settings_text
+from tidemark.replay import replay
+from tidemark.session import tuned_for_tiny_queries
+from tidemark.state.base import State
+from tidemark.watermarks import Buckets, Lane, Watermarks
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A state as the inputs have it."""
+
+    rows: DataFrame
+    """In the buffers at the end of the last slice."""
+    join: Join
+    digests: dict[int, str]
+    """By slice, of the state at its end."""
+    jobs: int
+
+
+def rebuild(state: State, trusted: Entry | None = None) -> Rebuilt:
+    """Replay the slices up to a state's, from the first of its chain or behind one whose checkpoint is trusted.
+
+    Raises:
+        SliceOrderError: a slice no longer holds, or ran under other settings.
+        InputError: a version that a slice has read is gone.
+    """
+    start = trusted or start_of_chain(state.ledger, state.entry)
+    assert start, "the slice itself is a start"
+    first = start.number + 1 if trusted else start.number
+    chain = [state.ledger.entries[number] for number in range(first, state.entry.number + 1)]
+    _refuse(state, chain)
+    told: dict[int, str] = {}
+    carried = state.rows(trusted) if trusted else None
+    marks = trusted.watermarks if trusted else Watermarks()
+    jobs = list(_jobs(chain, back_to_back=state.pipeline.spark.batches == "back_to_back"))
+    for job in jobs:
+        with _gone(state, job):
+            carried, join, part, marks = _replayed(state, job, carried, marks)
+        told |= part
+    assert carried is not None, "there is at least one slice"
+    return Rebuilt(carried, join, told, len(jobs))
+
+
+def _replayed(
+    state: State, job: list[Entry], carried: DataFrame | None, before: Watermarks
+) -> tuple[DataFrame, Join, dict[int, str], Watermarks]:
+    """The rows in the buffers after a job, its join, the digest after each of its slices, and the watermarks."""
+    pipeline, grid, spark = state.pipeline, state.grid, state.spark
+    slices, last = range(job[0].number, job[-1].number + 1), job[-1]
+    inputs = stored_inputs(spark, pipeline, state.lake, last.versions)
+    join = join_of(pipeline, spark, {source.side.name: source.side.schema for source in inputs})
+    left, right = (
+        source.rows(grid, slices[0], slices[-1], _taken(state, job[0], side)) for side, source in enumerate(inputs)
+    )
+    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
+    lane = _lane(state, inputs, before, last)
+    came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
+    answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
+    tiny = answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
+    with tuned_for_tiny_queries(spark) if tiny else nullcontext():
+        hashed = answer.carried.withColumn(ROW_HASH, carried_hash(answer.carried, join)).drop("lane").persist()
+        ends = answer.lines[0].ends
+        told = digests(state_parts(hashed, join).toPandas(), ends)
+        # Not `persist`: the next job's plan would have all of this one in it.
+        kept = buffered_after(hashed.drop(ROW_HASH), last.number).localCheckpoint()
+    hashed.unpersist()
+    answer.release()
+    return kept, join, told, ends[last.number]
+
+
+def _lane(state: State, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
+    """The stream of a job whose last slice ended the input, or not."""
+    lane = lane_of(state.pipeline, before, None, trace_of(inputs))
+    drained = last.drained
+    if isinstance(lane, QueryLane):  # the batch that follows the last one has run, or there was none to run
+        drained = lane.next_watermark(last.watermarks) == last.watermarks.batch
+    return replace(lane, drain=last.number) if drained else lane
+
+
+def _taken(state: State, first: Entry, side: int) -> Seen:
+    """What a job had no need to take, of the version that it read."""
+    version = first.versions[side]
+    if not first.landed:
+        return Seen((), version)
+    taken = seen((entry for entry in state.ledger.entries.values() if entry.number < first.number), side)
+    homes = taken.homes if first.landing == "append" else ()
+    homeless = None if taken.homeless is None else min(taken.homeless, version)
+    return Seen(tuple((home, min(known, version)) for home, known in homes), homeless)
+
+
+def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]]:
+    """Slices that one replay can take; where batches run back to back, a job may have ended the input for a while."""
+    job: list[Entry] = []
+    for entry in chain:
+        other = job and (entry.versions != job[-1].versions or (back_to_back and entry.run != job[-1].run))
+        if other or entry.landed:
+            yield from [job] if job else []
+            job = []
+        job.append(entry)
+    yield job
+
+
+def _refuse(state: State, chain: list[Entry]) -> None:
+    told, label = f"tidemark run {state.pipeline.name}", state.grid.label
+    if bad := sorted(stale(state.ledger).keys() & {entry.number for entry in chain}):
+        raise SliceOrderError(
+            f"slice {label(bad[0])} no longer follows from what stands before it, so the state after it cannot be "
+            f"rebuilt; {told} repairs it"
+        )
+    if other := [entry for entry in chain if entry.settings != settings_text(state.pipeline)]:
+        raise SliceOrderError(
+            f"slice {label(other[0].number)} ran under other settings than the pipeline file has now; restore them to "
+            "rebuild its state"
+        )
+
+
+@contextmanager
+def _gone(state: State, job: list[Entry]) -> Iterator[None]:
+    """Tell files that a version had, and that are gone, as such."""
+    try:
+        with warnings.catch_warnings():
+            # It has the stack of the error that is told here in one line.
+            warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
+            yield
+    except (PySparkException, Py4JJavaError) as error:
+        if not any(sign in str(error) for sign in _SIGNS):
+            raise
+        left, right = job[0].versions
+        label = state.grid.label
+        raise InputError(
+            f"version {left} of {state.pipeline.left.table} or {right} of {state.pipeline.right.table}, which slice "
+            f"{label(job[0].number)} has read, is gone (VACUUM, or an expired log); trust a later checkpoint: "
+            f"--from {label(job[-1].number + 1)} or after"
+        ) from None
+
+
+_SIGNS = ("FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFoundException", "DELTA_VERSION_NOT_FOUND", "Cannot time travel")

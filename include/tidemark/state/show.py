@@ -1,0 +1,123 @@
+"""What is in the buffers at the end of a slice, and where the watermarks stand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tidemark.checkpoint import held_after
+from tidemark.publish import read_run
+from tidemark.replay import SIDES
+from tidemark.spec.values import format_instant, from_micros
+from tidemark.state.base import State
+from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One side's rows in the buffers; all but `rows` are None where the checkpoint has expired."""
+
+    rows: int
+    bytes: int | None
+    """Their part of the checkpoint's files."""
+    oldest: str | None
+    newest: str | None
+    """Event times, UTC; None without rows that have one."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A state in figures."""
+
+    pipeline: str
+    at: str
+    run: str
+    attempt: int
+    commit: int
+    digest: str | None
+    kept: bool
+    """Whether the checkpoint has not expired."""
+    watermarks: dict[str, str | None]
+    """Of `left`, `right` and `combined`, UTC; None before an input's first row."""
+    left: Buffer
+    right: Buffer
+    sample: list[dict[str, Any]]
+    """Some of the rows: side, event time, and the input's row."""
+
+    def describe(self) -> dict[str, Any]:
+        """For scripts: JSON-ready."""
+        return asdict(self)
+
+
+def show(state: State, rows: int = 0) -> Shown:
+    """What is known of a state, with a sample of so many rows."""
+    entry, marks = state.entry, state.entry.watermarks
+    kept = state.is_kept(entry)
+    left, right = _buffers(state) if kept else (Buffer(count, None, None, None) for count in entry.carried)
+    return Shown(
+        state.pipeline.name,
+        state.label,
+        entry.run,
+        entry.attempt,
+        entry.commit,
+        entry.digest,
+        kept,
+        {"left": _instant(marks.left), "right": _instant(marks.right), "combined": _instant(marks.combined)},
+        left,
+        right,
+        sample_of(state, rows) if kept and rows else [],
+    )
+
+
+def sample_of(state: State, count: int) -> list[dict[str, Any]]:
+    """Some of the rows in the buffers: JSON-ready."""
+    rows = state.rows(state.entry).orderBy("side", "event_time").limit(count)
+    told = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+    return [
+        {"side": row["side"], "event_time": time_of(state, row["event_time"]), "row": json.loads(row["row"])}
+        for row in told.collect()
+    ]
+
+
+def time_of(state: State, event_time: float | None) -> str | None:
+    """An event time in the dialect's ticks, as people write it."""
+    if event_time is None or pd.isna(event_time):
+        return None
+    return format_instant(from_micros(int(event_time) * state.pipeline.tick))
+
+
+def _buffers(state: State) -> tuple[Buffer, Buffer]:
+    entry, grid, tables = state.entry, state.grid, state.ledger.tables
+    held = held_after(F.timestamp_micros(F.lit(grid.start_of(entry.number))))
+    rows = read_run(state.spark, tables.checkpoint, entry.run)
+    parts: dict[str, Column] = {}
+    for side in SIDES:
+        mine = F.when(held & (F.col("side") == side), F.col("event_time"))
+        parts |= {f"{side}_rows": F.count_if(held & (F.col("side") == side))}
+        parts |= {f"{side}_oldest": F.min(mine), f"{side}_newest": F.max(mine)}
+    files = rows.groupBy(F.col("_metadata.file_path"), F.col("_metadata.file_size").alias("size")).agg(
+        F.count("*").alias("rows"), *(column.alias(name) for name, column in parts.items())
+    )
+    found = files.toPandas()
+    per_row = found["size"] / found["rows"]
+    left, right = (
+        Buffer(
+            int(found[f"{side}_rows"].sum()),
+            round(float((found[f"{side}_rows"] * per_row).sum())),
+            time_of(state, found[f"{side}_oldest"].min()),
+            time_of(state, found[f"{side}_newest"].max()),
+        )
+        for side in SIDES
+    )
+    return left, right
+
+
+def _instant(watermark: int) -> str | None:
+    if watermark == END_OF_INPUT:
+        return "end of input"
+    return None if watermark == NO_WATERMARK else format_instant(from_micros(watermark * 1000))
