@@ -190,6 +190,13 @@ class Ledger:
             "waiting": None if waiting is None else [self.grid.datetime_of(number) for number in waiting],
         }
 
+    def overtaken(self, first: int) -> SliceOrderError:
+        """The error of a process that has looked before another one committed; `first` is its slice."""
+        return SliceOrderError(
+            f"another process has committed slices of {self.tables.root} since this one looked, so slice "
+            f"{self.grid.label(first)} and those after it were not published; run the same command again"
+        )
+
     def commit(self, rows: list[dict[str, Any]], number: int) -> None:
         """Append rows (`row`, and what else the ledger holds) as commit `number`: they count from then on, all or none.
 
@@ -211,10 +218,7 @@ class Ledger:
             if not overtaken:
                 raise
         if overtaken:
-            raise SliceOrderError(
-                f"another process has committed slices of {self.tables.root} since this one looked, so slice "
-                f"{rows[0]['slice']:%Y-%m-%dT%H:%MZ} and those after it were not published; run the same command again"
-            )
+            raise self.overtaken(self.grid.number_at(micros(rows[0]["slice"])))
         if number % COMPACT_EVERY == 0:
             DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
 

@@ -10,7 +10,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidemark import quality
-from tidemark.errors import CheckFailedError, FaultError, StoppedError
+from tidemark.errors import CheckFailedError, FaultError, StoppedError, UserError
 from tidemark.history import restorable, settled, stale
 from tidemark.job import JobResult, run_job
 from tidemark.ledger import Ledger
@@ -37,7 +37,7 @@ def execute(
         FaultError: the disk is full.
     """
     quality.check_names(plan.pipeline)
-    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
+    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress, plan.ledger.number)
     with work.clean():
         while slices := work.next_job():
             if stop():
@@ -66,6 +66,10 @@ class _Work:
     stale: set[int]
     """Committed slices that do not hold any more."""
     progress: Progress
+    number: int
+    """Of the last commit that is known."""
+    first: int = 0
+    """The first slice that is not committed yet."""
     uncommitted: list[JobResult] = field(default_factory=list)
     ripple: int = 1
     """Size of the next job that repairs stale slices; it doubles as long as the slices behind it are stale too."""
@@ -88,6 +92,8 @@ class _Work:
 
     def run(self, slices: range) -> JobResult:
         """Run a job; one that repairs stale slices gives up those that turn out to be right."""
+        if not self.uncommitted:
+            self.first = slices[0]
         repairs = self.stale.intersection(slices)
         result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
         self.uncommitted.append(result)
@@ -104,6 +110,7 @@ class _Work:
         rows = [row for result in results for row in result.rows]
         self.progress(self.uncommitted[-1].slices, "committing")
         self.ledger.commit(rows, rows[0]["commit"])
+        self.number = rows[0]["commit"]
         self.uncommitted.clear()
 
     @contextmanager
@@ -114,13 +121,26 @@ class _Work:
             if self.ledger.number > self.plan.ledger.number:
                 sweep(self.spark, self.plan.tables, self.ledger.runs, self.ledger.number)
         except Exception as error:
-            full = "No space left on device" in str(error)
-            for result in self.uncommitted:
-                if not full:
-                    withdraw(self.spark, self.plan.tables, result.run)
-            if full:
+            if "No space left on device" in str(error):
                 raise FaultError(self._told_full()) from None
+            if self._take_back() and not isinstance(error, UserError | StoppedError):
+                raise self.ledger.overtaken(self.first) from None
             raise
+
+    def _take_back(self) -> bool:
+        """Take back what no commit names, and tell whether another process has committed meanwhile.
+
+        Then it may have swept what this one was reading, and whatever went wrong is of no matter. A commit whose answer
+        was lost may have been made all the same.
+        """
+        try:
+            known = Ledger.read(self.spark, self.plan.tables, self.plan.grid)
+        except Exception:  # noqa: BLE001 - the error at hand says more, and the next run sweeps
+            return False
+        lost = [result.run for result in self.uncommitted if result.run not in known.runs]
+        for run in lost:
+            withdraw(self.spark, self.plan.tables, run)
+        return known.number > self.number and len(lost) == len(self.uncommitted)
 
     def told_stopped(self, slices: range) -> str:
         """Where a run stops that would have gone on with these slices."""

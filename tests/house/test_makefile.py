@@ -18,6 +18,7 @@ TARGETS = {
     "conformance",
     "properties",
     "mutants",
+    "simulation",
     "flink-parity",
     "airflow",
     "cluster",
