@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 from tidemark.session import tuned_for_tiny_queries
+from tidemark.spec.values import micros, parse_instant
 from tidemark.state.base import State
 from tidemark.state.export import export
 
@@ -91,6 +92,10 @@ def live(spark, lake, folder, exported, *, waiting):
     query = module.continued(spark, *sides).writeStream.format("memory").queryName("live").start()
     try:
         query.processAllAvailable()
+        if not waiting:
+            times = [progress["eventTime"] for progress in query.recentProgress]
+            mark = [time["watermark"] for time in times if "watermark" in time][-1]
+            assert micros(parse_instant(mark)) == exported.watermarks_ms["combined"] * 1000
         for number in range(CUT + waiting, HOURS):
             feed(number)
             query.processAllAvailable()
