@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.ledger import Entry
 from tidemark.publish import RUN
 from tidemark.slices import Grid
@@ -39,7 +39,9 @@ def emission_changes(
     runs = sorted({run for _, run, _, _ in attempts})
     rows = _in_fixed_order(spark.read.format("delta").load(path).where(F.col(RUN).isin(runs)))
     names = [name for name in rows.columns if name not in {RUN, "_slice"}]
-    hashed = rows.select("_slice", RUN, row_hash(rows, names).alias("_hash")).join(F.broadcast(wanted), ["_slice", RUN])
+    hashed = rows.select("_slice", RUN, content_hash(rows, names).alias("_hash")).join(
+        F.broadcast(wanted), ["_slice", RUN]
+    )
     counts = hashed.groupBy("_number", "_hash").agg(
         F.count_if(F.col("_sign") > 0).alias("new"), F.count_if(F.col("_sign") < 0).alias("old")
     )

@@ -26,6 +26,12 @@ def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
     return F.xxhash64(*(_hashable(name, kinds[name]) for name in names))
 
 
+def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
+    """As `row_hash`, but for nulls: a value in one column is not the same value in another."""
+    names = list(names)
+    return F.xxhash64(row_hash(rows, names), *(F.col(quoted(name)).isNull() for name in names))
+
+
 def carried_hash(carried: DataFrame, join: Join) -> Column:
     """`row_hash` of a buffered row (`Replay.carried`), without what it met after the slice of its arrival.
 

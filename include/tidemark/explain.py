@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.checkpoint import read_carried
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.errors import UserError
 from tidemark.history import NOTHING_SEEN
 from tidemark.inputs import trace_of
@@ -85,7 +85,7 @@ def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row
     meets = (F.col(quoted(name)) == F.lit(value).try_cast(schema[name].dataType) for name, value in wanted.items())
     table = source.table.read().where(reduce(Column.__and__, meets))
     rows = source.side.labelled(table, account.grid, account.grid.start)
-    found = rows.withColumn("_hash", row_hash(rows, [side])).limit(MOST + 1).collect()
+    found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()
     asked = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
         raise UserError(f"--{side} {asked}: input {source.table.name} has no such row")
@@ -135,7 +135,7 @@ class _Story:
         if not DeltaTable.isDeltaTable(self.account.ledger.spark, tables.late):
             return []
         late = committed(self.account.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
-        mine = late.where(row_hash(late, [self.side]) == self.row["_hash"])
+        mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
         return mine.withColumns(times).where("reason IS NOT NULL AND watermark IS NOT NULL").collect()
 
@@ -159,7 +159,7 @@ class _Story:
         join = join_of(pipeline, account.ledger.spark, schemas)
         lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(account.inputs))
         told = labelled(rows, lane, join, Buckets.of(grid, range(number, number + 1), join.buckets_per_slice))
-        mine = told.where((F.col("side") == self.side) & (row_hash(told, [self.side]) == self.row["_hash"]))
+        mine = told.where((F.col("side") == self.side) & (content_hash(told, [self.side]) == self.row["_hash"]))
         met = mine.select("watermark").first()
         if met is None or met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
             return "on time: there was no watermark yet"
@@ -172,7 +172,7 @@ class _Story:
         if not columns:
             return ["its emissions cannot be told: they do not have its columns"]
         rows = self.account.emissions()
-        mine = rows.where(row_hash(rows, list(columns)) == self._part(columns))
+        mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
         grid = self.account.grid
         told = ((one["_emission"], one["count"], grid.label(grid.number_at(one["at"]))) for one in counted.collect())
@@ -184,7 +184,7 @@ class _Story:
         """The hash of those columns of the row that emissions have."""
         spark, schema = self.account.ledger.spark, self.account.inputs[SIDES.index(self.side)].side.schema
         alone = spark.createDataFrame([self.row[self.side]], schema)
-        told = alone.select(row_hash(alone, columns.values()).alias("hash")).first()
+        told = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
         assert told is not None, "one row"
         return F.lit(told["hash"])
 
@@ -198,7 +198,7 @@ class _Story:
             DataFrame.unionByName,
             (read_carried(account.ledger.spark, account.tables, run, account.grid) for run in runs),
         )
-        mine = held.where((F.col("side") == self.side) & (row_hash(held, [self.side]) == self.row["_hash"]))
+        mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
         start = self.account.grid.timestamp_column(F.col("slice"))
         return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "evicted_in").collect()
 

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.errors import InputError
 from tidemark.lake import DeltaInput
 
@@ -105,7 +105,7 @@ def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
     names = [name for name in rows.columns if name in others.columns]
     place = Window.partitionBy("_hash").orderBy(F.lit(0))
     counted, known = (
-        part.withColumn("_hash", row_hash(part, names)).withColumn("_copy", F.row_number().over(place))
+        part.withColumn("_hash", content_hash(part, names)).withColumn("_copy", F.row_number().over(place))
         for part in (rows, others)
     )
     return counted.join(known.select("_hash", "_copy"), ["_hash", "_copy"], "anti").drop("_hash", "_copy")

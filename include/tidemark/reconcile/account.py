@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.checkpoint import restore
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.errors import SliceOrderError
 from tidemark.history import Seen
 from tidemark.inputs import StoredInput, stored_inputs
@@ -98,7 +98,7 @@ class Account:
         rows = source.side.labelled(source.table.read(), self.grid, self.grid.start)
         event_time = (F.col("event_time") * self.pipeline.tick).alias("_event_time")
         rows = rows.select(F.col("clock").alias("_clock"), event_time, f"{side}.*")
-        times = rows.select(row_hash(rows, columns).alias("_hash"), "_clock", "_event_time")
+        times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time")
         told = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time")))
         for more in (self._late, self._landed, self._buffered):
             told = told.join(more(side, columns, wanted), "_hash", "left")
@@ -112,7 +112,7 @@ class Account:
         names = ["reason", "watermark", "behind_ms", "held_by"]
         late = late.withColumn("watermark", F.unix_millis("watermark"))
         rows = late.select(*(F.col(name).alias(f"_{name}") for name in names), f"{side}.*")
-        hashed = rows.select(row_hash(rows, columns).alias("_hash"), *(f"_{name}" for name in names))
+        hashed = rows.select(content_hash(rows, columns).alias("_hash"), *(f"_{name}" for name in names))
         furthest = F.coalesce("_behind_ms", F.lit(-(2**63)))
         return _of(hashed, wanted).agg(*(F.max_by(f"_{name}", furthest).alias(name) for name in names))
 
@@ -120,7 +120,7 @@ class Account:
         number = SIDES.index(side)
         landed = self.inputs[number].landed(self.grid, self.end, self._own_versions[number])
         none = self._spark.createDataFrame([], "_hash long")
-        hashes = (rows.select(row_hash(rows, columns).alias("_hash")) for rows in landed)
+        hashes = (rows.select(content_hash(rows, columns).alias("_hash")) for rows in landed)
         return _of(reduce(DataFrame.unionByName, hashes, none), wanted).agg(F.lit(True).alias("landed"))
 
     def _buffered(self, side: Which, columns: list[str], wanted: DataFrame) -> DataFrame:
@@ -128,7 +128,7 @@ class Account:
             return self._spark.createDataFrame([], "_hash long, buffered boolean")
         held = restore(self._spark, self.tables, self.last, self.grid).where(F.col("side") == side)
         rows = held.select(f"{side}.*")
-        return _of(rows.select(row_hash(rows, columns).alias("_hash")), wanted).agg(F.lit(True).alias("buffered"))
+        return _of(rows.select(content_hash(rows, columns).alias("_hash")), wanted).agg(F.lit(True).alias("buffered"))
 
     @cached_property
     def _own_versions(self) -> tuple[Seen, Seen]:

@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.times import quoted
 
 BATCH, STREAM = "batch", "stream"
@@ -57,7 +57,7 @@ def align(batch: DataFrame, stream: DataFrame, names: Sequence[str], within: dic
 
 
 def _marked(rows: DataFrame, side: str, exact: Sequence[str], within: dict[str, float]) -> DataFrame:
-    rows = rows.withColumn("_hash", row_hash(rows, exact)).withColumn("_side", F.lit(side))
+    rows = rows.withColumn("_hash", content_hash(rows, exact)).withColumn("_side", F.lit(side))
     if within:
         place = Window.partitionBy("_hash").orderBy(*(quoted(name) for name in within))
         rows = rows.withColumn("_place", F.row_number().over(place))

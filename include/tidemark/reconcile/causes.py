@@ -13,7 +13,7 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.digest import row_hash
+from tidemark.digest import content_hash
 from tidemark.joins.firings import HALVES
 from tidemark.reconcile.account import LABEL, SIDES, Account, Which
 from tidemark.reconcile.align import BATCH, STREAM
@@ -104,8 +104,8 @@ def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names:
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
     """How often emissions have the content of each row."""
-    rows = rows.withColumn("_content", row_hash(rows, names))
-    found = emissions.select(row_hash(emissions, names).alias("_content"))
+    rows = rows.withColumn("_content", content_hash(rows, names))
+    found = emissions.select(content_hash(emissions, names).alias("_content"))
     found = found.join(rows.select("_content").distinct(), "_content", "semi")
     counts = found.groupBy("_content").agg(F.count("*").alias(column))
     return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
@@ -121,7 +121,7 @@ def _with_labels(rows: DataFrame, side: Which, sides: Sides) -> DataFrame:
     lacks = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
     if side == "right":
         lacks = lacks | F.col("_emission").isin(*HALVES)
-    rows = rows.withColumn(f"_{side}", F.when(~lacks, row_hash(rows, columns)))
+    rows = rows.withColumn(f"_{side}", F.when(~lacks, content_hash(rows, columns)))
     wanted = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
     for name, account in (("batch", sides.batch), ("story", sides.story)):
         if account is None:
