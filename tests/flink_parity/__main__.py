@@ -1,6 +1,6 @@
 """Real Flink SQL against Tidemark on January's flights, in event-time order, row for row: `make flink-parity`.
 
-Usage: python -m tests.flink_parity FLINK_PYTHON
+Usage: python -m tests.flink_parity FLINK_PYTHON [JOIN...]
 """
 
 import csv
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,8 @@ from tidemark.spec import Pipeline
 
 INTERVAL = {"interval": {"lower": "-1 hour", "upper": "0 seconds"}}
 TUMBLE = {"window": {"tumbling": "1 hour"}}
+SHOWN = 5
+"""Rows to show of those that differ."""
 JOINS = {
     "interval_inner": {"type": "inner", **INTERVAL},
     "interval_full": {"type": "full", **INTERVAL},
@@ -37,35 +40,40 @@ def main() -> None:
     spark = spark_session("flink parity")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        flights = with_departure(january(spark, "flights.csv.zip", FLIGHTS))
+        weather = with_observation(january(spark, "weather.csv", WEATHER))
+        flight = "concat_ws(' ', scheduled_departure, origin, carrier, flight, uuid()) AS id"
         inputs = {
-            "flights": with_departure(january(spark, "flights.csv.zip", FLIGHTS)).selectExpr(
-                "uuid() AS id", "origin AS k", "scheduled_departure AS ts"
-            ),
-            "weather": with_observation(january(spark, "weather.csv", WEATHER)).selectExpr(
-                "uuid() AS id", "origin AS k", "observed_at AS ts"
+            "flights": flights.selectExpr(flight, "origin AS k", "scheduled_departure AS ts"),
+            "weather": weather.selectExpr(
+                "concat_ws(' ', observed_at, origin, uuid()) AS id", "origin AS k", "observed_at AS ts"
             ),
         }
-        for table, rows in inputs.items():
-            export(rows, folder, table)
-        flink = subprocess.run([sys.argv[1], str(Path(__file__).with_name("flink_job.py")), name], check=False)
+        export(inputs, folder)
+        joins = sys.argv[2:] or list(JOINS)
+        job = str(Path(__file__).with_name("flink_job.py"))
+        flink = subprocess.run([sys.argv[1], job, name, *joins], check=False)
         if flink.returncode:
             sys.exit(3)
-        different = report({join: (read(folder / join), run(spark, folder, join)) for join in JOINS})
+        different = report({join: (read(folder / join), run(spark, folder, join)) for join in joins})
     sys.exit(1 if different else 0)
 
 
-def export(rows: DataFrame, folder: Path, name: str) -> None:
-    """Write rows as a Delta table for Tidemark, and in event-time order as a CSV file for Flink."""
-    path = str(folder / "lake" / name)
-    rows.write.format("delta").save(path)
-    stored = rows.sparkSession.read.format("delta").load(path).orderBy("ts", "id")
-    text = stored.select("id", "k", F.date_format("ts", "yyyy-MM-dd HH:mm:ss.SSS").alias("ts")).toPandas()
-    text.to_csv(folder / f"{name}.csv", header=False, index=False)
+def export(inputs: dict[str, DataFrame], folder: Path) -> None:
+    """Write the inputs as Delta tables for Tidemark, and as one CSV file in event-time order for Flink."""
+    stored = []
+    for name, rows in inputs.items():
+        path = str(folder / "lake" / name)
+        rows.write.format("delta").save(path)
+        stored.append(rows.sparkSession.read.format("delta").load(path).withColumn("side", F.lit(name)))
+    both = reduce(DataFrame.unionByName, stored).orderBy("ts", "side", "id")
+    text = both.select("side", "id", "k", F.date_format("ts", "yyyy-MM-dd HH:mm:ss.SSS").alias("ts")).toPandas()
+    text.to_csv(folder / "rows.csv", header=False, index=False)
 
 
 def run(spark: SparkSession, folder: Path, join: str) -> Counter[tuple[str, ...]]:
     """Tidemark's answer: (left id, right id, window start), each with how often; "" where there is none."""
-    side = {"event_time": "ts", "watermark_delay": "0 s"}
+    side = {"event_time": "ts", "watermark_delay": "1 ms"}
     pipeline = Pipeline.model_validate(
         {
             "name": join,
@@ -105,6 +113,10 @@ def report(answers: dict[str, tuple[Counter[tuple[str, ...]], Counter[tuple[str,
         counts = flink.total(), ours.total(), missing.total(), unexpected.total()
         table.add_row(join, *(f"{count:,}" for count in counts))
     Console().print(table)
+    for join, (flink, ours) in answers.items():
+        for who, rows in (("Flink", flink - ours), ("Tidemark", ours - flink)):
+            for row in list(rows)[:SHOWN]:
+                Console().print(f"{join}: only {who} has {row}", highlight=False)
     Console().print(f"flink-parity: {different} rows differ")
     return different
 
