@@ -53,7 +53,7 @@ def ran(spark, lake):
 def compared(spark, lake):
     def run(settings, rows, story=None, **asked):
         if not isinstance(rows, str):
-            rows.write.format("delta").mode("overwrite").save(str(lake / "stream"))
+            rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(lake / "stream"))
             rows = "stream"
         with tuned_for_tiny_queries(spark):
             return compare(spark, settings, str(lake), Asked(rows, **asked), story)
@@ -150,6 +150,10 @@ def test_rows_that_landed_after_their_slice(inputs, write, pipeline, ran, compar
     assert {cause for cause, _ in found(told)} == {"landed after the slice"}
 
 
+def inner_join():
+    return {"type": "inner", "keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "30 minutes"}}
+
+
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
@@ -162,9 +166,8 @@ def test_rows_that_landed_after_their_slice(inputs, write, pipeline, ran, compar
     ids=["longer delay", "shorter delay", "wider bound", "narrower bound", "dialect"],
 )
 def test_other_settings_are_named(inputs, pipeline, ran, compared, emitted, changes, detail):
-    inner = {"join": LEFT_JOIN | {"type": "inner", "interval": {"lower": "-30 minutes", "upper": "30 minutes"}}}
-    other = ran(pipeline(**inner, **changes, output="other"))
-    settings = ran(pipeline(**inner))
+    other = ran(pipeline(**{"join": inner_join()} | changes, output="other"))
+    settings = ran(pipeline(join=inner_join()))
     told = compared(settings, emitted(other))
     assert {cause for cause, _ in found(told)} == {"other settings"}
     assert all(one["_detail"].startswith(detail) for cause in told.causes for one in cause.examples)

@@ -86,20 +86,40 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
 
 
 def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows of `with_causes`, those without a cause tried under other settings: who had them would have come to them."""
+    """Rows of `with_causes`, those without a cause tried under other settings, the ones that come closest first.
+
+    Settings explain a row where their answer has it as often as the stream, and come close by how few rows their whole
+    answer and the stream differ.
+    """
     open_ = F.col("_cause") == "unexplained"
-    left, done = rows.where(open_), [rows.where(~open_)]
+    left, tried = rows.where(open_), []
     for changes in candidates(left, sides.batch, stream):
         with answer(sides.batch, changes) as emitted:
-            tried = with_count(left, emitted, names, "_found").localCheckpoint()
-        found = F.col("_found") == F.col("_stream")
-        told = " and ".join(f"{name}: {value}" for name, value in changes.items())
-        explained = {"_cause": F.lit("other settings"), "_detail": F.lit(f"{told} would give it")}
-        done.append(tried.where(found).drop("_found").withColumns(explained))
-        left = tried.where(~found).drop("_found")
-        if left.isEmpty():
+            apart = _apart(emitted, stream, names)
+            counted = with_count(left, emitted, names, "_found").where(F.col("_found") == F.col("_stream"))
+            tried.append((apart, changes, counted.select("_id").localCheckpoint()))
+        if not apart:
             break
-    return reduce(DataFrame.unionByName, [*done, left])
+    told = F.lit(None).cast("string")
+    for number, (_, changes, hits) in enumerate(sorted(tried, key=lambda one: one[0])):
+        text = " and ".join(f"{name}: {value}" for name, value in changes.items())
+        left = left.join(hits.withColumn(f"_hit_{number}", F.lit(True)), "_id", "left")
+        told = F.coalesce(told, F.when(F.col(f"_hit_{number}"), F.lit(f"{text} would give it")))
+    left = left.withColumns(
+        {"_detail": told, "_cause": F.when(told.isNotNull(), "other settings").otherwise(F.col("_cause"))}
+    )
+    return rows.where(~open_).unionByName(left.select(*rows.columns)).localCheckpoint()
+
+
+def _apart(one: DataFrame, other: DataFrame, names: Sequence[str]) -> int:
+    """How many rows only one of two tables has."""
+    hashes = (
+        rows.select(content_hash(rows, names).alias("_hash"), F.lit(n).alias("_n"))
+        for rows, n in ((one, 1), (other, -1))
+    )
+    counts = reduce(DataFrame.unionByName, hashes).groupBy("_hash").agg(F.abs(F.sum("_n")).alias("_more"))
+    told = counts.agg(F.sum("_more").alias("rows")).first()
+    return told["rows"] or 0 if told else 0
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
