@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import cache
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -220,7 +222,9 @@ class Ledger:
         if overtaken:
             raise self.overtaken(self.grid.number_at(micros(rows[0]["slice"])))
         if number % COMPACT_EVERY == 0:
-            DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
+            # Where another process commits at the same time, the next hundredth does it.
+            with suppress(PySparkException, Py4JJavaError):
+                DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: datetime | int | None = None) -> DataFrame:
