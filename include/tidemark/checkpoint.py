@@ -14,7 +14,7 @@ from tidemark.digest import ROW_HASH, carried_hash
 from tidemark.joins import Join
 from tidemark.lake import PipelineTables, files_in_log
 from tidemark.ledger import Entry
-from tidemark.publish import RUN, read_run
+from tidemark.publish import RUN, read_runs
 from tidemark.slices import Grid
 
 _SLICES = ("slice", "carried_from", "evicted_in")
@@ -37,15 +37,15 @@ def stored(carried: DataFrame, grid: Grid, join: Join) -> DataFrame:
     return hashed.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
 
 
-def read_carried(spark: SparkSession, tables: PipelineTables, run: str, grid: Grid) -> DataFrame:
-    """What one run carried, slices as numbers."""
-    rows = read_run(spark, tables.checkpoint, run).drop(RUN)
+def read_carried(spark: SparkSession, tables: PipelineTables, grid: Grid, *runs: str) -> DataFrame:
+    """What some runs carried, slices as numbers."""
+    rows = read_runs(spark, tables.checkpoint, *runs).drop(RUN)
     return rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
 
 
 def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> DataFrame:
     """The rows in the buffers at the end of a committed slice."""
-    return buffered_after(read_carried(spark, tables, entry.run, grid).drop(ROW_HASH), entry.number)
+    return buffered_after(read_carried(spark, tables, grid, entry.run).drop(ROW_HASH), entry.number)
 
 
 def kept_runs(spark: SparkSession, tables: PipelineTables) -> frozenset[str]:

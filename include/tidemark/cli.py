@@ -19,7 +19,7 @@ from tidemark.plan import Plan, Request, make_plan
 from tidemark.progress import bar, run_with_progress
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
-from tidemark.reconcile.account import SIDES
+from tidemark.replay import SIDES
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
 from tidemark.spec.values import parse_duration, parse_instant
@@ -289,7 +289,7 @@ def compare(
 
     Ends with exit code 1 if a difference has no cause.
 
-    Example: `tidemark compare flights_weather --with twin/emissions --told-by lake/twin/replay.yaml`
+    Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
     """
     loaded, story = load_pipeline(pipeline), load_pipeline(told_by) if told_by else None
     request = _request(start, end, "auto", drain=False, from_empty_state=False)

@@ -5,7 +5,20 @@ Messages are one line: what is wrong, where, and the remedy.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """The remedy for a name that does not exist: the one that was meant, or all that there are.
+
+    >>> nearest("hapened", ["k", "happened"], "it has")
+    'did you mean happened?'
+    """
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known) or 'none'}"
 
 
 class TidemarkError(Exception):

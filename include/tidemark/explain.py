@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -10,19 +9,18 @@ from functools import reduce
 from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tidemark.checkpoint import read_carried
 from tidemark.digest import content_hash
-from tidemark.errors import UserError
+from tidemark.errors import UserError, nearest
 from tidemark.history import NOTHING_SEEN
-from tidemark.inputs import trace_of
+from tidemark.inputs import rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.ledger import committed
-from tidemark.reconcile.account import SIDES, Account, Which
-from tidemark.replay import STILL_IN, labelled
+from tidemark.reconcile.account import Account
+from tidemark.replay import SIDES, STILL_IN, Which, labelled
 from tidemark.spec import Pipeline
 from tidemark.spec.values import format_duration, format_instant, from_micros
 from tidemark.times import quoted
@@ -79,8 +77,7 @@ def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row
     schema = source.side.schema
     for name in wanted:
         if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(schema.names)}"
+            hint = nearest(name, schema.names, "it has")
             raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
     meets = (F.col(quoted(name)) == F.lit(value).try_cast(schema[name].dataType) for name, value in wanted.items())
     table = source.table.read().where(reduce(Column.__and__, meets))
@@ -113,31 +110,33 @@ class _Story:
         if home not in account.ledger.entries and home >= account.end:
             yield f"has not been read yet: the last committed slice is {label(account.last.number)}"
             return
-        late, emitted, held = self._late(), self._emitted(), self._held()
-        slices = [*(one["_slice"] for one in late), *(one["arrived"] for one in held)]
+        aside, emitted, held = self._aside(), self._emitted(), self._held()
+        slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
         arrived = max((account.grid.number_at(slice_of) for slice_of in slices), default=home)
         if arrived > home:
             yield f"landed after that slice was committed, and arrived at the start of slice {label(arrived)}"
-        if row["rejected"]:
-            yield f"rejected: {row['rejected']}"
+        late = [one for one in aside if one["watermark"] is not None]
+        if len(late) < len(aside):
+            yield f"rejected: {next(one['reason'] for one in aside if one['watermark'] is None)}"
             return
         yield from (self._lateness(one) for one in late)
         if not late:
-            yield self._on_time(home)
+            yield self._on_time(home) if arrived == home else "on time"
         yield from emitted
         if not emitted:
             yield "nothing was emitted of it"
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
 
-    def _late(self) -> list[Row]:
+    def _aside(self) -> list[Row]:
+        """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
         tables = self.account.tables
         if not DeltaTable.isDeltaTable(self.account.ledger.spark, tables.late):
             return []
         late = committed(self.account.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
-        return mine.withColumns(times).where("reason IS NOT NULL AND watermark IS NOT NULL").collect()
+        return mine.withColumns(times).collect()
 
     def _lateness(self, late: Row) -> str:
         told = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
@@ -153,15 +152,16 @@ class _Story:
         """By the watermark that the row met, which a replay of its slice tells."""
         account = self.account
         pipeline, grid, entry = account.pipeline, account.grid, account.ledger.entry(number - 1)
-        left, right = (source.rows(grid, number, number, NOTHING_SEEN) for source in account.inputs)
-        rows = left.unionByName(right, allowMissingColumns=True)
-        schemas: dict[str, StructType] = {source.side.name: source.side.schema for source in account.inputs}
-        join = join_of(pipeline, account.ledger.spark, schemas)
+        slices = range(number, number + 1)
+        rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
+        join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
         lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(account.inputs))
-        told = labelled(rows, lane, join, Buckets.of(grid, range(number, number + 1), join.buckets_per_slice))
+        told = labelled(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
         mine = told.where((F.col("side") == self.side) & (content_hash(told, [self.side]) == self.row["_hash"]))
         met = mine.select("watermark").first()
-        if met is None or met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
+        if met is None:
+            return "on time"
+        if met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
             return "on time: there was no watermark yet"
         ahead = self.row["event_time"] * pipeline.tick // 1000 - met["watermark"]
         return f"on time by {_span(ahead)}: the watermark was {_instant(met['watermark'] * 1000)}"
@@ -194,10 +194,7 @@ class _Story:
         if not DeltaTable.isDeltaTable(account.ledger.spark, account.tables.checkpoint):
             return []
         runs = {entry.run for entry in account.ledger.entries.values()}
-        held = reduce(
-            DataFrame.unionByName,
-            (read_carried(account.ledger.spark, account.tables, run, account.grid) for run in runs),
-        )
+        held = read_carried(account.ledger.spark, account.tables, account.grid, *runs)
         mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
         start = self.account.grid.timestamp_column(F.col("slice"))
         return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "evicted_in").collect()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Literal
@@ -14,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.errors import InputError
+from tidemark.errors import InputError, nearest
 from tidemark.history import Seen
 from tidemark.lake import DeltaInput, place
 from tidemark.landing import Landing
@@ -248,6 +247,17 @@ def stored_inputs(
     )
 
 
+def rows_of(inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, taken: Sequence[Seen]) -> DataFrame:
+    """What a replay of slices reads of both inputs (`StoredInput.rows`), as one table."""
+    left, right = (source.rows(grid, slices[0], slices[-1], known) for source, known in zip(inputs, taken, strict=True))
+    return left.unionByName(right, allowMissingColumns=True)
+
+
+def schemas_of(inputs: tuple[StoredInput, StoredInput]) -> dict[str, T.StructType]:
+    """The columns of both inputs, by side."""
+    return {source.side.name: source.side.schema for source in inputs}
+
+
 def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
     """The query that has read the inputs; None where no trace tells when rows arrived."""
     table = inputs[0].table
@@ -300,8 +310,7 @@ def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
     wanted |= {f"key {key}": key for key in keys}
     for role, column in wanted.items():
         if column is not None and column not in table.schema.names:
-            near = difflib.get_close_matches(column, table.schema.names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(table.schema.names)}"
+            hint = nearest(column, table.schema.names, "it has")
             raise InputError(f"input {table.name} has no column {column} (named as {role}); {hint}")
     if settings.tiebreak and not isinstance(table.schema[settings.tiebreak].dataType, T.IntegralType):
         kind = table.schema[settings.tiebreak].dataType.simpleString()

@@ -23,11 +23,12 @@ from tidemark.checkpoint import read_carried, restore, stored
 from tidemark.digest import digests, state_parts
 from tidemark.errors import CheckFailedError
 from tidemark.history import seen
+from tidemark.inputs import rows_of
 from tidemark.joins import lane_of
 from tidemark.ledger import Counts, Entry, Landing, Ledger
 from tidemark.missed import with_would_match
 from tidemark.plan import Plan
-from tidemark.publish import emissions, late_table, new_run, read_run, withdraw, write_run
+from tidemark.publish import emissions, late_table, new_run, read_runs, withdraw, write_run
 from tidemark.replay import SIDES, STILL_IN, Replay, replay
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.spec.values import millis
@@ -134,17 +135,14 @@ class _Job:
 
     @cached_property
     def answer(self) -> Replay:
-        plan, first, last = self.plan, self.slices[0], self.slices[-1]
+        plan, first = self.plan, self.slices[0]
         earlier = [entry for entry in self.ledger.entries.values() if entry.number < first]
-        sides = []
-        for number, source in enumerate(plan.inputs):
-            taken = seen(earlier, number)
-            if self.landing != "append":
-                taken = replace(taken, homes=())
-            source.refuse_changes(plan.grid, first, taken, plan.reprocess_command)
-            sides.append(source.rows(plan.grid, first, last, taken))
-        left, right = sides
-        rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
+        taken = [seen(earlier, side) for side in range(len(plan.inputs))]
+        if self.landing != "append":
+            taken = [replace(one, homes=()) for one in taken]
+        for source, known in zip(plan.inputs, taken, strict=True):
+            source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
+        rows = rows_of(plan.inputs, plan.grid, self.slices, taken).withColumn("lane", F.lit(0))
         carried = None
         if self.carry_in:
             carried = restore(self.spark, plan.tables, self.carry_in, plan.grid).withColumn("lane", F.lit(0))
@@ -282,7 +280,7 @@ class _Job:
     @property
     def _stored_output(self) -> DataFrame:
         # Another `select` may have left other columns in the table.
-        rows = read_run(self.spark, self.plan.tables.emissions, self.run)
+        rows = read_runs(self.spark, self.plan.tables.emissions, self.run)
         return rows.select(*map(quoted, self._output.columns))
 
     @cached_property
@@ -294,7 +292,7 @@ class _Job:
     def _written_late(self) -> pd.DataFrame:
         if not self.answer.suspected:
             return pd.DataFrame(columns=["side", "number", "late", "rejected"])
-        rows = read_run(self.spark, self.plan.tables.late, self.run)
+        rows = read_runs(self.spark, self.plan.tables.late, self.run)
         number = self.plan.grid.number_column(F.unix_micros("_slice")).alias("number")
         rejected = ~F.col("reason").isin("late", *STILL_IN)
         counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
@@ -302,7 +300,7 @@ class _Job:
 
     @cached_property
     def _written_carried(self) -> pd.DataFrame:
-        rows = read_carried(self.spark, self.plan.tables, self.run, self.plan.grid)
+        rows = read_carried(self.spark, self.plan.tables, self.plan.grid, self.run)
         return state_parts(rows, self.plan.join).toPandas()
 
     @property

@@ -18,7 +18,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.estimate import Estimate, estimate, past_jobs
 from tidemark.grouping import Room
 from tidemark.history import ranges, restorable, seen, stale, start_of_chain, waiting
-from tidemark.inputs import StoredInput, stored_inputs, trace_of
+from tidemark.inputs import StoredInput, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger, settings_of
@@ -283,7 +283,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
     inputs = stored_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
-    join = join_of(pipeline, spark, {source.side.name: source.side.schema for source in inputs})
+    join = join_of(pipeline, spark, schemas_of(inputs))
     scene = _Scene(pipeline, request, grid, tables, inputs, join, Ledger.read(spark, tables, grid))
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
 

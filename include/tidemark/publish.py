@@ -141,9 +141,9 @@ def write_run(rows: DataFrame, path: str, run: str) -> None:
     rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
 
 
-def read_run(spark: SparkSession, path: str, run: str) -> DataFrame:
-    """The rows of one run."""
-    return spark.read.format("delta").load(path).where(F.col(RUN) == run)
+def read_runs(spark: SparkSession, path: str, *runs: str) -> DataFrame:
+    """The rows of some runs."""
+    return spark.read.format("delta").load(path).where(F.col(RUN).isin(*runs))
 
 
 def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:

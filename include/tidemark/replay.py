@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pandas as pd
 from pyspark.sql import DataFrame, Observation
@@ -19,7 +19,8 @@ from tidemark.sources import SourceLane
 from tidemark.times import floor_div
 from tidemark.watermarks import Buckets, Horizon, Lane, Timeline, bucket_maxima, place
 
-SIDES = ("left", "right")
+Which = Literal["left", "right"]
+SIDES: tuple[Which, Which] = ("left", "right")
 STILL_IN = ("late_for_window", "behind_watermark")
 """Reasons in the side output of rows that take part all the same."""
 CACHED_ROWS = 1_000_000

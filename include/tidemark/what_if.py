@@ -14,11 +14,10 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tidemark.errors import UserError
 from tidemark.history import NOTHING_SEEN
-from tidemark.inputs import StoredInput, stored_inputs
+from tidemark.inputs import StoredInput, rows_of, schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.publish import emissions
 from tidemark.replay import SIDES, Replay, replay
@@ -160,8 +159,7 @@ def _replayed(
     grid: Grid,
     slices: range,
 ) -> Replay:
-    left, right = (source.rows(grid, slices[0], slices[-1], NOTHING_SEEN) for source in inputs)
-    rows = left.unionByName(right, allowMissingColumns=True)
+    rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
     key = f"key_{len(pipelines[0].join.keys)}"
     lanes = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))
     rows = rows.withColumn("lane", F.explode(lanes)).withColumn(key, F.col("lane"))
@@ -169,7 +167,7 @@ def _replayed(
     rows = rows.withColumns(
         {side: F.when(F.col("side") == side, F.col(side).withField("_lane", F.col("lane"))) for side in SIDES}
     )
-    schemas: dict[str, StructType] = {source.side.name: source.side.schema for source in inputs}
+    schemas = schemas_of(inputs)
     join = _by_lane([join_of(one, spark, schemas) for one in pipelines], F.col(key))
     per_slice = join.buckets_per_slice or max(1, TARGET_BUCKETS // (len(slices) * len(pipelines)))
     buckets = Buckets.of(grid, slices, per_slice)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
-from typing import Literal
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -19,11 +18,10 @@ from tidemark.inputs import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger, committed
+from tidemark.replay import SIDES, Which
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 
-Which = Literal["left", "right"]
-SIDES: tuple[Which, Which] = ("left", "right")
 _LATENESS = "reason string, watermark long, behind_ms long, held_by string"
 LABEL = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"
 """What is known of an input row: clock and event time in microseconds; for late and rejected rows what the table `late`

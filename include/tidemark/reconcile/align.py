@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.digest import content_hash
@@ -25,9 +25,8 @@ class Aligned:
     """
 
     differing: DataFrame
-    batch_rows: int
-    stream_rows: int
-    same: int
+    alike: bool
+    """Whether there are none."""
 
 
 def align(batch: DataFrame, stream: DataFrame, names: Sequence[str], within: dict[str, float]) -> Aligned:
@@ -38,22 +37,15 @@ def align(batch: DataFrame, stream: DataFrame, names: Sequence[str], within: dic
     """
     exact = [name for name in names if name not in within]
     sides = {side: _marked(rows, side, exact, within) for side, rows in ((BATCH, batch), (STREAM, stream))}
-    totals = Observation()
     keys = ["_hash", *(["_place"] if within else [])]
-    counted = _counted(sides, keys, within).observe(
-        totals,
-        F.coalesce(F.sum(BATCH), F.lit(0)).alias(BATCH),
-        F.coalesce(F.sum(STREAM), F.lit(0)).alias(STREAM),
-        F.coalesce(F.sum("_same"), F.lit(0)).alias("same"),
-    )
+    counted = _counted(sides, keys, within)
     unequal = counted.where(F.greatest(BATCH, STREAM) > F.col("_same")).localCheckpoint()
     found = [
         _more(rows, unequal, keys, side, other)
         for (side, rows), other in zip(sides.items(), (STREAM, BATCH), strict=True)
     ]
     differing = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), found)
-    told = totals.get
-    return Aligned(differing.drop(*keys), told[BATCH], told[STREAM], told["same"])
+    return Aligned(differing.drop(*keys), unequal.isEmpty())
 
 
 def _marked(rows: DataFrame, side: str, exact: Sequence[str], within: dict[str, float]) -> DataFrame:

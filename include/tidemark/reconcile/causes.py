@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 
 from tidemark.digest import content_hash
 from tidemark.joins.firings import HALVES
-from tidemark.reconcile.account import LABEL, SIDES, Account, Which
+from tidemark.reconcile.account import LABEL, Account
 from tidemark.reconcile.align import BATCH, STREAM
 from tidemark.reconcile.variants import answer, candidates
+from tidemark.replay import SIDES, Which
 from tidemark.times import quoted
 
 CAUSES = {

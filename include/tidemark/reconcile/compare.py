@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.errors import InputError, UserError
+from tidemark.errors import InputError, UserError, nearest
 from tidemark.joins.firings import HALVES
 from tidemark.lake import DeltaInput
-from tidemark.reconcile.account import SIDES, Account
+from tidemark.reconcile.account import Account
 from tidemark.reconcile.align import BATCH, STREAM, align
 from tidemark.reconcile.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
+from tidemark.replay import SIDES
 from tidemark.spec import Pipeline
 from tidemark.spec.values import format_instant, from_micros, micros
 from tidemark.times import quoted
@@ -123,13 +124,17 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     stream, names, notes = _stream(DeltaInput.find(spark, lake, asked.table).read(), ours, batch, asked)
     within = {name: asked.within for name in names if asked.within and _is_fraction(ours.schema[name].dataType)}
     aligned = align(ours, stream, names, within)
-    sides = Sides(batch, told, micros(asked.until) if asked.until else None)
-    rows = with_causes(aligned.differing, sides, names, _identity(batch, names, asked))
-    if told is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
-        rows = with_other_settings(rows, sides, stream, names)
-    rows = rows.where(_inside(asked))
-    causes = _causes(rows, names, asked.examples)
-    agreement = _agreement(rows, batch, slices)
+    identity = _identity(batch, names, asked)
+    causes: tuple[Cause, ...] = ()
+    counts: dict[int | None, Row] = {}
+    if not aligned.alike:
+        sides = Sides(batch, told, micros(asked.until) if asked.until else None)
+        rows = with_causes(aligned.differing, sides, names, identity)
+        if told is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
+            rows = with_other_settings(rows, sides, stream, names)
+        rows = rows.where(_inside(asked))
+        causes, counts = _causes(rows, names, asked.examples), _by_slice(rows)
+    agreement = _agreement(counts, batch, slices)
     label = batch.grid.label
     return Comparison(
         pipeline.name,
@@ -232,8 +237,7 @@ def _identity(batch: Account, names: list[str], asked: Asked) -> list[str]:
 
 
 def _no_column(what: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    hint = nearest(name, known, "there are")
     return f"{what} has no column {name} ({hint})"
 
 
@@ -259,8 +263,8 @@ def _causes(rows: DataFrame, names: list[str], examples: int) -> tuple[Cause, ..
     return tuple(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
 
 
-def _agreement(rows: DataFrame, batch: Account, slices: range) -> tuple[Agreement, ...]:
-    """Every committed slice of the range, then what belongs to none."""
+def _by_slice(rows: DataFrame) -> dict[int | None, Row]:
+    """How many rows differ by the start of their slice, in microseconds; None where that is not known."""
     missing, cause, copies = F.col("_missing_in"), F.col("_cause"), F.col("_copies")
     counts = {
         "lacking": missing == STREAM,
@@ -269,14 +273,20 @@ def _agreement(rows: DataFrame, batch: Account, slices: range) -> tuple[Agreemen
         "unexplained": cause == "unexplained",
     }
     sums = (F.sum(F.when(one, copies).otherwise(0)).alias(name) for name, one in counts.items())
-    differing = {row["start"]: row for row in rows.groupBy(F.unix_micros("_slice").alias("start")).agg(*sums).collect()}
+    return {row["start"]: row for row in rows.groupBy(F.unix_micros("_slice").alias("start")).agg(*sums).collect()}
+
+
+def _agreement(differing: Mapping[int | None, Row], batch: Account, slices: range) -> tuple[Agreement, ...]:
+    """Every committed slice of the range, then what belongs to none."""
     emitted = batch.ledger.rows.set_index("number")["emissions"].to_dict()
     starts: dict[int | None, int] = {batch.grid.start_of(n): int(emitted[n]) for n in slices if n in emitted}
     starts |= {start: 0 for start in differing if start not in starts}
 
     def agreed(start: int | None) -> Agreement:
-        mine = differing.get(start) or dict.fromkeys(counts, 0)
         label = None if start is None else format_instant(from_micros(start))
+        if start not in differing:
+            return Agreement(label, starts[start], 0, 0, 0)
+        mine = differing[start]
         told = (mine[name] for name in ("only_batch", "only_stream", "unexplained"))
         return Agreement(label, starts[start] - mine["lacking"], *told)
 

@@ -11,15 +11,15 @@ from typing import get_args
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tidemark.errors import PipelineFileError
 from tidemark.history import NOTHING_SEEN
+from tidemark.inputs import rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.publish import emissions
-from tidemark.reconcile.account import SIDES, Account, Which
+from tidemark.reconcile.account import Account
 from tidemark.reconcile.align import BATCH
-from tidemark.replay import replay
+from tidemark.replay import SIDES, Which, replay
 from tidemark.spec import Pipeline, changed
 from tidemark.spec.pipeline import Dialect
 from tidemark.spec.values import format_duration
@@ -34,13 +34,12 @@ Changes = Mapping[str, str]
 def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
     """The emissions of an account's slices under other settings, from empty state; as the table has them."""
     pipeline, grid = changed(account.pipeline, changes), account.grid
-    first, last = next(iter(account.ledger.entries)), account.last
-    slices = range(first, last.number + 1)
-    left, right = (source.rows(grid, first, last.number, NOTHING_SEEN) for source in account.inputs)
-    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
-    schemas: dict[str, StructType] = {source.side.name: source.side.schema for source in account.inputs}
-    join = join_of(pipeline, account.ledger.spark, schemas)
-    lane = lane_of(pipeline, Watermarks(), last.number if last.drained else None)
+    last = account.last
+    slices = range(next(iter(account.ledger.entries)), account.end)
+    rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN)).withColumn("lane", F.lit(0))
+    join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
+    drain = last.number if last.drained else None
+    lane = lane_of(pipeline, Watermarks(), drain, trace_of(account.inputs))
     told = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
     try:
         yield emissions(told.joined, pipeline, grid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tidemark.errors import PipelineFileError
+from tidemark.errors import PipelineFileError, nearest
 from tidemark.spec.pipeline import ARRIVAL_TAGS, Pipeline
 
 _SUFFIXES = (".yaml", ".yml")
@@ -102,8 +101,7 @@ def _find(name: str) -> Path:
         if path.is_file():
             return path
     known = [p.stem for p in pipeline_files()]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'none'}"
+    hint = nearest(name, known, "known here:")
     raise PipelineFileError(f"there is no pipeline {name} in {pipelines_folder()}; {hint}")
 
 
@@ -113,8 +111,7 @@ def _finding(error: Any) -> str:
     location = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(inner))]
     field = ".".join(str(p) for p in location) or "the pipeline"
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), _fields_at(location[:-1]), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(_fields_at(location[:-1]))}"
+        hint = nearest(str(location[-1]), _fields_at(location[:-1]), "known here:", cutoff=0.5)
         return f"{field}: unknown field; {hint}"
     if error["type"] == "missing":
         return f"{field}: is missing"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import UserError
-from tidemark.inputs import stored_inputs
+from tidemark.inputs import schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.micro_batches import QueryLane
@@ -60,7 +60,7 @@ def export(state: State, to: str) -> Exported:
     folder, pipeline, marks = _new_folder(to), state.pipeline, state.entry.watermarks
     _refuse_unsettled(state)
     inputs = stored_inputs(state.spark, pipeline, state.lake)
-    join = join_of(pipeline, state.spark, {source.side.name: source.side.schema for source in inputs})
+    join = join_of(pipeline, state.spark, schemas_of(inputs))
     rows, _ = rows_of(state)
     query = None
     for source in inputs:

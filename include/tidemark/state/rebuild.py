@@ -20,7 +20,7 @@ from tidemark.checkpoint import buffered_after
 from tidemark.digest import ROW_HASH, carried_hash, digests, state_parts
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.history import Seen, seen, stale, start_of_chain
-from tidemark.inputs import StoredInput, stored_inputs, trace_of
+from tidemark.inputs import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
 from tidemark.job import TINY_ROWS
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.ledger import Entry
@@ -75,11 +75,9 @@ def _replayed(
     pipeline, grid, spark = state.pipeline, state.grid, state.spark
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
     inputs = stored_inputs(spark, pipeline, state.lake, last.versions)
-    join = join_of(pipeline, spark, {source.side.name: source.side.schema for source in inputs})
-    left, right = (
-        source.rows(grid, slices[0], slices[-1], _taken(state, job[0], side)) for side, source in enumerate(inputs)
-    )
-    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.lit(0))
+    join = join_of(pipeline, spark, schemas_of(inputs))
+    taken = [_taken(state, job[0], side) for side in range(len(inputs))]
+    rows = rows_of(inputs, grid, slices, taken).withColumn("lane", F.lit(0))
     lane = _lane(state, inputs, before, last)
     came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
     answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))

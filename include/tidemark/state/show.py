@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.checkpoint import held_after
-from tidemark.publish import read_run
+from tidemark.publish import read_runs
 from tidemark.replay import SIDES
 from tidemark.spec.values import format_instant, from_micros
 from tidemark.state.base import State
@@ -94,7 +94,7 @@ def time_of(state: State, event_time: float | None) -> str | None:
 def _buffers(state: State) -> tuple[Buffer, Buffer]:
     entry, grid, tables = state.entry, state.grid, state.ledger.tables
     held = held_after(F.timestamp_micros(F.lit(grid.start_of(entry.number))))
-    rows = read_run(state.spark, tables.checkpoint, entry.run)
+    rows = read_runs(state.spark, tables.checkpoint, entry.run)
     parts: dict[str, Column] = {}
     for side in SIDES:
         mine = F.when(held & (F.col("side") == side), F.col("event_time"))
