@@ -20,6 +20,8 @@ FLINK = {
     "flink_datastream_window": (flink_datastream_window, 92),
     "flink_sql_interval": (flink_sql_interval, 117),
     "flink_sql_window": (flink_sql_window, 92),
+    # Not recorded but written by this oracle: boundaries that no recorded vector stands on.
+    "flink_sql_interval_derived": (flink_sql_interval, 3),
 }
 
 
