@@ -44,7 +44,7 @@ def test_oracle_reproduces_flink(oracle, vector):
     assert counted(told["dropped"]) == counted(expected["dropped"])
 
 
-@pytest.mark.parametrize("vector", vectors("spark"), ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", [*vectors("spark"), *vectors("spark_derived")], ids=lambda v: v["name"])
 def test_oracle_reproduces_spark(vector):
     told = spark_stream_stream.answer(vector)
     assert counted(told["expected"]) == counted(vector["expected"])
@@ -54,4 +54,4 @@ def test_oracle_reproduces_spark(vector):
 
 def test_no_vector_is_missing():
     assert {name: len(vectors(name)) for name in FLINK} == {name: count for name, (_, count) in FLINK.items()}
-    assert len(vectors("spark")) == 87
+    assert (len(vectors("spark")), len(vectors("spark_derived"))) == (87, 1)
