@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation flink-parity airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity airflow cluster clean machine
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors n
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
+
+crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and run it again
+	@TIDEMARK_CRASHES=all $(VENV)/pytest tests/history/test_crash.py
+
+races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
+	@TIDEMARK_RACES=100 $(VENV)/pytest tests/history/test_races.py
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare with a real Flink SQL on the flights
 	@$(VENV)/python -m tests.flink_parity .venv-flink/bin/python

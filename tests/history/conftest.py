@@ -8,10 +8,14 @@ from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger, committed
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
+from tidemark.session import tuned_for_tiny_queries
 from tidemark.slices import Grid
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
+STORED = ("emissions", "late", "checkpoint")
+OF_THE_RUN = ("run", "committed_at", "job_seconds")
+"""What two runs of the same slices say differently in the ledger."""
 
 
 def at(hour, minute=0):
@@ -83,3 +87,33 @@ def fresh(go, answer, pipeline):
         return answer("fresh")
 
     return run
+
+
+@pytest.fixture
+def rows_every():
+    """Rows of one key, of which each fourth comes three quarters of an hour late."""
+
+    def made(minutes, count):
+        late = [timedelta(minutes=45 if n % 4 == 0 else 2) for n in range(count)]
+        return [("a", at(0, minutes * n), at(0, minutes * n) + late[n], n) for n in range(count)]
+
+    return made
+
+
+@pytest.fixture
+def contents(spark):
+    """What the tables of a lake say to readers and, by checkpoint and ledger, to the next run; rows of no commit."""
+
+    def read(lake):
+        tables = PipelineTables(f"{lake}/orders")
+        with tuned_for_tiny_queries(spark):
+            stored = {name: spark.read.format("delta").load(getattr(tables, name)) for name in STORED}
+            ledger = spark.read.format("delta").load(tables.ledger)
+            told = {name: committed(spark, tables, getattr(tables, name)) for name in STORED[:2]}
+            told |= {"checkpoint": stored["checkpoint"], "ledger": ledger.drop(*OF_THE_RUN)}
+            counted = {name: Counter(map(str, rows.drop("_run").collect())) for name, rows in told.items()}
+            runs = [one["run"] for one in ledger.select("run").distinct().collect()]
+            orphans = sum(rows.where(~F.col("_run").isin(runs)).count() for rows in stored.values())
+        return counted, orphans
+
+    return read

@@ -19,6 +19,8 @@ TARGETS = {
     "properties",
     "mutants",
     "simulation",
+    "crashes",
+    "races",
     "flink-parity",
     "airflow",
     "cluster",

@@ -1,0 +1,101 @@
+"""A run that is killed at any of its steps, and run again: as if it had not been killed.
+
+Here are some of the steps, `make crashes` takes them all.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+
+PROJECT = Path(__file__).resolve().parents[2]
+POINTS = os.environ.get("TIDEMARK_CRASHES", "3")
+"""Of each case; `all` for every one."""
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def before(pipeline, land, rows_every, hours, lake):
+    """Five hours of rows, late ones too, of which two hours are committed."""
+    land(*rows_every(minutes=11, count=27))
+    settings = pipeline()
+    hours(settings, 2)
+    return settings, lake
+
+
+def command(lake, point, *options):
+    """`tidemark run` in processes of its own."""
+    arguments = [str(lake.parent / "pipeline.yaml"), "--lake", str(lake), *options]
+    return [sys.executable, "-m", "tests.history.crashing", str(point), f"{lake}.steps", "run", *arguments]
+
+
+@pytest.mark.parametrize(("hours_more", "per_job"), [(1, 1), (3, 3)], ids=["a slice", "a group of slices"])
+def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per_job):
+    settings, lake = before
+    options = ["--to", f"{START + timedelta(hours=2 + hours_more):%Y-%m-%dT%H:%MZ}", "--slices-per-job", str(per_job)]
+
+    def started(name, point):
+        copy = lake.parent / name
+        shutil.copytree(lake, copy)
+        log = copy.with_suffix(".log").open("w")
+        done = subprocess.run(
+            command(copy, point, *options), cwd=PROJECT, start_new_session=True, stdout=log, stderr=log, check=False
+        )
+        return copy, done.returncode
+
+    def run_again(copy):
+        request = Request(end=START + timedelta(hours=2 + hours_more), slices_per_job=per_job)
+        list(execute(spark, make_plan(spark, settings, str(copy), request), lambda *_: None))
+
+    old, _ = contents(lake)
+    undisturbed, code = started("undisturbed", 0)
+    assert code == 0, undisturbed.with_suffix(".log").read_text()
+    steps = Path(f"{undisturbed}.steps").read_text().split()
+    new, orphans = contents(undisturbed)
+    assert not orphans
+    assert new["emissions"] > old["emissions"]
+    assert new["late"] > old["late"]
+
+    every = range(1, 2 * len(steps) + 1)
+    count = len(every) if POINTS == "all" else int(POINTS)
+    points = [every[round(n * (len(every) - 1) / (count - 1))] for n in range(count)]
+    with ThreadPoolExecutor(2) as pool:
+        killed = pool.map(lambda point: started(f"killed_{point}", point), points)
+        for point, (copy, code) in zip(points, killed, strict=True):
+            where = f"killed at point {point} of {len(every)}, {steps[(point - 1) // 2]}"
+            assert code == -signal.SIGKILL, f"{where}: {copy.with_suffix('.log').read_text()}"
+            seen, _ = contents(copy)
+            assert seen["emissions"] in (old["emissions"], new["emissions"]), f"{where}: half of it is seen"
+            assert seen["late"] in (old["late"], new["late"]), f"{where}: half of it is seen"
+            run_again(copy)
+            again, orphans = contents(copy)
+            assert (again, orphans) == (new, 0), where
+            shutil.rmtree(copy)
+
+
+def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):
+    _, lake = before
+    arguments = command(lake, 0, "--slices-per-job", "1")
+    running = subprocess.Popen(
+        arguments, cwd=PROJECT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    first = next(line for line in running.stdout if line.startswith("committed"))
+    assert "committed 2024-01-01T02:00Z to 2024-01-01T03:00Z" in first
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 143, err
+    assert "stopped before slice 2024-01-01T04:00Z; all slices before it are committed" in err
+    assert out.count("committed 2024") == 1
+    assert not contents(lake)[1]
+    done = subprocess.run(arguments, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "committed 2024-01-01T04:00Z to 2024-01-01T05:00Z" in done.stdout

@@ -1,0 +1,78 @@
+"""An hourly run, a backfill and a reprocess of one pipeline at the same time: no row is lost, none is doubled.
+
+Here is one race, `make races` runs a hundred.
+"""
+
+import os
+import random
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark.errors import SliceOrderError
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+
+RACES = int(os.environ.get("TIDEMARK_RACES", "1"))
+START = datetime(2024, 1, 1, tzinfo=UTC)
+COMMITTED, ALL = 2, 4
+WORKERS = {
+    "hourly": [Request(end=START + timedelta(hours=n)) for n in (COMMITTED + 1, ALL)],
+    "backfill": [Request(end=START + timedelta(hours=ALL))],
+    "reprocess": [Request(reprocess=True, start=START + timedelta(hours=1), end=START + timedelta(hours=2))],
+}
+TRIES = 20
+
+
+@pytest.fixture
+def origin(pipeline, land, rows_every, hours, lake):
+    """Four hours of rows, of which two are committed, and then a row that landed late in the second."""
+    settings = pipeline(late_landing="reprocess")
+    land(*rows_every(minutes=7, count=34))
+    hours(settings, COMMITTED)
+    landed = START + timedelta(minutes=90)
+    land(("a", landed, landed, 777))
+    return settings, lake
+
+
+def test_three_at_once(spark, origin, contents):
+    settings, lake = origin
+
+    def work(name, lake, wait):
+        """Run a worker's commands in a session of its own, each again as long as another process is first."""
+        session, lost = spark.newSession(), 0
+        time.sleep(wait)
+        for request in WORKERS[name]:
+            for _ in range(TRIES):
+                try:
+                    list(execute(session, make_plan(session, settings, str(lake), request), lambda *_: None))
+                except SliceOrderError as error:
+                    if "another process has committed" not in str(error):
+                        raise
+                    lost += 1
+                else:
+                    break
+            else:
+                raise AssertionError(f"{name} never had its turn")
+        return lost
+
+    for name in WORKERS:
+        alone = shutil.copytree(lake, lake.parent / "alone", dirs_exist_ok=True)
+        work(name, alone, 0)
+    expected, _ = contents(alone)
+    overtaken = 0
+    for race in range(RACES):
+        chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
+        with ThreadPoolExecutor(len(WORKERS)) as pool:
+            waits = [chance.uniform(0, 3) if race else 0 for _ in WORKERS]  # in the first race all begin at once
+            running = [pool.submit(work, name, copy, wait) for name, wait in zip(WORKERS, waits, strict=True)]
+            overtaken += sum(one.result() for one in running)
+        answer, orphans = contents(copy)
+        assert orphans == 0, f"race {race}"
+        for name in ("emissions", "late"):
+            assert answer[name] == expected[name], f"race {race}"
+        shutil.rmtree(copy)
+    assert overtaken, "no one was in another's way"
