@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tests.reconcile.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger
-from tidemark.reconcile import Asked, due
+from tidemark.reconcile import Asked, agreement, due
 from tidemark.reconcile.compare import Agreement, over
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.slices import Grid
@@ -122,8 +123,9 @@ def test_rows_that_are_not_due_are_pending_in_their_slice(
 
 
 def test_due_is_what_has_no_agreement_or_an_old_one(
-    spark, lake, inputs, write, pipeline, ran, emitted, write_stream, command
+    spark, lake, inputs, write, pipeline, ran, emitted, write_stream, command, monkeypatch
 ):
+    monkeypatch.setattr(agreement, "COMPACT_EVERY", 2)
     story = pipeline(join=INNER, output="story")
     settings = ran(pipeline(join=INNER, compare={"with": "stream"}), end=START + 2 * HOUR)
     write_stream(emitted(settings))
@@ -156,6 +158,9 @@ def test_due_is_what_has_no_agreement_or_an_old_one(
     write("left", [(950, "a", at, at, 0.0)], ROW)
     ran(settings, start=START + HOUR, end=START + 2 * HOUR, reprocess=True)
     assert asked()[0] == 1, "a later attempt of slice 1 counts"
+
+    history = DeltaTable.forPath(spark, str(lake / "orders" / "agreement")).history().select("operation").collect()
+    assert [row["operation"] for row in history] == ["OPTIMIZE", "WRITE", "WRITE"], "many small files become one"
 
 
 def test_options_come_before_the_file_and_one_of_them_names_the_table(
