@@ -101,9 +101,9 @@ class Comparison:
     causes: tuple[Cause, ...]
     agreement: tuple[Agreement, ...]
     notes: tuple[str, ...]
-    over_budget: tuple[str, ...]
-    """A line for each budget that is exceeded."""
     seconds: float
+    over_budget: tuple[str, ...] = ()
+    """A line for each part of the budget that is exceeded."""
 
     @property
     def differences(self) -> int:
@@ -160,8 +160,8 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
         causes,
         agreement,
         tuple(notes),
-        over(asked.budget, agreement),
         round(time.monotonic() - began, 1),
+        over(asked.budget, agreement),
     )
 
 
