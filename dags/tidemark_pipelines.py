@@ -1,6 +1,7 @@
-"""Three DAGs for each pipeline file.
+"""Three DAGs for each pipeline file, and a fourth where it says what to compare with.
 
-NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again.
+NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again, and
+NAME__compare says how far they are what a stream wrote.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, DeltaDataIntervalTimetable, Param
+from airflow.sdk import DAG, Asset, AssetAny, DeltaDataIntervalTimetable, Param
 from tidemark_project import page, pipelines
-from tidemark_spark import RunSlices
+from tidemark_spark import REFUSED, RunSlices
 
-from tidemark.spec import Pipeline
+from tidemark.errors import CheckFailedError
+from tidemark.spec import CompareSettings, Pipeline, load_story
 from tidemark.spec.values import format_instant
 
 INSTANT: dict[str, Any] = {
@@ -22,7 +24,13 @@ INSTANT: dict[str, Any] = {
     # Airflow shows a calendar for the format, but checks only the pattern.
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$",
 }
+INTERVAL = ["--from", "{{ data_interval_start | ts }}", "--to", "{{ data_interval_end | ts }}"]
 RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+
+
+def slices_of(pipeline: Pipeline) -> Asset:
+    """What every task publishes that commits slices."""
+    return Asset(f"{pipeline.name}__slices")
 
 
 def slice_dag(pipeline: Pipeline, file: Path) -> DAG:
@@ -44,7 +52,8 @@ def slice_dag(pipeline: Pipeline, file: Path) -> DAG:
             task_id="run_slice",
             name=f"{pipeline.name} {{{{ data_interval_start | ts }}}}",
             file=file,
-            options=["--from", "{{ data_interval_start | ts }}", "--to", "{{ data_interval_end | ts }}"],
+            options=INTERVAL,
+            outlets=[slices_of(pipeline)],
         )
     return dag
 
@@ -83,6 +92,7 @@ def range_dag(pipeline: Pipeline, file: Path) -> DAG:
                 *("--from", "{{ params['from'] }}", "--to", "{{ params['to'] }}"),
                 *("--slices-per-job", "{{ params['slices_per_job'] }}"),
             ],
+            outlets=[slices_of(pipeline)],
         )
     return dag
 
@@ -108,6 +118,35 @@ def reprocess_dag(pipeline: Pipeline, file: Path) -> DAG:
             file=file,
             options=["--from", "{{ params['from'] }}", "--to", "{{ params['to'] }}"],
             job="reprocess_slices.py",
+            outlets=[slices_of(pipeline)],
+        )
+    return dag
+
+
+def compare_dag(pipeline: Pipeline, settings: CompareSettings, story: Pipeline | None, file: Path) -> DAG:
+    """What is due for comparison: `every`, or whenever the pipeline has committed, or the one that tells of the stream.
+
+    By `every` the interval's slices are compared, and what earlier runs left because it was not committed in time.
+    """
+    committed = AssetAny(*(slices_of(one) for one in (pipeline, story) if one))
+    with DAG(
+        f"{pipeline.name}__compare",
+        description=f"{pipeline.name}, compared with {settings.table}",
+        doc_md=page(pipeline, file),
+        tags=["tidemark", pipeline.dialect, "compare"],
+        schedule=DeltaDataIntervalTimetable(settings.every) if settings.every else committed,
+        start_date=pipeline.slices.start if settings.every else None,
+        catchup=settings.every is not None,
+        max_active_runs=1,
+        default_args=RETRIES,
+    ) as dag:
+        RunSlices(
+            task_id="compare",
+            name=f"{pipeline.name} compared",
+            file=file,
+            options=["--due", *(INTERVAL if settings.every else [])],
+            job="compare_slices.py",
+            final=REFUSED | {CheckFailedError.exit_code},
         )
     return dag
 
@@ -116,3 +155,5 @@ for path, settings in pipelines()[0].items():
     slice_dag(settings, path)
     range_dag(settings, path)
     reprocess_dag(settings, path)
+    if settings.compare:
+        compare_dag(settings, settings.compare, load_story(path), path)

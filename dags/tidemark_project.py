@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tidemark.errors import PipelineFileError
-from tidemark.spec import Pipeline, load_pipeline, pipeline_files
+from tidemark.spec import CompareSettings, Pipeline, load_pipeline, load_story, pipeline_files
 from tidemark.spec.values import format_duration, format_instant
 
 # DAG files are parsed in any working directory, so every folder is anchored here.
@@ -32,6 +32,7 @@ def pipelines() -> tuple[dict[Path, Pipeline], list[str]]:
     for file in pipeline_files(folder("TIDEMARK_PIPELINES", "include/pipelines")):
         try:
             pipeline = load_pipeline(file)
+            load_story(file)
         except PipelineFileError as error:
             errors.append(str(error))
             continue
@@ -63,4 +64,13 @@ def page(pipeline: Pipeline, file: Path) -> str:
 - {pipeline.join.describe()}
 - slices: every {format_duration(slices.every)} from {format_instant(slices.start)}
 - tables: `{lake()}/{pipeline.output}`
-"""
+{comparison(pipeline.compare) if pipeline.compare else ""}"""
+
+
+def comparison(settings: CompareSettings) -> str:
+    """What a pipeline is compared with, in a line of Markdown."""
+    told_by = f", as told by `{settings.told_by}`" if settings.told_by else ""
+    when = f"every {format_duration(settings.every)}" if settings.every else "when slices are committed"
+    budget = settings.budget
+    differing = f", {budget.differing} of all that differ" if budget.differing else ""
+    return f"- compared with `{settings.table}`{told_by}, {when}; budget: {budget.unexplained} unexplained{differing}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,22 @@ from tidemark_project import PROJECT, folder, lake
 
 from tidemark.errors import UserError
 
-REFUSED = f"Error code is: {UserError.exit_code}."
+REFUSED = frozenset({UserError.exit_code})
 
 
 class RunSlices(SparkSubmitOperator):
     """Runs slices of a pipeline where the connection `spark_default` says, with the Spark of this environment."""
 
-    def __init__(self, *, file: Path, options: list[str], job: str = "run_slices.py", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        file: Path,
+        options: list[str],
+        job: str = "run_slices.py",
+        final: Collection[int] = REFUSED,
+        **kwargs: Any,
+    ) -> None:
+        """`final` are the exit codes after which trying again cannot help."""
         jars = sorted(folder("TIDEMARK_JARS", ".jars").glob("*.jar"))
         super().__init__(
             application=str(PROJECT / "jobs" / job),
@@ -30,19 +40,20 @@ class RunSlices(SparkSubmitOperator):
             env_vars={"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)},
             **kwargs,
         )
+        self._final = tuple(f"Error code is: {code}." for code in final)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
 
         Raises:
-            AirflowFailException: there is no connection, or the job refused; trying again cannot help.
+            AirflowFailException: there is no connection, or the job ended for good; trying again cannot help.
             AirflowException: the job failed; running it again changes no slice that is committed.
         """
         self._need_connection()
         try:
             super().execute(context)
         except AirflowException as error:
-            if REFUSED in str(error):
+            if any(code in str(error) for code in self._final):
                 raise AirflowFailException(str(error)) from None
             raise
 

@@ -28,7 +28,7 @@ class TidemarkError(Exception):
 
 
 class CheckFailedError(TidemarkError):
-    """A check on the answer failed: quality, conservation, conformance. What failed was not published."""
+    """A check failed: quality or conservation, whose slices were not published; conformance; a comparison's budget."""
 
     exit_code = 1
 

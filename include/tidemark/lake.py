@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -34,6 +36,12 @@ def files_in_log(spark: SparkSession, path: str) -> DataFrame:
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
     none = jvm.scala.Option.empty()
     return DataFrame(log.update(False, none, none).allFiles().toDF(), spark)
+
+
+def compact(spark: SparkSession, path: str) -> None:
+    """Make one file of a Delta table's many small ones; where another process writes at the same time, leave it."""
+    with suppress(PySparkException, Py4JJavaError):
+        DeltaTable.forPath(spark, path).optimize().executeCompaction()
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class DeltaInput:
 
 @dataclass(frozen=True)
 class PipelineTables:
-    """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, and the gate's papers."""
+    """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, agreement, the gate's papers."""
 
     root: str
 
@@ -122,6 +130,11 @@ class PipelineTables:
     def ledger(self) -> str:
         """One row per committed slice run."""
         return f"{self.root}/ledger"
+
+    @property
+    def agreement(self) -> str:
+        """How far slices agree with what streams wrote."""
+        return f"{self.root}/agreement"
 
     @property
     def twin(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import cache
@@ -18,14 +17,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import SliceOrderError, UserError
-from tidemark.lake import PipelineTables
+from tidemark.lake import PipelineTables, compact
 from tidemark.slices import Grid
 from tidemark.spec.values import micros
 from tidemark.watermarks import NO_WATERMARK, Source, Watermarks
@@ -35,7 +33,8 @@ FORMAT = 2
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
-_LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+"""Where Delta tells the version that the session wrote last."""
 _COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
 MARKS = {
     "left": "left_watermark",
@@ -210,11 +209,11 @@ class Ledger:
         """
         table = pa.Table.from_pylist(rows).select(_schema().fieldNames())
         frame = self.spark.createDataFrame(table, _schema()).coalesce(1)
-        self.spark.conf.unset(_LAST_COMMIT)
+        self.spark.conf.unset(LAST_COMMIT)
         writer = frame.write.format("delta").mode("append").option("mergeSchema", "true")
         try:
             writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
-            overtaken = self.spark.conf.get(_LAST_COMMIT, None) is None
+            overtaken = self.spark.conf.get(LAST_COMMIT, None) is None
         except PySparkException as error:
             overtaken = (error.getCondition() or "").startswith(_OVERTAKEN)
             if not overtaken:
@@ -222,9 +221,7 @@ class Ledger:
         if overtaken:
             raise self.overtaken(self.grid.number_at(micros(rows[0]["slice"])))
         if number % COMPACT_EVERY == 0:
-            # Where another process commits at the same time, the next hundredth does it.
-            with suppress(PySparkException, Py4JJavaError):
-                DeltaTable.forPath(self.spark, self.tables.ledger).optimize().executeCompaction()
+            compact(self.spark, self.tables.ledger)
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: datetime | int | None = None) -> DataFrame:

@@ -213,7 +213,7 @@ def comparison_view(told: Comparison) -> RenderableType:
     headline = f"{told.unexplained:,} unexplained" if told.differences else "no difference"
     lines: list[RenderableType] = [
         Text(f"{told.pipeline} with {told.table}, {told.start} to {told.end} (exclusive)"),
-        Text(headline, "bold red" if told.unexplained else "bold green"),
+        Text(headline, "bold red" if told.over_budget else "bold green"),
         Text(f"{told.same:,} rows are the same{share}, {told.differences:,} differ"),
     ]
     if told.causes:

@@ -27,8 +27,8 @@ def pipeline_file(tmp_path):
     folder = tmp_path / "pipelines"
     folder.mkdir()
 
-    def write(file, *, name, every="1 hour", start="2013-01-01T00:00:00Z"):
-        (folder / file).write_text(PIPELINE.format(name=name, every=every, start=start))
+    def write(file, *, name, every="1 hour", start="2013-01-01T00:00:00Z", more=""):
+        (folder / file).write_text(PIPELINE.format(name=name, every=every, start=start) + more)
         return folder
 
     return write

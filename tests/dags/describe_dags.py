@@ -60,6 +60,7 @@ def outcome(task, exit_code):
 
 def describe(dag):
     (task,) = dag.tasks
+    after = coerce_to_core_timetable(dag.timetable).asset_condition.iter_assets()
     first = islice(intervals(dag), 3) if dag.start_date else ()
     return {
         "intervals": [[start.isoformat(), end.isoformat()] for start, end in first],
@@ -69,6 +70,8 @@ def describe(dag):
         "depends_on_past": task.depends_on_past,
         "retries": task.retries,
         "tags": sorted(dag.tags),
+        "publishes": [asset.name for asset in task.outlets],
+        "after": sorted(key.name for key, _ in after),
         "doc": dag.doc_md,
         **command(dag, task),
     }

@@ -11,6 +11,10 @@ import pytest
 
 from tidemark.lake import PipelineTables
 from tidemark.ledger import committed
+from tidemark.plan import Request, make_plan
+from tidemark.run import execute
+from tidemark.session import tuned_for_tiny_queries
+from tidemark.spec import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 ROWS = {
@@ -47,7 +51,9 @@ def there(environment, pipeline_file, write, lake):
             [(user, datetime.fromisoformat(f"2013-01-01T{at}+00:00")) for user, at in pairs],
             "user string, at timestamp",
         )
-    folder = pipeline_file("clicked_views.yaml", name="clicked_views")
+    folder = pipeline_file(
+        "clicked_views.yaml", name="clicked_views", more="compare: {with: streamed, budget: {differing: 0}}\n"
+    )
     return environment | {"TIDEMARK_PIPELINES": str(folder), "TIDEMARK_LAKE": str(lake)}
 
 
@@ -77,6 +83,40 @@ def test_a_slice_out_of_order_is_refused_once_and_for_all(airflow, there):
     assert run["state"] == "failed"
     assert "checkpoint before slice 2013-01-01T02:00Z is missing" in log
     assert "AirflowFailException" in log
+
+
+def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_does_not(spark, airflow, there, lake):
+    pipeline = load_pipeline(Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml"))
+    tables = PipelineTables(str(lake / "clicked_views"))
+
+    def run_to(end):
+        with tuned_for_tiny_queries(spark):
+            plan = make_plan(spark, pipeline, str(lake), Request(end=datetime.fromisoformat(end)))
+            list(execute(spark, plan, lambda *_: None))
+
+    def stream(times, since):
+        rows = committed(spark, tables, tables.emissions).where(f"date_format(_slice, 'HH:mm') >= '{since}'")
+        rows = rows.select("left_user", "left_at", "right_user", "right_at")
+        for _ in range(times):
+            rows.write.format("delta").mode("append").save(str(lake / "streamed"))
+
+    def agreement():
+        rows = spark.read.format("delta").load(tables.agreement)
+        return {tuple(row) for row in rows.selectExpr("date_format(slice, 'HH:mm')", "same", "only_stream").collect()}
+
+    run_to("2013-01-01T02:00Z")
+    stream(times=1, since="00:00")
+    run, log = airflow(there, "clicked_views__compare")
+    assert run["state"] == "success", log
+    assert agreement() == {("00:00", 2, 0), ("01:00", 1, 0)}
+
+    run_to("2013-01-01T03:00Z")
+    stream(times=2, since="02:00")
+    run, log = airflow(there, "clicked_views__compare")
+    assert run["state"] == "failed"
+    assert "error: over budget: 1 of 2 rows differing, 1 more than the budget of 0" in log
+    assert "AirflowFailException" in log
+    assert agreement() == {("00:00", 2, 0), ("01:00", 1, 0), ("02:00", 1, 1)}
 
 
 def test_a_missing_connection_is_refused_in_one_line(airflow, environment):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.dags.conftest import PIPELINE
+
 PROJECT = Path(__file__).parents[2]
 ERRORS = "tidemark_pipeline_errors.py"
 
@@ -98,6 +100,63 @@ def test_a_range_run_submits_its_parameters(demo):
     ]
 
 
+COMPARE = "compare: {{with: streamed/{name}, budget: {{unexplained: 0.1 %}}, {more}}}\n"
+
+
+@pytest.fixture(scope="module")
+def compared(describe, tmp_path_factory):
+    """DAGs of pipelines that are compared with a stream: at each commit, each day, and as another one tells."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("told", "told_by: hourly")):
+        text = PIPELINE.format(name=name, every="1 hour", start="2013-01-01T00:00:00Z")
+        (folder / f"{name}.yaml").write_text(text + COMPARE.format(name=name, more=more))
+    answer = describe(TIDEMARK_PIPELINES=folder)
+    assert answer["errors"] == {}
+    return answer["dags"]
+
+
+def test_a_pipeline_that_says_what_to_compare_with_has_a_dag_for_it_after_each_commit(compared):
+    assert set(compared) == {
+        f"{name}__{kind}" for name in ("hourly", "daily", "told") for kind in ("slice", "range", "reprocess", "compare")
+    }
+    for kind in ("slice", "range", "reprocess"):
+        assert compared[f"hourly__{kind}"]["publishes"] == ["hourly__slices"]
+    assert compared["hourly__compare"]["after"] == ["hourly__slices"]
+    assert compared["told__compare"]["after"] == ["hourly__slices", "told__slices"]
+    dag = compared["hourly__compare"]
+    assert (dag["intervals"], dag["publishes"], dag["max_active_runs"]) == ([], [], 1)
+    assert str(PROJECT / "jobs/compare_slices.py") in dag["command"]
+    assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--due"]
+
+
+def test_a_comparison_each_day_takes_the_slices_of_its_interval(compared):
+    dag = compared["daily__compare"]
+    first = datetime.fromisoformat("2013-01-01T00:00:00+00:00")
+    expected = [(first + timedelta(days=n), first + timedelta(days=n + 1)) for n in range(3)]
+    assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
+    assert dag["after"] == []
+    assert dag["command"][-5:] == [
+        *("--due", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T00:00:00+00:00"),
+    ]
+
+
+def test_the_page_of_a_dag_tells_what_it_is_compared_with(demo, compared):
+    for text, name in (
+        ("- compared with `streamed/hourly`, when slices are committed; budget: 0.1 % unexplained", "hourly"),
+        ("- compared with `streamed/daily`, every 1 day; budget:", "daily"),
+        ("- compared with `streamed/told`, as told by `hourly`, when", "told"),
+    ):
+        assert text in compared[f"{name}__compare"]["doc"]
+    assert "compared with" not in demo["dags"]["flights_weather__slice"]["doc"]
+
+
+def test_a_pipeline_told_by_one_that_is_not_there_is_an_import_error(describe, pipeline_file):
+    folder = pipeline_file("p.yaml", name="p", more="compare: {with: s, told_by: q}\n")
+    answer = describe(TIDEMARK_PIPELINES=folder)
+    assert answer["dags"] == {}
+    assert "p.yaml: compare.told_by: there is no pipeline q in" in answer["errors"][ERRORS]
+
+
 def test_a_cluster_is_a_matter_of_the_connection(demo, describe):
     cluster = json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077})
     here, there = (
@@ -149,3 +208,11 @@ def test_only_a_fault_or_a_failed_check_is_tried_again(describe):
     assert outcomes["0"] is None
     assert [outcomes[code][0] for code in "123"] == ["AirflowException", "AirflowFailException", "AirflowException"]
     assert outcomes["2"][1].endswith("tidemark: the reason")
+
+
+def test_a_budget_that_is_exceeded_is_not_tried_again(describe, pipeline_file):
+    folder = pipeline_file("p.yaml", name="p", more="compare: {with: s}\n")
+    outcomes = describe("outcomes", "p__compare", "0", "1", "2", "3", TIDEMARK_PIPELINES=folder)["outcomes"]
+    assert outcomes["0"] is None
+    assert [outcomes[code][0] for code in "123"] == ["AirflowFailException"] * 2 + ["AirflowException"]
+    assert outcomes["1"][1].endswith("tidemark: the reason")

@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from tidemark.errors import PipelineFileError
-from tidemark.spec import load_pipeline, pipeline_files, pipeline_schema
+from tidemark.spec import changed as with_changes
+from tidemark.spec import load_pipeline, load_story, pipeline_files, pipeline_schema
+from tidemark.spec.values import format_duration, parse_allowance
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILES = pipeline_files(PROJECT / "include" / "pipelines")
@@ -58,6 +60,16 @@ def changed(path, **changes):
         ({"dialect": "spark", "right__partition": "p"}, "right.partition: is for Flink's dialects"),
         ({"join__keys": []}, "join.keys: "),
         ({"name": "9 lives"}, "name: "),
+        ({"compare": {"on": ["k"]}}, "compare.with: is missing"),
+        ({"compare": {"with": "s", "wihtin": 1}}, "compare.wihtin: unknown field; did you mean within?"),
+        ({"compare": {"wtih": "s"}}, "compare.wtih: unknown field; did you mean with?"),
+        ({"compare": {"with": "s", "within": -1}}, "compare.within: should be greater than or equal to 0, not -1"),
+        ({"compare": {"with": "s", "every": "90 min"}}, "compare.every (1 hour 30 minutes) has to be a multiple of"),
+        (
+            {"compare": {"with": "s", "budget": {"unexplained": "a few"}}},
+            "compare.budget.unexplained: 'a few' is not a number of rows; write it as 5, or as a share of all",
+        ),
+        ({"compare": {"with": "s", "budget": {"differing": -1}}}, "compare.budget.differing: -1 is not a number of"),
     ],
 )
 def test_mistakes_are_told_in_one_line_with_the_remedy(tmp_path, changes, told):
@@ -113,3 +125,57 @@ def test_settings_that_do_not_change_the_answer_are_not_semantic(tmp_path):
     base = load_pipeline(FILES[0]).semantic_settings()
     assert load_pipeline(changed(tmp_path / "p.yaml", quality=[], output="x")).semantic_settings() == base
     assert load_pipeline(changed(tmp_path / "p.yaml", left__watermark_delay="1 h")).semantic_settings() != base
+
+
+COMPARE = {"with": "streamed/x", "on": ["left_k"], "every": "1 day", "budget": {"unexplained": "0.1 %", "differing": 7}}
+
+
+def test_how_to_compare_is_no_setting_of_the_join(tmp_path):
+    pipeline = load_pipeline(changed(tmp_path / "p.yaml", compare=COMPARE))
+    jsonschema.validate(as_editors_read(tmp_path / "p.yaml"), pipeline_schema())
+    assert pipeline.semantic_settings() == load_pipeline(FILES[0]).semantic_settings()
+    told = pipeline.compare
+    assert (told.table, told.on, told.ignore, told.within) == ("streamed/x", ["left_k"], [], 0)
+    assert format_duration(told.every) == "1 day"
+    assert (str(told.budget.unexplained), str(told.budget.differing)) == ("0.1 %", "7")
+
+
+def test_options_come_before_the_settings_of_a_comparison(tmp_path):
+    pipeline = load_pipeline(changed(tmp_path / "p.yaml", compare=COMPARE))
+    told = with_changes(pipeline, {"compare.with": "other", "compare.on": [], "compare.budget.differing": "8"}).compare
+    assert (told.table, told.on, str(told.budget.differing)) == ("other", [], "8")
+    assert (told.every, told.budget.unexplained) == (pipeline.compare.every, pipeline.compare.budget.unexplained)
+    bare = with_changes(load_pipeline(FILES[0]), {"compare.with": "other"}).compare
+    assert (bare.table, bare.told_by, str(bare.budget.unexplained), bare.budget.differing) == ("other", None, "0", None)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rows", "most"),
+    [(0, 10, 0), ("5", 3, 5), ("0.1 %", 5123, 5), ("100%", 7, 7), ("12.5 %", 8, 1), ("0 %", 9, 0)],
+)
+def test_what_is_allowed_is_a_number_or_a_share_of_the_rows(allowed, rows, most):
+    assert parse_allowance(allowed).of(rows) == most
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "5 rows", "% 5", True, None])
+def test_what_is_neither_a_number_nor_a_share_is_not_allowed(text):
+    with pytest.raises(ValueError, match="write it as 5, or as a share of all such as '0.1 %'"):
+        parse_allowance(text)
+
+
+def test_who_tells_of_the_stream_is_looked_for_beside_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(PROJECT / "include" / "pipelines"))
+    monkeypatch.chdir("/")
+    (tmp_path / "stories").mkdir()
+    changed(tmp_path / "stories" / "near.yaml", name="near")
+    changed(tmp_path / "stories" / "flights_weather.yaml", name="beside")
+
+    def told_by(name):
+        return load_story(changed(tmp_path / "stories" / "p.yaml", compare={"with": "s", "told_by": name})).name
+
+    assert [told_by(name) for name in ("near", "near.yaml", "../stories/near.yaml")] == ["near"] * 3
+    assert told_by("flights_weather") == "beside"
+    assert told_by("flights_weather_event_time") == "flights_weather_event_time"
+    with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.told_by: there is no pipeline neer .*near"):
+        told_by("neer")
+    assert load_story(FILES[0]) is None

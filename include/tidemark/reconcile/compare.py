@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -20,7 +21,7 @@ from tidemark.reconcile.account import Account
 from tidemark.reconcile.align import BATCH, STREAM, align
 from tidemark.reconcile.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
 from tidemark.replay import SIDES
-from tidemark.spec import Pipeline
+from tidemark.spec import Budget, Pipeline
 from tidemark.spec.values import format_instant, from_micros, micros
 from tidemark.times import quoted
 
@@ -28,6 +29,9 @@ NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """What Tidemark adds to emissions and an engine does not tell."""
 _OPTIONAL = ("_emission", "_window_start", "_window_end", "_right_window_start")
 _TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType)
+_Counts = Mapping[int | None, Counter[tuple[str, str]]]
+"""Rows that differ: by the start of their slice in microseconds (None where that is not known), then by cause and the
+side that they are missing in."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Asked:
     """Rows to show for each cause."""
     try_settings: bool = True
     """Whether rows without a cause are tried under other settings, each try a replay of all slices."""
+    budget: Budget = field(default_factory=Budget)
+    """How many rows may differ."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,15 @@ class Agreement:
 
     slice: str | None
     """Its start; None for rows of the stream that no slice can be told of."""
+    run: str | None
+    """The ledger's run that was compared; None where the slice is not committed."""
     same: int
     only_batch: int
     only_stream: int
     unexplained: int
+    pending: int
+    causes: dict[str, int]
+    """Rows by their cause, pending ones too."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,8 @@ class Comparison:
     agreement: tuple[Agreement, ...]
     notes: tuple[str, ...]
     seconds: float
+    over_budget: tuple[str, ...] = ()
+    """A line for each part of the budget that is exceeded."""
 
     @property
     def differences(self) -> int:
@@ -126,14 +139,15 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     aligned = align(ours, stream, names, within)
     identity = _identity(batch, names, asked)
     causes: tuple[Cause, ...] = ()
-    counts: dict[int | None, Row] = {}
+    counts: _Counts = {}
     if not aligned.alike:
         sides = Sides(batch, told, micros(asked.until) if asked.until else None)
         rows = with_causes(aligned.differing, sides, names, identity)
         if told is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
             rows = with_other_settings(rows, sides, stream, names)
         rows = rows.where(_inside(asked))
-        causes, counts = _causes(rows, names, asked.examples), _by_slice(rows)
+        counts = _counted(rows)
+        causes = _causes(rows, counts, names, asked.examples)
     agreement = _agreement(counts, batch, slices)
     label = batch.grid.label
     return Comparison(
@@ -147,6 +161,7 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
         agreement,
         tuple(notes),
         round(time.monotonic() - began, 1),
+        over(asked.budget, agreement),
     )
 
 
@@ -245,8 +260,30 @@ def _is_fraction(kind: T.DataType) -> bool:
     return isinstance(kind, T.FractionalType)
 
 
-def _causes(rows: DataFrame, names: list[str], examples: int) -> tuple[Cause, ...]:
-    counts = rows.groupBy("_cause", "_missing_in").agg(F.sum("_copies").alias("rows")).collect()
+def over(budget: Budget, agreement: Sequence[Agreement]) -> tuple[str, ...]:
+    """A line for each part of a budget that is exceeded, and by how much."""
+    unexplained = sum(one.unexplained for one in agreement)
+    differing = sum(one.only_batch + one.only_stream for one in agreement)
+    compared = sum(one.same for one in agreement) + differing
+    lines = []
+    for name, rows in (("unexplained", unexplained), ("differing", differing)):
+        allowed = getattr(budget, name)
+        if allowed is None or rows <= (most := allowed.of(compared)):
+            continue
+        share = f" ({allowed})" if allowed.is_share else ""
+        lines.append(f"{rows:,} of {compared:,} rows {name}, {rows - most:,} more than the budget of {most:,}{share}")
+    return tuple(lines)
+
+
+def _counted(rows: DataFrame) -> _Counts:
+    told = rows.groupBy(F.unix_micros("_slice").alias("start"), "_cause", "_missing_in")
+    counts: defaultdict[int | None, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for row in told.agg(F.sum("_copies").alias("rows")).collect():
+        counts[row["start"]][row["_cause"], row["_missing_in"]] = row["rows"]
+    return counts
+
+
+def _causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -> tuple[Cause, ...]:
     of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", "_id")
     shown = rows.withColumn("_place", F.row_number().over(of_cause)).where(F.col("_place") <= examples)
     told = shown.select(
@@ -256,38 +293,33 @@ def _causes(rows: DataFrame, names: list[str], examples: int) -> tuple[Cause, ..
     for row in sorted(told.collect(), key=lambda row: row["_place"]):
         found.setdefault((row["_cause"], row["_missing_in"]), []).append(json.loads(row["row"]))
     order = list(CAUSES)
-    causes = (
-        Cause(row["_cause"], row["_missing_in"], row["rows"], tuple(found[row["_cause"], row["_missing_in"]]))
-        for row in counts
-    )
+    whole = sum(counts.values(), Counter[tuple[str, str]]())
+    causes = (Cause(*which, rows, tuple(found.get(which, ()))) for which, rows in whole.items())
     return tuple(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
 
 
-def _by_slice(rows: DataFrame) -> dict[int | None, Row]:
-    """How many rows differ by the start of their slice, in microseconds; None where that is not known."""
-    missing, cause, copies = F.col("_missing_in"), F.col("_cause"), F.col("_copies")
-    counts = {
-        "lacking": missing == STREAM,
-        "only_batch": (missing == STREAM) & (cause != "pending"),
-        "only_stream": (missing == BATCH) & (cause != "pending"),
-        "unexplained": cause == "unexplained",
-    }
-    sums = (F.sum(F.when(one, copies).otherwise(0)).alias(name) for name, one in counts.items())
-    return {row["start"]: row for row in rows.groupBy(F.unix_micros("_slice").alias("start")).agg(*sums).collect()}
-
-
-def _agreement(differing: Mapping[int | None, Row], batch: Account, slices: range) -> tuple[Agreement, ...]:
+def _agreement(counts: _Counts, batch: Account, slices: range) -> tuple[Agreement, ...]:
     """Every committed slice of the range, then what belongs to none."""
     emitted = batch.ledger.rows.set_index("number")["emissions"].to_dict()
     starts: dict[int | None, int] = {batch.grid.start_of(n): int(emitted[n]) for n in slices if n in emitted}
-    starts |= {start: 0 for start in differing if start not in starts}
+    starts |= {start: 0 for start in counts if start not in starts}
 
     def agreed(start: int | None) -> Agreement:
-        label = None if start is None else format_instant(from_micros(start))
-        if start not in differing:
-            return Agreement(label, starts[start], 0, 0, 0)
-        mine = differing[start]
-        told = (mine[name] for name in ("only_batch", "only_stream", "unexplained"))
-        return Agreement(label, starts[start] - mine["lacking"], *told)
+        entry = None if start is None else batch.ledger.entry(batch.grid.number_at(start))
+        mine, causes = counts.get(start, Counter()), Counter[str]()
+        lacking = Counter({STREAM: 0, BATCH: 0})
+        for (cause, missing_in), rows in mine.items():
+            causes[cause] += rows
+            lacking[missing_in] += rows if cause != "pending" else 0
+        return Agreement(
+            slice=None if start is None else format_instant(from_micros(start)),
+            run=entry.run if entry else None,
+            same=starts[start] - sum(rows for (_, missing_in), rows in mine.items() if missing_in == STREAM),
+            only_batch=lacking[STREAM],
+            only_stream=lacking[BATCH],
+            unexplained=causes["unexplained"],
+            pending=causes["pending"],
+            causes=dict(causes),
+        )
 
     return tuple(map(agreed, starts))

@@ -1,7 +1,9 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
-from tidemark.spec.load import changed, load_pipeline, pipeline_files, pipeline_schema, pipelines_folder
+from tidemark.spec.load import changed, load_pipeline, load_story, pipeline_files, pipeline_schema, pipelines_folder
 from tidemark.spec.pipeline import (
+    Budget,
+    CompareSettings,
     Expectation,
     Guard,
     Input,
@@ -16,6 +18,8 @@ from tidemark.spec.pipeline import (
 )
 
 __all__ = [
+    "Budget",
+    "CompareSettings",
     "Expectation",
     "Guard",
     "Input",
@@ -29,6 +33,7 @@ __all__ = [
     "WindowSettings",
     "changed",
     "load_pipeline",
+    "load_story",
     "pipeline_files",
     "pipeline_schema",
     "pipelines_folder",

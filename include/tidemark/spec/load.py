@@ -27,13 +27,15 @@ def pipeline_files(folder: Path | None = None) -> list[Path]:
     return sorted(p for p in folder.glob("*") if p.suffix in _SUFFIXES)
 
 
-def load_pipeline(name_or_path: str | Path) -> Pipeline:
+def load_pipeline(name_or_path: str | Path, beside: Path | None = None) -> Pipeline:
     """Read and validate the pipeline file at a path, or of that name in `pipelines_folder()`.
+
+    With a folder `beside`, a path is relative to that and a name is looked for there first.
 
     Raises:
         PipelineFileError: no such file, not YAML, or not valid; names file, field, value and remedy.
     """
-    path = _find(str(name_or_path))
+    path = _find(str(name_or_path), beside)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
@@ -41,6 +43,22 @@ def load_pipeline(name_or_path: str | Path) -> Pipeline:
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
     return _validated(content, str(path))
+
+
+def load_story(name_or_path: str | Path) -> Pipeline | None:
+    """The pipeline that `compare.told_by` of another one's file names, None where it names none.
+
+    Raises:
+        PipelineFileError: as `load_pipeline`, of either file.
+    """
+    path = _find(str(name_or_path))
+    compare = load_pipeline(path).compare
+    if compare is None or compare.told_by is None:
+        return None
+    try:
+        return load_pipeline(compare.told_by, path.parent)
+    except PipelineFileError as error:
+        raise PipelineFileError(f"{path}: compare.told_by: {error}") from None
 
 
 def _validated(content: dict[str, Any], where: str) -> Pipeline:
@@ -61,12 +79,12 @@ def changed(pipeline: Pipeline, changes: Mapping[str, Any]) -> Pipeline:
     Raises:
         PipelineFileError: they do not go together.
     """
-    content = pipeline.model_dump(mode="json", exclude_unset=True)
+    content = pipeline.model_dump(mode="json", exclude_unset=True, by_alias=True)
     for name, value in changes.items():
         *path, last = name.split(".")
         part = content
         for step in path:
-            part = part.setdefault(step, {})
+            part[step] = part = part.get(step) or {}
         part[last] = value
     return _validated(content, ", ".join(changes))
 
@@ -90,19 +108,19 @@ def explain(error: ValidationError) -> str:
     return "; ".join(_finding(e) for e in error.errors(include_url=False))
 
 
-def _find(name: str) -> Path:
-    path = Path(name)
+def _find(name: str, beside: Path | None = None) -> Path:
+    path = Path(beside or "", name)
     if path.suffix in _SUFFIXES or path.is_file():
         if path.is_file():
             return path
         raise PipelineFileError(f"there is no pipeline file {path}")
-    for suffix in _SUFFIXES:
-        path = pipelines_folder() / f"{name}{suffix}"
+    folders = dict.fromkeys([beside, pipelines_folder()] if beside else [pipelines_folder()])
+    for path in (folder / f"{name}{suffix}" for folder in folders for suffix in _SUFFIXES):
         if path.is_file():
             return path
-    known = [p.stem for p in pipeline_files()]
+    known = [path.stem for folder in folders for path in pipeline_files(folder)]
     hint = nearest(name, known, "known here:")
-    raise PipelineFileError(f"there is no pipeline {name} in {pipelines_folder()}; {hint}")
+    raise PipelineFileError(f"there is no pipeline {name} in {' or '.join(map(str, folders))}; {hint}")
 
 
 def _finding(error: Any) -> str:
@@ -127,7 +145,7 @@ def _fields_at(location: list[Any]) -> list[str]:
             continue
         inner = _models_in(model.model_fields[part].annotation)
         model = inner[0] if inner else model
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from tidemark.spec.dialects import TICK, check_join, check_watermarks, takes_null_keys
-from tidemark.spec.values import Duration, Instant, PositiveDuration, format_duration
+from tidemark.spec.values import Duration, Instant, PositiveDuration, Rows, format_duration
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -287,7 +287,34 @@ class Expectation(Settings):
         return {**own, "kwargs": {**own.get("kwargs", {}), **flat}}
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing"}
+class Budget(Settings):
+    """How many rows may differ before a comparison fails: a number, or a share of the rows compared such as 0.1 %."""
+
+    unexplained: Rows = Field(default=0, validate_default=True)
+    """Rows that differ without a cause."""
+    differing: Rows | None = None
+    """All rows that differ, but for those not due yet; by default any number."""
+
+
+class CompareSettings(Settings):
+    """What `tidemark compare` does by default; its options come before these."""
+
+    table: str = Field(alias="with")
+    """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
+    told_by: str | None = None
+    """A pipeline that has replayed how the stream ran: a file, relative to this one, or the name of one."""
+    on: list[str] = []
+    """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
+    ignore: list[str] = []
+    """Columns that are not compared."""
+    within: float = Field(default=0.0, ge=0)
+    """By how much fractions may differ."""
+    every: PositiveDuration | None = None
+    """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
+    budget: Budget = Budget()
+
+
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing", "compare"}
 
 
 class Pipeline(Settings):
@@ -315,6 +342,8 @@ class Pipeline(Settings):
     late_landing: Literal["append", "reprocess"] = "append"
     """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
     the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
+    compare: CompareSettings | None = None
+    """What a stream wrote of the same join, and how far it may differ."""
 
     @model_validator(mode="before")
     @classmethod
@@ -358,6 +387,16 @@ class Pipeline(Settings):
         """What the clock of one input is read from: a column, or a checkpoint."""
         clock = side.arrival or side.event_time
         return clock.trace if isinstance(clock, Trace) else clock.column
+
+    @model_validator(mode="after")
+    def _compares_whole_slices(self) -> Self:
+        every = self.compare and self.compare.every
+        if every and every % self.slices.every:
+            raise ValueError(
+                f"compare.every ({format_duration(every)}) has to be a multiple of "
+                f"slices.every ({format_duration(self.slices.every)})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _as_the_dialect_allows(self) -> Self:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
@@ -27,6 +29,7 @@ _UNITS = {
 }
 _PART = re.compile(r"(\d+)\s*([a-z]+)")
 _DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
+_ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -115,6 +118,40 @@ def from_micros(value: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + value * _MICROSECOND
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """How many rows may be so: a number of them, or a share of all."""
+
+    amount: Decimal
+    """Rows, or percent."""
+    is_share: bool = False
+
+    def of(self, rows: int) -> int:
+        """How many that is at most, of so many rows.
+
+        >>> parse_allowance("0.1 %").of(5123)
+        5
+        """
+        return int(self.amount * rows / 100) if self.is_share else int(self.amount)
+
+    def __str__(self) -> str:
+        return f"{self.amount} %" if self.is_share else str(self.amount)
+
+
+def parse_allowance(text: object) -> Allowance:
+    """Read how many rows may be so: a whole number, or a share such as `0.1 %`.
+
+    Raises:
+        ValueError: neither; the message shows the form that is.
+    """
+    if isinstance(text, Allowance):
+        return text
+    match = _ALLOWANCE.fullmatch(str(text).strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a number of rows; write it as 5, or as a share of all such as '0.1 %'")
+    return Allowance(Decimal(match[1] or match[2]), is_share=match[2] is not None)
+
+
 def _whole_millis(value: timedelta) -> timedelta:
     if value % timedelta(milliseconds=1):
         raise ValueError(f"{format_duration(value)} is finer than a millisecond; engines reckon in whole ms")
@@ -143,4 +180,12 @@ Instant = Annotated[
     BeforeValidator(parse_instant),
     PlainSerializer(format_instant),
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2013-01-01T00:00:00Z"]}),
+]
+Rows = Annotated[
+    Allowance,
+    BeforeValidator(parse_allowance),
+    PlainSerializer(str),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?\s*%$|^\d+$"}]}
+    ),
 ]

@@ -1,0 +1,8 @@
+"""What is submitted to Spark: `tidemark compare --record` with the arguments of the application."""
+
+import sys
+
+from tidemark.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["compare", "--record", *sys.argv[1:]]))
