@@ -10,9 +10,10 @@ export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
+PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation flink-parity airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance properties mutants simulation flink-parity flink-twin airflow cluster clean machine
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +48,11 @@ mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors n
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
 
-flink-parity: $(DEV) $(JARS) $(FLINK) ## compare with a real Flink SQL on the flights
-	@$(VENV)/python -m tests.flink_parity .venv-flink/bin/python
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
+	@$(VENV)/python -m tests.flink_parity
+
+flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidemark compare
+	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local

@@ -20,6 +20,7 @@ TARGETS = {
     "mutants",
     "simulation",
     "flink-parity",
+    "flink-twin",
     "airflow",
     "cluster",
     "clean",
