@@ -19,6 +19,7 @@ from tidemark.plan import Plan, Request, make_plan
 from tidemark.progress import bar, run_with_progress
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
+from tidemark.reconcile import dialects as run_dialects
 from tidemark.replay import SIDES
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
@@ -29,6 +30,7 @@ from tidemark.summary import (
     changes_view,
     comparison_view,
     describe_changes,
+    dialects_view,
     lives_view,
     plan_view,
     status_view,
@@ -175,6 +177,28 @@ def what_if_command(
 
 
 @app.command()
+def dialects(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    end: ToOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what each dialect makes of the same data, and the rules in which they differ; nothing is written.
+
+    Example: `tidemark dialects flights_weather --to 2013-01-08T00:00Z`
+    """
+    settings, root = load_pipeline(pipeline), lake_root(lake)
+    request = _request(start, end, "auto")
+    spark = spark_session("tidemark dialects")
+    told = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    if as_json:
+        print_json(told.describe())
+    else:
+        out.print(dialects_view(told))
+
+
+@app.command()
 def reprocess(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
@@ -296,7 +320,8 @@ def compare(
     with naming("--until"):
         come = parse_instant(until) if until else None
     asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
-    told = run_compare(spark_session("tidemark compare"), loaded, lake_root(lake), asked, story)
+    spark, root = spark_session("tidemark compare"), lake_root(lake)
+    told = run_compare(spark, loaded, root, asked, story)
     if as_json:
         print_json(told.describe())
     else:
