@@ -20,6 +20,7 @@ from tidemark.progress import bar, run_with_progress
 from tidemark.reconcile import Asked
 from tidemark.reconcile import compare as run_compare
 from tidemark.reconcile import dialects as run_dialects
+from tidemark.reconcile.reproduce import reproduce
 from tidemark.replay import SIDES
 from tidemark.session import spark_session
 from tidemark.spec import load_pipeline, pipeline_schema
@@ -307,11 +308,18 @@ def compare(
     try_settings: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
     ] = True,
+    number: Annotated[
+        int | None, typer.Option("--reproduce", metavar="N", help="The example whose rows to write --into a file.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="FILE", help="A vector file, for tidemark conformance.")
+    ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Compare committed slices with what a stream wrote, and say why each row differs; nothing is written.
 
-    Ends with exit code 1 if a difference has no cause.
+    Ends with exit code 1 if a difference has no cause. `--reproduce N --into FILE` writes the fewest rows that still
+    show one difference, as a vector on which `tidemark conformance` fails.
 
     Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
     """
@@ -320,12 +328,17 @@ def compare(
     with naming("--until"):
         come = parse_instant(until) if until else None
     asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
+    if (number is None) != (into is None):
+        raise UserError("--reproduce N and --into FILE go together")
     spark, root = spark_session("tidemark compare"), lake_root(lake)
     told = run_compare(spark, loaded, root, asked, story)
     if as_json:
         print_json(told.describe())
     else:
         out.print(comparison_view(told))
+    if number is not None and into is not None:
+        vector = reproduce(spark, loaded, root, told, number, into)
+        err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
     if told.unexplained:
         raise typer.Exit(1)
 

@@ -222,7 +222,7 @@ def comparison_view(told: Comparison) -> RenderableType:
         table.add_column("such as")
         for cause in told.causes:
             only_in = "batch" if cause.missing_in == "stream" else "stream"
-            such_as = "\n".join(_example(one) for one in cause.examples[:1])
+            such_as = "\n".join(f"{one['_number']}: {_example(one)}" for one in cause.examples[:1])
             name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
             table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
         lines.append(table)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
@@ -63,6 +64,7 @@ class Cause:
     """`stream` or `batch`."""
     rows: int
     examples: tuple[dict[str, Any], ...]
+    """Rows, each with its `_number` among all examples, and `_left` and `_right`: the hashes of its input rows."""
 
 
 @dataclass(frozen=True)
@@ -247,11 +249,10 @@ def _is_fraction(kind: T.DataType) -> bool:
 
 def _causes(rows: DataFrame, names: list[str], examples: int) -> tuple[Cause, ...]:
     counts = rows.groupBy("_cause", "_missing_in").agg(F.sum("_copies").alias("rows")).collect()
-    of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", "_id")
+    content = F.to_json(F.struct(*names, "_slice", *DETAILS[1:], *(f"_{side}" for side in SIDES)))
+    of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     shown = rows.withColumn("_place", F.row_number().over(of_cause)).where(F.col("_place") <= examples)
-    told = shown.select(
-        "_cause", "_missing_in", "_place", F.to_json(F.struct(*names, "_slice", *DETAILS[1:])).alias("row")
-    )
+    told = shown.select("_cause", "_missing_in", "_place", content.alias("row"))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in sorted(told.collect(), key=lambda row: row["_place"]):
         found.setdefault((row["_cause"], row["_missing_in"]), []).append(json.loads(row["row"]))
@@ -260,7 +261,15 @@ def _causes(rows: DataFrame, names: list[str], examples: int) -> tuple[Cause, ..
         Cause(row["_cause"], row["_missing_in"], row["rows"], tuple(found[row["_cause"], row["_missing_in"]]))
         for row in counts
     )
-    return tuple(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
+    return _numbered(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
+
+
+def _numbered(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """With `_number` in the examples: 1, 2 and so on over all causes, the same each time."""
+    numbers = count(1)
+    return tuple(
+        replace(cause, examples=tuple({"_number": next(numbers), **one} for one in cause.examples)) for cause in causes
+    )
 
 
 def _by_slice(rows: DataFrame) -> dict[int | None, Row]:
