@@ -31,7 +31,7 @@ from tidemark.session import tuned_for_tiny_queries
 from tidemark.spec import Pipeline
 from tidemark.spec.values import format_instant, from_micros, micros, millis
 
-MOST = 100
+MOST = 40
 """How many rows of the same keys are tried, those nearest to the difference in event time."""
 _OF_THE_JOIN = (
     "late in the stream",
