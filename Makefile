@@ -10,9 +10,10 @@ export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
+PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity flink-twin airflow cluster clean machine
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +54,11 @@ crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and ru
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/history/test_races.py
 
-flink-parity: $(DEV) $(JARS) $(FLINK) ## compare with a real Flink SQL on the flights
-	@$(VENV)/python -m tests.flink_parity .venv-flink/bin/python
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
+	@$(VENV)/python -m tests.flink_parity
+
+flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidemark compare
+	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local

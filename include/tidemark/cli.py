@@ -20,7 +20,9 @@ from tidemark.plan import Plan, Request, make_plan
 from tidemark.progress import bar, run_with_progress
 from tidemark.reconcile import Asked, record
 from tidemark.reconcile import compare as run_compare
+from tidemark.reconcile import dialects as run_dialects
 from tidemark.reconcile import due as due_slices
+from tidemark.reconcile.reproduce import reproduce
 from tidemark.replay import SIDES
 from tidemark.session import spark_session
 from tidemark.spec import CompareSettings, Pipeline, changed, load_pipeline, load_story, pipeline_schema
@@ -31,6 +33,7 @@ from tidemark.summary import (
     changes_view,
     comparison_view,
     describe_changes,
+    dialects_view,
     lives_view,
     plan_view,
     status_view,
@@ -177,6 +180,28 @@ def what_if_command(
 
 
 @app.command()
+def dialects(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    end: ToOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what each dialect makes of the same data, and the rules in which they differ; nothing is written.
+
+    Example: `tidemark dialects flights_weather --to 2013-01-08T00:00Z`
+    """
+    settings, root = load_pipeline(pipeline), lake_root(lake)
+    request = _request(start, end, "auto")
+    spark = spark_session("tidemark dialects")
+    told = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    if as_json:
+        print_json(told.describe())
+    else:
+        out.print(dialects_view(told))
+
+
+@app.command()
 def reprocess(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
@@ -304,12 +329,19 @@ def compare(
     recorded: Annotated[  # noqa: FBT002
         bool, typer.Option("--record", help="Write the slices' agreement to OUTPUT/agreement.")
     ] = False,
+    number: Annotated[
+        int | None, typer.Option("--reproduce", metavar="N", help="The example whose rows to write --into a file.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="FILE", help="A vector file, for tidemark conformance.")
+    ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Compare committed slices with what a stream wrote, and say why each row differs.
 
-    What is not given here the pipeline file's `compare` says. Nothing is written but for `--record`. Ends with exit
-    code 1 if a budget is exceeded: by default, if a difference has no cause.
+    What is not given here the pipeline file's `compare` says. Nothing is written but for `--record`, and for
+    `--reproduce N --into FILE`: the fewest rows that still show one difference, as a vector on which `tidemark
+    conformance` fails. Ends with exit code 1 if a budget is exceeded: by default, if a difference has no cause.
 
     Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
     """
@@ -325,6 +357,7 @@ def compare(
     request = _request(start, end, "auto", drain=False, from_empty_state=False)
     with naming("--until"):
         come = parse_instant(until) if until else None
+    _need_both(number, into)
     asked = Asked(
         settings.table,
         request.start,
@@ -354,6 +387,9 @@ def compare(
         print_json(told.describe())
     else:
         out.print(comparison_view(told))
+    if number is not None and into is not None:
+        vector = reproduce(spark, loaded, root, told, number, into)
+        err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
     if told.over_budget:
         raise CheckFailedError(f"over budget: {'; '.join(told.over_budget)}")
 
@@ -447,6 +483,11 @@ def _compare_settings(pipeline: Pipeline, options: dict[str, Any]) -> CompareSet
     settings = changed(pipeline, given).compare
     assert settings, "one of both has named the table"
     return settings
+
+
+def _need_both(number: int | None, into: Path | None) -> None:
+    if (number is None) != (into is None):
+        raise UserError("--reproduce N and --into FILE go together")
 
 
 def _names(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from tidemark.errors import InputError
 from tidemark.inputs import StoredInput
+from tidemark.replay import SIDES
 from tidemark.slices import Grid
 from tidemark.times import floor_div
 from tidemark.traces import FEED
@@ -36,6 +37,28 @@ def parse_rate(text: str) -> Rate:
     raise ValueError(f"{text!r} is not a rate; write slice, now, or a number of rows such as '500 rows'")
 
 
+def placed(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
+    """The rows of both inputs, labelled (`inputs.Side.labelled`), but for those that no slice has a place for."""
+    left, right = (
+        source.side.labelled(
+            source.table.read().where(~source.side.unusable & (source.side.clock.micros >= grid.start)),
+            grid,
+            grid.start,
+        )
+        for source in inputs
+    )
+    return left.unionByName(right, allowMissingColumns=True)
+
+
+def numbered(rows: DataFrame, name: str) -> DataFrame:
+    """Labelled rows with their numbers in the order of the clock, from 0, whichever side they are of, in that order.
+
+    It takes one task. Rows of one instant are numbered as they come, differently perhaps when they are read again.
+    """
+    number = F.row_number().over(Window.orderBy("clock", "tiebreak", "side")).cast("long") - 1
+    return rows.withColumn(name, number)
+
+
 def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, rate: Rate, *, pauses: bool) -> int:
     """Write a Delta table of `traces.FEED`, a file for each batch, all in one commit; gives their number.
 
@@ -48,7 +71,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
     left, right = (source.table for source in inputs)
     if DeltaTable.isDeltaTable(left.spark, path):
         raise InputError(f"{path} is there already; remove its folder, which is that of the twin, to stream anew")
-    rows = _placed(inputs[0], grid).unionByName(_placed(inputs[1], grid), allowMissingColumns=True)
+    rows = placed(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
     chunked, chunks = _by_slice(rows) if rate == "slice" else _by_count(rows, int(rate))
     if not chunks:
         raise InputError(f"{left.name} and {right.name} hold no rows to stream")
@@ -70,12 +93,6 @@ def read_feed(spark: SparkSession, path: str, side: str) -> DataFrame:
     return rows.where(F.col("side") == side).select(f"{side}.*")
 
 
-def _placed(source: StoredInput, grid: Grid) -> DataFrame:
-    side = source.side
-    rows = source.table.read().where(~side.unusable & (side.clock.micros >= grid.start))
-    return side.labelled(rows, grid, grid.start).select("side", "slice", "clock", "tiebreak", side.name)
-
-
 def _by_slice(rows: DataFrame) -> tuple[DataFrame, int]:
     """A chunk for each slice that has rows."""
     slices = sorted(row["slice"] for row in rows.select("slice").distinct().collect())
@@ -85,6 +102,6 @@ def _by_slice(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _by_count(rows: DataFrame, size: int) -> tuple[DataFrame, int]:
-    """Chunks of as many rows, whichever side they are of. Numbering all rows takes one task."""
-    number = F.row_number().over(Window.orderBy("clock", "tiebreak", "side")).cast("long") - 1
-    return rows.withColumn("chunk", floor_div(number, size)), -(-rows.count() // size)
+    """Chunks of as many rows."""
+    chunked = numbered(rows, "chunk").withColumn("chunk", floor_div(F.col("chunk"), size))
+    return chunked, -(-rows.count() // size)

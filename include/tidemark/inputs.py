@@ -247,6 +247,15 @@ def stored_inputs(
     )
 
 
+def read_as(inputs: tuple[StoredInput, StoredInput], pipeline: Pipeline) -> tuple[StoredInput, StoredInput]:
+    """The same tables as a pipeline with other settings reads them: its ticks, its guard, the rows that it rejects."""
+    left, right = (
+        StoredInput(side_of(pipeline, one.side.name, one.side.schema, [kind for _, kind in one.side.keys]), one.table)
+        for one in inputs
+    )
+    return left, right
+
+
 def rows_of(inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, taken: Sequence[Seen]) -> DataFrame:
     """What a replay of slices reads of both inputs (`StoredInput.rows`), as one table."""
     left, right = (source.rows(grid, slices[0], slices[-1], known) for source, known in zip(inputs, taken, strict=True))

@@ -14,7 +14,7 @@ from rich.text import Text
 from tidemark.explain import Life
 from tidemark.job import JobResult
 from tidemark.plan import Plan
-from tidemark.reconcile import CAUSES, Comparison
+from tidemark.reconcile import CAUSES, RULES, Comparison, Dialects
 from tidemark.slices import Grid
 from tidemark.status import SideStatus, Status
 from tidemark.twin import Told
@@ -222,11 +222,33 @@ def comparison_view(told: Comparison) -> RenderableType:
         table.add_column("such as")
         for cause in told.causes:
             only_in = "batch" if cause.missing_in == "stream" else "stream"
-            such_as = "\n".join(_example(one) for one in cause.examples[:1])
+            such_as = "\n".join(f"{one['_number']}: {_example(one)}" for one in cause.examples[:1])
             name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
             table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
         lines.append(table)
     return Group(*lines, *(Text(f"note: {note}") for note in told.notes))
+
+
+def dialects_view(told: Dialects) -> RenderableType:
+    """What each dialect emits, and the rows that only one of two emits, by rule."""
+    answers = Table("dialect", title=f"{told.pipeline}, {told.start} to {told.end} (exclusive)", title_justify="left")
+    for name in ("emissions", "late rows"):
+        answers.add_column(name, justify="right")
+    answers.add_column("does not know the join")
+    for one in told.answered:
+        counts = ("", "") if one.refused else (f"{one.emissions:,}", f"{one.late:,}")
+        answers.add_row(one.dialect, *counts, Text(one.refused or ""))
+    if not told.differences:
+        return Group(answers, Text("no difference", "bold green"))
+    table = Table("only in", "not in")
+    table.add_column("rows", justify="right")
+    table.add_column("because of")
+    table.add_column("such as")
+    for difference in told.differences:
+        rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
+        such_as = Text(_example(difference.example))
+        table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
+    return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 
 
 def _example(row: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ TARGETS = {
     "crashes",
     "races",
     "flink-parity",
+    "flink-twin",
     "airflow",
     "cluster",
     "clean",

@@ -99,8 +99,9 @@ def inner_join():
         ({"join__interval__upper": "50 minutes"}, "join.interval.upper: "),
         ({"join__interval__upper": "10 minutes"}, "join.interval.upper: "),
         ({"dialect": "flink-sql"}, "dialect: flink-sql"),
+        ({"dialect": "spark"}, "dialect: spark"),
     ],
-    ids=["longer delay", "shorter delay", "wider bound", "narrower bound", "dialect"],
+    ids=["longer delay", "shorter delay", "wider bound", "narrower bound", "flink-sql", "spark"],
 )
 def test_other_settings_are_named(inputs, pipeline, ran, compared, emitted, changes, detail):
     other = ran(pipeline(**{"join": inner_join()} | changes, output="other"))

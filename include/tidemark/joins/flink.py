@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from tidemark.spec import Interval, Pipeline
+from tidemark.spec.pipeline import WatermarkKind
 from tidemark.spec.values import millis
 from tidemark.watermarks import WatermarkLag
 
 
+def watermark_kind(pipeline: Pipeline) -> WatermarkKind:
+    """Which formula a pipeline's watermarks are of: by default the dialect's own."""
+    return pipeline.watermark_kind or ("sql" if pipeline.dialect == "flink-sql" else "datastream")
+
+
 def watermark_lag(pipeline: Pipeline) -> WatermarkLag:
     """`forBoundedOutOfOrderness(d)` gives max - d - 1; SQL's `ts - INTERVAL d` gives max - d."""
-    own = "sql" if pipeline.dialect == "flink-sql" else "datastream"
-    extra = 0 if (pipeline.watermark_kind or own) == "sql" else 1
+    extra = 0 if watermark_kind(pipeline) == "sql" else 1
     assert pipeline.left.watermark_delay is not None, "spec.dialects sees to it"
     assert pipeline.right.watermark_delay is not None, "spec.dialects sees to it"
     return WatermarkLag(millis(pipeline.left.watermark_delay) + extra, millis(pipeline.right.watermark_delay) + extra)

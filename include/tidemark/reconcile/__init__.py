@@ -1,7 +1,8 @@
-"""Comparing what a pipeline has committed with what a stream wrote, and why they differ."""
+"""What a pipeline has committed beside what a stream wrote, and dialects side by side: where they differ, and why."""
 
 from tidemark.reconcile.agreement import due, record
 from tidemark.reconcile.causes import CAUSES
 from tidemark.reconcile.compare import Asked, Comparison, compare
+from tidemark.reconcile.dialects import RULES, Dialects, dialects
 
-__all__ = ["CAUSES", "Asked", "Comparison", "compare", "due", "record"]
+__all__ = ["CAUSES", "RULES", "Asked", "Comparison", "Dialects", "compare", "dialects", "due", "record"]

@@ -6,8 +6,9 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -69,6 +70,7 @@ class Cause:
     """`stream` or `batch`."""
     rows: int
     examples: tuple[dict[str, Any], ...]
+    """Rows, each with its `_number` among all examples, and `_left` and `_right`: the hashes of its input rows."""
 
 
 @dataclass(frozen=True)
@@ -284,18 +286,25 @@ def _counted(rows: DataFrame) -> _Counts:
 
 
 def _causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -> tuple[Cause, ...]:
-    of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", "_id")
+    content = F.to_json(F.struct(*names, "_slice", *DETAILS[1:], *(f"_{side}" for side in SIDES)))
+    of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     shown = rows.withColumn("_place", F.row_number().over(of_cause)).where(F.col("_place") <= examples)
-    told = shown.select(
-        "_cause", "_missing_in", "_place", F.to_json(F.struct(*names, "_slice", *DETAILS[1:])).alias("row")
-    )
+    told = shown.select("_cause", "_missing_in", "_place", content.alias("row"))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in sorted(told.collect(), key=lambda row: row["_place"]):
         found.setdefault((row["_cause"], row["_missing_in"]), []).append(json.loads(row["row"]))
     order = list(CAUSES)
     whole = sum(counts.values(), Counter[tuple[str, str]]())
     causes = (Cause(*which, rows, tuple(found.get(which, ()))) for which, rows in whole.items())
-    return tuple(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
+    return _numbered(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
+
+
+def _numbered(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """With `_number` in the examples: 1, 2 and so on over all causes, the same each time."""
+    numbers = count(1)
+    return tuple(
+        replace(cause, examples=tuple({"_number": next(numbers), **one} for one in cause.examples)) for cause in causes
+    )
 
 
 def _agreement(counts: _Counts, batch: Account, slices: range) -> tuple[Agreement, ...]:

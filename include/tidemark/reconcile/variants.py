@@ -14,12 +14,13 @@ from pyspark.sql import functions as F
 
 from tidemark.errors import PipelineFileError
 from tidemark.history import NOTHING_SEEN
-from tidemark.inputs import rows_of, schemas_of, trace_of
+from tidemark.inputs import StoredInput, read_as, rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.publish import emissions
 from tidemark.reconcile.account import Account
 from tidemark.reconcile.align import BATCH
-from tidemark.replay import SIDES, Which, replay
+from tidemark.replay import SIDES, Replay, Which, replay
+from tidemark.slices import Grid
 from tidemark.spec import Pipeline, changed
 from tidemark.spec.pipeline import Dialect
 from tidemark.spec.values import format_duration
@@ -31,20 +32,31 @@ Changes = Mapping[str, str]
 
 
 @contextmanager
-def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
-    """The emissions of an account's slices under other settings, from empty state; as the table has them."""
-    pipeline, grid = changed(account.pipeline, changes), account.grid
-    last = account.last
-    slices = range(next(iter(account.ledger.entries)), account.end)
-    rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN)).withColumn("lane", F.lit(0))
-    join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
-    drain = last.number if last.drained else None
-    lane = lane_of(pipeline, Watermarks(), drain, trace_of(account.inputs))
+def replayed(
+    pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range, *, drain: bool
+) -> Iterator[Replay]:
+    """A replay of slices from empty state; with `drain` the inputs end behind them.
+
+    The inputs may have been found for a pipeline with other settings.
+    """
+    grid, inputs = Grid.of(pipeline.slices), read_as(inputs, pipeline)
+    rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN)).withColumn("lane", F.lit(0))
+    join = join_of(pipeline, rows.sparkSession, schemas_of(inputs))
+    lane = lane_of(pipeline, Watermarks(), slices[-1] if drain else None, trace_of(inputs))
     told = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
     try:
-        yield emissions(told.joined, pipeline, grid)
+        yield told
     finally:
         told.release()
+
+
+@contextmanager
+def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
+    """The emissions of an account's slices under other settings, from empty state; as the table has them."""
+    pipeline = changed(account.pipeline, changes)
+    slices = range(next(iter(account.ledger.entries)), account.end)
+    with replayed(pipeline, account.inputs, slices, drain=account.last.drained) as told:
+        yield emissions(told.joined, pipeline, account.grid)
 
 
 def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> Iterator[Changes]:

@@ -74,7 +74,7 @@ def _validated(content: dict[str, Any], where: str) -> Pipeline:
 
 
 def changed(pipeline: Pipeline, changes: Mapping[str, Any]) -> Pipeline:
-    """A pipeline with some settings, by their dotted names, as a pipeline file would have them.
+    """A pipeline with some settings, by their dotted names, as a pipeline file would have them; None leaves one out.
 
     Raises:
         PipelineFileError: they do not go together.
@@ -85,7 +85,10 @@ def changed(pipeline: Pipeline, changes: Mapping[str, Any]) -> Pipeline:
         part = content
         for step in path:
             part[step] = part = part.get(step) or {}
-        part[last] = value
+        if value is None:
+            part.pop(last, None)
+        else:
+            part[last] = value
     return _validated(content, ", ".join(changes))
 
 

@@ -1,0 +1,25 @@
+"""What `jobs.flink_twin` starts in Flink's own virtual environment: the statements of one query, run to their end.
+
+Usage: python flink_process.py FILE, a JSON object of `settings` and `statements`, the last of which is the query.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyflink.table import EnvironmentSettings, TableEnvironment
+
+
+def main() -> None:
+    """Run the query; as a stream, over inputs that end."""
+    query = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    for name, value in query["settings"].items():
+        tables.get_config().set(name, value)
+    for statement in query["statements"]:
+        running = tables.execute_sql(statement)
+    running.wait()
+
+
+if __name__ == "__main__":
+    main()

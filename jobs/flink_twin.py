@@ -1,0 +1,127 @@
+"""The streaming twin of a flink-sql pipeline: its join run by a real Flink SQL, into a Delta table for `compare`.
+
+Flink runs beside Spark, in a virtual environment of its own. It is given the number, event time and keys of each row,
+in order of event time, and answers with the numbers of the rows that it has joined; their columns are looked up.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.errors import FaultError, TidemarkError, UserError
+from tidemark.feed import numbered, placed
+from tidemark.flink_query import ANSWER, flink_query
+from tidemark.inputs import stored_inputs
+from tidemark.joins.firings import HALVES
+from tidemark.lake import PipelineTables, lake_root
+from tidemark.publish import check_expressions, emissions
+from tidemark.reconcile.compare import NOT_COMPARED
+from tidemark.replay import SIDES
+from tidemark.session import spark_session
+from tidemark.slices import Grid
+from tidemark.spec import Pipeline, load_pipeline
+
+PROJECT = Path(__file__).resolve().parents[1]
+FLINK = PROJECT / ".venv-flink" / "bin" / "python"
+"""The interpreter that has Flink."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a twin has done."""
+
+    table: str
+    given: int
+    """Rows that Flink has read."""
+    rows: int
+    """That the table holds."""
+    seconds: float
+    """In all, Flink's start included."""
+
+
+def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> Told:
+    """Run a pipeline's join in Flink until its inputs end; the table it wrote before is replaced.
+
+    The table has the columns of `emissions` that an engine can tell. Rows that are rejected take no part: they would
+    end Flink's job.
+
+    Raises:
+        PipelineFileError: not a join by event time in dialect flink-sql, or one that Flink cannot run this way.
+        InputError: an input does not serve.
+        UserError: there is no Flink here.
+        FaultError: Flink failed.
+    """
+    began = time.monotonic()
+    table = f"{PipelineTables(f'{lake}/{pipeline.output}').twin}/emissions"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        query = flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
+        if not FLINK.exists():
+            raise UserError(f"there is no Flink in {FLINK.parents[1].name}; run make flink-twin, which installs it")
+        grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
+        check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
+        numbered(placed(inputs, grid).where("rejected IS NULL"), "number").write.parquet(str(folder / "numbered"))
+        rows = spark.read.parquet(str(folder / "numbered"))
+        _hand_over(rows, folder / "rows")
+        (folder / "answer").mkdir()
+        (folder / "query.json").write_text(json.dumps(asdict(query)), encoding="utf-8")
+        process = [FLINK, PROJECT / "jobs" / "flink_process.py", folder / "query.json"]
+        if (ended := subprocess.run(process, check=False).returncode) != 0:  # noqa: S603 - all of it is ours
+            raise FaultError(f"Flink did not come to an end (exit code {ended}); above is what it said")
+        answer = spark.read.schema(ANSWER).json(str(folder / "answer"))
+        joined = emissions(_looked_up(answer, rows, pipeline), pipeline, grid).drop(*NOT_COMPARED)
+        joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
+        given = rows.count()
+    return Told(table, given, spark.read.format("delta").load(table).count(), round(time.monotonic() - began, 1))
+
+
+def _hand_over(rows: DataFrame, folder: Path) -> None:
+    keys = (F.col(name).cast("string").alias(name) for name in rows.columns if name.startswith("key_"))
+    event_ms = F.col("event_time").alias("event_ms")
+    told = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
+    # One file, compressed: Flink splits no such file, and reads it in the order in which it was written.
+    told.write.option("compression", "gzip").json(str(folder))
+
+
+def _looked_up(answer: DataFrame, rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Flink's answer as a replay would have it (`joins.base.EMISSION`); what no engine tells is null."""
+    alone = {side: F.col(f"{other}_number").isNull() for side, other in (SIDES, reversed(SIDES))}
+    emission = F.when(alone["left"], "padded_left").when(alone["right"], "padded_right").otherwise("matched")
+    if pipeline.join.type in HALVES:
+        emission = F.lit(pipeline.join.type)
+    bounds = {name: F.unix_millis(F.to_timestamp(name)) for name in ("window_start", "window_end")}
+    none = dict.fromkeys(("slice", "pane", "result_time"), F.lit(None).cast("long"))
+    for side in SIDES:
+        mine = rows.where(F.col("side") == side).select(F.col("number").alias(f"{side}_number"), side)
+        answer = answer.join(mine, f"{side}_number", "left")
+    return answer.withColumns({**bounds, **none, "emission": emission})
+
+
+def main() -> None:
+    """Run a twin, and say what to compare it with."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.flink_twin", description=__doc__)
+    parser.add_argument("pipeline", help="a pipeline file, or the name of one")
+    parser.add_argument("--lake", help="lake root (default: $TIDEMARK_LAKE, or ./lake)")
+    asked = parser.parse_args()
+    try:
+        pipeline, lake = load_pipeline(asked.pipeline), lake_root(asked.lake)
+        told = twin(spark_session("flink twin"), pipeline, lake)
+    except TidemarkError as error:
+        print(f"flink-twin: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(f"{pipeline.name}: Flink read {told.given:,} rows and wrote {told.rows:,} in {told.seconds:,.1f} s")
+    print(f"Table:   {told.table}")
+    print(f"Compare: tidemark run {asked.pipeline} --drain")
+    print(f"         tidemark compare {asked.pipeline} --with {told.table}")
+
+
+if __name__ == "__main__":
+    main()

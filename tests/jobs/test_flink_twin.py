@@ -1,0 +1,74 @@
+"""A real Flink SQL of the same join, over small inputs: the twin's table and the pipeline's emissions are the same."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs import flink_twin
+from tests.conftest import PROJECT
+from tidemark.errors import PipelineFileError, UserError
+from tidemark.flink_query import flink_query
+from tidemark.plan import Request, make_plan
+from tidemark.reconcile import Asked, compare
+from tidemark.run import execute
+from tidemark.session import tuned_for_tiny_queries
+from tidemark.spec import load_pipeline
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+BY_TIME = {"dialect": "flink-sql", "left__arrival": None, "right__arrival": None}
+BOUNDS = {"lower": "-30 minutes", "upper": "0 seconds", "lower_inclusive": False}
+
+
+def rows_of(seed):
+    """Rows over three hours on whole minutes, so that many are simultaneous; without keys, and one without a time."""
+    chance = random.Random(seed)
+    for number in range(150):
+        happened = START + timedelta(minutes=chance.randrange(180), microseconds=chance.choice([0, 400]))
+        yield chance.choice(["a", "b", "", None]), None if number == 0 else happened, number / 2, [number]
+
+
+@pytest.mark.skipif(not flink_twin.FLINK.exists(), reason="make flink-twin installs Flink")
+@pytest.mark.parametrize(
+    "join",
+    [
+        {"type": "full", "interval": BOUNDS},
+        {"type": "left", "window": {"sliding": {"size": "20 minutes", "slide": "10 minutes"}, "offset": "-1 minute"}},
+    ],
+    ids=["interval", "window"],
+)
+def test_flink_and_tidemark_give_the_same_rows(spark, lake, write, pipeline, join):
+    for side, seed in (("left", 1), ("right", 2)):
+        write(side, list(rows_of(seed)), "k string, happened timestamp, v double, tags array<int>")
+    settings = pipeline(**BY_TIME, join={"keys": ["k"], **join})
+    with tuned_for_tiny_queries(spark):
+        told = flink_twin.twin(spark, settings, str(lake))
+        list(execute(spark, make_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
+        found = compare(spark, settings, str(lake), Asked(told.table, try_settings=False), None)
+    assert told.given == 2 * 149
+    assert (found.same, found.causes) == (told.rows, ())
+    kinds = {row["_emission"] for row in spark.read.format("delta").load(told.table).select("_emission").collect()}
+    assert kinds == {"matched", "padded_left", *(["padded_right"] if join["type"] == "full" else [])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dialect": "flink-datastream"}, "orders is of dialect flink-datastream; this twin is a Flink SQL query"),
+        ({"left__arrival": "arrived", "right__arrival": "arrived"}, "runs by arrival; .* leave `arrival` out"),
+        ({"join__condition": "left_v > 1"}, "has a join.condition, which is Spark SQL"),
+        ({"join": {"keys": ["k"], "window": {"session": {"gap": "1 hour"}}}}, "joins on sessions"),
+        ({"join__interval__lower": "-100 days"}, "further apart than 99 days"),
+    ],
+    ids=["dialect", "arrival", "condition", "sessions", "far apart"],
+)
+def test_what_has_no_twin_is_one_line(pipeline, changes, message):
+    with pytest.raises(PipelineFileError, match=message):
+        flink_query(pipeline(**(BY_TIME | changes)), "rows", "answer")
+
+
+def test_without_flink_the_remedy_is_one_line(monkeypatch, lake):
+    monkeypatch.setattr(flink_twin, "FLINK", PROJECT / ".venv-nowhere" / "bin" / "python")
+    settings = load_pipeline(PROJECT / "benchmarks" / "flights_weather_sql.yaml")
+    with pytest.raises(UserError, match="there is no Flink in .venv-nowhere; run make flink-twin"):
+        flink_twin.twin(None, settings, str(lake))
