@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ import typer
 
 from tidemark import conformance as vectors
 from tidemark import quality
+from tidemark import report as reports
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
 from tidemark.explain import explain, parse_row
 from tidemark.feed import parse_rate
@@ -265,6 +267,7 @@ def explain_command(
 
 @app.command()
 def compare(
+    context: typer.Context,
     pipeline: PipelineArgument,
     table: Annotated[str, typer.Option("--with", metavar="TABLE", help="What the stream wrote: a Delta table.")],
     told_by: Annotated[
@@ -283,20 +286,35 @@ def compare(
     try_settings: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
     ] = True,
+    report: Annotated[
+        list[str] | None,
+        typer.Option("--report", metavar="FILE", help="Write a report: .html, .md, .json; repeatable."),
+    ] = None,
+    report_what_if: Annotated[  # noqa: FBT002
+        bool, typer.Option("--what-if/--no-what-if", help="Ask for the report what other delays give: a replay each.")
+    ] = True,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Compare committed slices with what a stream wrote, and say why each row differs; nothing is written.
+    """Compare committed slices with what a stream wrote, and say why each row differs; no table is written.
 
     Ends with exit code 1 if a difference has no cause.
 
     Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
     """
     loaded, story = load_pipeline(pipeline), load_pipeline(told_by) if told_by else None
-    request = _request(start, end, "auto", drain=False, from_empty_state=False)
+    request, files = (
+        _request(start, end, "auto", drain=False, from_empty_state=False),
+        reports.check_paths(report or ()),
+    )
     with naming("--until"):
         come = parse_instant(until) if until else None
     asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
-    told = run_compare(spark_session("tidemark compare"), loaded, lake_root(lake), asked, story)
+    spark, root = spark_session("tidemark compare"), lake_root(lake)
+    told = run_compare(spark, loaded, root, asked, story)
+    if files:
+        called = reports.Called(context.obj, pipeline, told_by, lake)
+        facts = reports.gather(spark, told, asked, (loaded, story), root, called, ask_what_if=report_what_if)
+        reports.write(facts, files)
     if as_json:
         print_json(told.describe())
     else:
@@ -363,7 +381,7 @@ def schema() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
     try:
-        app(arguments)
+        app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
