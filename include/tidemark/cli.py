@@ -311,14 +311,14 @@ def compare(
     asked = Asked(table, request.start, request.end, come, _names(on), _names(ignore), within, examples, try_settings)
     spark, root = spark_session("tidemark compare"), lake_root(lake)
     told = run_compare(spark, loaded, root, asked, story)
-    if files:
-        called = reports.Called(context.obj, pipeline, told_by, lake)
-        facts = reports.gather(spark, told, asked, (loaded, story), root, called, ask_what_if=report_what_if)
-        reports.write(facts, files)
     if as_json:
         print_json(told.describe())
     else:
         out.print(comparison_view(told))
+    if files:
+        called = reports.Called(context.obj, pipeline, told_by, lake)
+        facts = reports.gather(spark, told, asked, (loaded, story), root, called, ask_what_if=report_what_if)
+        reports.write(facts, files)
     if told.unexplained:
         raise typer.Exit(1)
 
