@@ -13,7 +13,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity flink-twin airflow cluster clean machine
+.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity flink-twin airflow cluster clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's j
 demo: setup ## join January's real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
-test: $(DEV) $(JARS) ## run every test, two files at a time
+test: $(DEV) $(JARS) browser ## run every test, two files at a time
 	@$(VENV)/pytest -n 2 --dist loadfile
 
 lint: $(DEV) ## check style and format
@@ -74,6 +74,15 @@ machine:
 	  { echo "Python 3.11 is missing: install python3.11 with its venv module, then run make again." >&2; exit 2; }
 	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(17|21)[."]' || \
 	  { echo "Java 17 is missing: install openjdk-17-jre-headless, or set JAVA_HOME to it, then run make again." >&2; exit 2; }
+
+# Without a browser the tests that look at a page are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && exit; \
+	test "$$(id -u)" = 0 && command -v apt-get >/dev/null || exit 0; \
+	echo "Installing Debian's Chromium to look at reports with ..."; mkdir -p .cache; \
+	{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+	  chromium chromium-driver fonts-liberation; } >.cache/browser.log 2>&1 || \
+	echo "It could not be installed, see .cache/browser.log; the tests that need it are skipped." >&2
 
 $(RUNTIME): requirements.txt pyproject.toml | machine
 	@test -x $(VENV)/python || "$(PYTHON)" -m venv .venv

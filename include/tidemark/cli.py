@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from tidemark import conformance as vectors
 from tidemark import quality
-from tidemark.errors import CheckFailedError, FaultError, StoppedError, TidemarkError, UserError
+from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
 from tidemark.explain import explain, parse_row
 from tidemark.feed import parse_rate
-from tidemark.lake import PipelineTables, lake_root
+from tidemark.lake import lake_root
 from tidemark.plan import Plan, Request, make_plan
 from tidemark.progress import bar, run_with_progress
-from tidemark.reconcile import Asked, record
-from tidemark.reconcile import compare as run_compare
 from tidemark.reconcile import dialects as run_dialects
-from tidemark.reconcile import due as due_slices
-from tidemark.reconcile.reproduce import reproduce
+from tidemark.reconcile.commands import compare
 from tidemark.replay import SIDES
 from tidemark.session import spark_session
-from tidemark.spec import CompareSettings, Pipeline, changed, load_pipeline, load_story, pipeline_schema
-from tidemark.spec.values import parse_allowance, parse_duration, parse_instant
+from tidemark.spec import load_pipeline, pipeline_schema
+from tidemark.spec.values import parse_duration, parse_instant
 from tidemark.state.commands import app as state
 from tidemark.status import status_of
 from tidemark.summary import (
     changes_view,
-    comparison_view,
     describe_changes,
     dialects_view,
     lives_view,
@@ -53,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(state, name="state")
+app.command()(compare)
 
 
 def _per_job(text: str) -> int | Literal["auto"]:
@@ -291,110 +288,6 @@ def explain_command(
 
 
 @app.command()
-def compare(
-    pipeline: PipelineArgument,
-    table: Annotated[
-        str | None, typer.Option("--with", metavar="TABLE", help="What the stream wrote: a Delta table.")
-    ] = None,
-    told_by: Annotated[
-        str | None, typer.Option("--told-by", metavar="PIPELINE", help="One that has replayed how the stream ran.")
-    ] = None,
-    lake: LakeOption = None,
-    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last]")] = None,
-    due: Annotated[  # noqa: FBT002
-        bool,
-        typer.Option("--due", help="From the oldest slice that has no record, or an old one; or from --from."),
-    ] = False,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="T", help="How far the stream has come, on the pipeline's clock.")
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="COLUMNS", help="What tells rows apart, but for values.")
-    ] = None,
-    ignore: Annotated[str | None, typer.Option("--ignore", metavar="COLUMNS", help="What is not compared.")] = None,
-    within: Annotated[float | None, typer.Option("--within", min=0, help="By how much fractions may differ.")] = None,
-    max_unexplained: Annotated[
-        str | None,
-        typer.Option("--max-unexplained", metavar="N|SHARE", help="Budget of rows without a cause. [default: 0]"),
-    ] = None,
-    max_differing: Annotated[
-        str | None,
-        typer.Option("--max-differing", metavar="N|SHARE", help="Budget of all that differ. [default: any]"),
-    ] = None,
-    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
-    try_settings: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
-    ] = True,
-    recorded: Annotated[  # noqa: FBT002
-        bool, typer.Option("--record", help="Write the slices' agreement to OUTPUT/agreement.")
-    ] = False,
-    number: Annotated[
-        int | None, typer.Option("--reproduce", metavar="N", help="The example whose rows to write --into a file.")
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option("--into", metavar="FILE", help="A vector file, for tidemark conformance.")
-    ] = None,
-    as_json: JsonOption = False,  # noqa: FBT002
-) -> None:
-    """Compare committed slices with what a stream wrote, and say why each row differs.
-
-    What is not given here the pipeline file's `compare` says. Nothing is written but for `--record`, and for
-    `--reproduce N --into FILE`: the fewest rows that still show one difference, as a vector on which `tidemark
-    conformance` fails. Ends with exit code 1 if a budget is exceeded: by default, if a difference has no cause.
-
-    Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
-    """
-    loaded, root = load_pipeline(pipeline), lake_root(lake)
-    allowed = {}
-    for name, text in (("unexplained", max_unexplained), ("differing", max_differing)):
-        if text is not None:
-            with naming(f"--max-{name}"):
-                allowed[f"budget.{name}"] = str(parse_allowance(text))
-    lists = {name: _names(text) for name, text in (("on", on), ("ignore", ignore)) if text is not None}
-    settings = _compare_settings(loaded, {"with": table, "within": within, **lists, **allowed})
-    story = load_story(pipeline) if told_by is None else load_pipeline(told_by) if told_by else None
-    request = _request(start, end, "auto", drain=False, from_empty_state=False)
-    with naming("--until"):
-        come = parse_instant(until) if until else None
-    _need_both(number, into)
-    asked = Asked(
-        settings.table,
-        request.start,
-        request.end,
-        come,
-        tuple(settings.on),
-        tuple(settings.ignore),
-        settings.within,
-        examples,
-        try_settings,
-        settings.budget,
-    )
-    spark = spark_session("tidemark compare")
-    if due:
-        slices = due_slices(spark, loaded, root, asked, story)
-        if slices is None:
-            if as_json:
-                print_json(None)
-            else:
-                out.print("Nothing to compare: no slice is due.")
-            return
-        asked = replace(asked, start=slices[0], end=slices[1])
-    told = run_compare(spark, loaded, root, asked, story)
-    if recorded:
-        record(spark, PipelineTables(f"{root}/{loaded.output}"), told, asked)
-    if as_json:
-        print_json(told.describe())
-    else:
-        out.print(comparison_view(told))
-    if number is not None and into is not None:
-        vector = reproduce(spark, loaded, root, told, number, into)
-        err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
-    if told.over_budget:
-        raise CheckFailedError(f"over budget: {'; '.join(told.over_budget)}")
-
-
-@app.command()
 def status(
     pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
     lake: LakeOption = None,
@@ -452,7 +345,7 @@ def schema() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
     try:
-        app(arguments)
+        app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
@@ -473,25 +366,6 @@ def _planned(name: str, lake: str | None, request: Request) -> Plan:
     pipeline = load_pipeline(name)
     quality.import_early()
     return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
-
-
-def _compare_settings(pipeline: Pipeline, options: dict[str, Any]) -> CompareSettings:
-    """The pipeline file's, with the options that are given."""
-    if options["with"] is None and pipeline.compare is None:
-        raise UserError("there is no table to compare with; pass --with TABLE, or name it in the file's compare.with")
-    given = {f"compare.{name}": value for name, value in options.items() if value is not None}
-    settings = changed(pipeline, given).compare
-    assert settings, "one of both has named the table"
-    return settings
-
-
-def _need_both(number: int | None, into: Path | None) -> None:
-    if (number is None) != (into is None):
-        raise UserError("--reproduce N and --into FILE go together")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:

@@ -16,7 +16,7 @@ from tidemark.checkpoint import read_carried
 from tidemark.digest import content_hash
 from tidemark.errors import UserError, nearest
 from tidemark.history import NOTHING_SEEN
-from tidemark.inputs import rows_of, schemas_of, trace_of
+from tidemark.inputs import StoredInput, rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.ledger import committed
 from tidemark.reconcile.account import Account
@@ -68,8 +68,41 @@ def explain(
         UserError: no such column, no such row, or more than `MOST` of them.
         SliceOrderError: nothing is committed.
     """
-    account = Account.read(spark, pipeline, lake)
+    return lives(Account.read(spark, pipeline, lake), side, wanted)
+
+
+def lives(account: Account, side: Which, wanted: Mapping[str, str]) -> tuple[Life, ...]:
+    """`explain` with an account that is read already."""
     return tuple(_Story(account, side, row).life() for row in _found(account, side, wanted))
+
+
+def telling(account: Account, side: Which, row: Mapping[str, str]) -> dict[str, str] | None:
+    """The few values of an input row that tell it from others: key and event time, one more if need be, or all.
+
+    None where the input has no such row, or more than `MOST`.
+    """
+    source, pipeline = account.inputs[SIDES.index(side)], account.pipeline
+    usual = {*(getattr(pair, side) for pair in pipeline.join.keys), getattr(pipeline, side).event_time.column}
+    table = source.table.read()
+    meets = {name: _meets(source, name, value) for name, value in row.items()}
+    base = {name: value for name, value in row.items() if name in usual}
+    among = reduce(Column.__and__, (meets[name] for name in base), F.lit(True))
+    each = [F.count_if(among & one) for one in meets.values()]
+    told = table.agg(F.count_if(among), F.count_if(reduce(Column.__and__, meets.values())), *each).first()
+    assert told is not None, "an aggregate has one row"
+    alike, same, *narrowed = told
+    if not 0 < same <= MOST:
+        return None
+    if alike == same:
+        return base
+    best = min(range(len(narrowed)), key=narrowed.__getitem__)
+    name, value = list(row.items())[best]
+    return {**base, name: value} if narrowed[best] == same else dict(row)
+
+
+def _meets(source: StoredInput, name: str, value: str) -> Column:
+    """Whether a row of an input has a value, given as text."""
+    return F.col(quoted(name)) == F.lit(value).try_cast(source.side.schema[name].dataType)
 
 
 def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row]:
@@ -79,7 +112,7 @@ def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row
         if name not in schema.names:
             hint = nearest(name, schema.names, "it has")
             raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
-    meets = (F.col(quoted(name)) == F.lit(value).try_cast(schema[name].dataType) for name, value in wanted.items())
+    meets = (_meets(source, name, value) for name, value in wanted.items())
     table = source.table.read().where(reduce(Column.__and__, meets))
     rows = source.side.labelled(table, account.grid, account.grid.start)
     found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()

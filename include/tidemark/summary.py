@@ -122,7 +122,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _behind(side: SideStatus) -> str:
-    spans = "".join(f"\n[dim]{name} behind {_span(ms)}[/dim]" for name, ms in side.behind.items())
+    spans = "".join(f"\n[dim]{name} behind {brief_span(ms)}[/dim]" for name, ms in side.behind.items())
     return f"{side.late:,}{spans}"
 
 
@@ -131,7 +131,8 @@ def _rejected(side: SideStatus) -> str:
     return f"{side.rejected:,}{reasons}"
 
 
-def _span(milliseconds: int) -> str:
+def brief_span(milliseconds: int) -> str:
+    """A span of time to the minute, or to the second below an hour."""
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
@@ -190,7 +191,7 @@ def what_if_view(told: WhatIf) -> RenderableType:
             f"{sum(outcome.late.values()):,}",
             f"{outcome.state_rows:,.0f}",
             filesize.decimal(round(outcome.state_bytes)),
-            "" if outcome.output_delay_ms is None else _span(round(outcome.output_delay_ms)),
+            "" if outcome.output_delay_ms is None else brief_span(round(outcome.output_delay_ms)),
         )
     advice = told.recommendation()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
@@ -253,5 +254,7 @@ def dialects_view(told: Dialects) -> RenderableType:
 
 def _example(row: dict[str, Any]) -> str:
     words = [f"{name} {value}" for name, value in row.items() if not name.startswith("_") and value is not None]
-    late = f"{row['_input']} row {_span(row['_behind_ms'])} behind" if "_behind_ms" in row else row.get("_detail", "")
+    late = (
+        f"{row['_input']} row {brief_span(row['_behind_ms'])} behind" if "_behind_ms" in row else row.get("_detail", "")
+    )
     return f"{', '.join(words)}{f': {late}' if late else ''}"

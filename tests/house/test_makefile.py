@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def test_a_machine_that_lacks_something_gets_one_line(lacking, message):
     said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
     assert len(said) == 1
     assert re.fullmatch(message, said[0])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_browser_that_is_missing_is_installed_or_done_without(tmp_path, fails):
+    for program in ("make", "mkdir"):
+        (tmp_path / program).symlink_to(shutil.which(program))
+    for name, script in {"id": "echo 0", "apt-get": f'echo "$*" >> {tmp_path}/asked; exit {100 * fails}'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    run = make("browser", PATH=str(tmp_path))
+    assert run.returncode == 0
+    assert ("the tests that need it are skipped" in run.stderr) is fails
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["update"] if fails else {"chromium", "chromium-driver"} <= set(asked[1].split())
 
 
 def test_every_program_in_bin_can_be_executed():

@@ -1,0 +1,84 @@
+"""Facts as a page, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+
+from tidemark.errors import UserError
+from tidemark.report import charts, words
+from tidemark.report.facts import Facts
+
+
+def html(facts: Facts) -> str:
+    """One page that needs nothing else: no network, no script, no font."""
+    return _environment().get_template("report.html.j2").render(facts=facts, **_HELPERS)
+
+
+def markdown(facts: Facts) -> str:
+    """The same for a pull request or a ticket."""
+    return _environment().get_template("report.md.j2").render(facts=facts, **_HELPERS)
+
+
+def as_json(facts: Facts) -> str:
+    """The same for scripts: `Facts.describe`."""
+    return json.dumps(facts.describe(), indent=1) + "\n"
+
+
+FORMATS: dict[str, Callable[[Facts], str]] = {".html": html, ".md": markdown, ".json": as_json}
+"""How to write a report, by the suffix of its file."""
+
+
+def check_paths(texts: Iterable[str]) -> tuple[Path, ...]:
+    """The files to write, before the work is done that ends in them.
+
+    Raises:
+        UserError: a suffix that is none of `FORMATS`, or a folder that does not exist.
+    """
+    paths = tuple(map(Path, texts))
+    for path in paths:
+        if path.suffix not in FORMATS:
+            raise UserError(f"--report {path}: the name of a report ends in {', '.join(FORMATS)}")
+        if not path.parent.is_dir():
+            raise UserError(f"--report {path}: there is no folder {path.parent}; make it first")
+    return paths
+
+
+def write(facts: Facts, paths: Iterable[Path]) -> None:
+    """Write a report to files, each in the format of its suffix."""
+    for path in paths:
+        path.write_text(FORMATS[path.suffix](facts), encoding="utf-8")
+
+
+def columns(facts: Facts, examples: Sequence[dict[str, object]], *, leading: bool) -> list[str]:
+    """Columns to show of examples, those first that tell most about them; null ones left out."""
+    present = dict.fromkeys(name for row in examples for name in row)
+    first = [name for name in ("_slice", "_emission", *facts.leading) if name in present]
+    return first if leading else [*first, *(name for name in present if name not in first)]
+
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_HELPERS = {"charts": charts, "words": words, "columns": columns}
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("tidemark.report"),
+        autoescape=select_autoescape(("html.j2",), default=False),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["n"] = lambda number: f"{number:,.0f}"
+    found.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_/])", "<wbr>", str(escape(name))))  # noqa: S704
+    found.filters["times"] = lambda text: Markup(_INSTANT.sub(r"<time>\g<0></time>", str(escape(text))))  # noqa: S704
+    found.filters["time"] = lambda value: re.sub(r"(?<=:\d\d)(:00)?\.000Z$", "Z", str(value))
+    found.filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return found

@@ -1,0 +1,100 @@
+"""Facts of a comparison that never was, to draw pages of."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from tidemark.explain import Life
+from tidemark.reconcile import CAUSES, Comparison
+from tidemark.report import Facts
+from tidemark.report.facts import Held, Period, Setting, State
+from tidemark.report.lateness import EDGES, Late, Lateness
+from tidemark.report.remedies import REMEDIES
+from tidemark.report.stories import Example, ExplainedCause, Story
+from tidemark.spec.values import format_duration, format_instant
+from tidemark.what_if import Outcome, WhatIf
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+HOSTILE = "<script>document.title = 'run'</script>"
+
+
+def facts(periods=40, unexplained=2):
+    """A report with every part; `HOSTILE` is a value in it."""
+    times = [format_instant(START + timedelta(days=n)) for n in range(periods + 1)]
+    bounds = list(pairwise(times))
+    explained = sum(n % 7 for n in range(periods))
+    comparison = Comparison(
+        "orders", "streamed/orders", "orders_by_arrival", times[0], times[-1], 1_000 * periods, (), (),
+        ("_window_start is not compared: streamed/orders does not have it",), 12.3,
+    )  # fmt: skip
+    quantiles = {
+        "p50": 400_000,
+        "p75": 900_000,
+        "p90": 2_000_000,
+        "p95": 3_000_000,
+        "p99": 9_000_000,
+        "max": 70_000_000,
+    }
+    bins = tuple(10 * number if 8 <= number <= 17 else 0 for number in range(len(EDGES)))
+    late = Lateness("left", "left", 90_000, 1_800_000, sum(bins), quantiles, bins, {"left": sum(bins)}, {"null_key": 3})
+    none = replace(late, side="right", late=0, behind_ms={}, bins=(0,) * len(EDGES), held_by={})
+    row = {"left_k": HOSTILE, "left_happened": "2024-01-01T00:20:00.000Z", "_slice": "2024-01-01T00:00:00.000Z"}
+    row |= {f"left_value_{number}": number for number in range(30)}
+    life = Life("left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark"))
+    counts = {"late in the stream": explained, "unexplained": unexplained}
+    causes = tuple(
+        ExplainedCause(cause, "stream", rows, CAUSES[cause], REMEDIES[cause], (Example(row, "27 min", ("life-1",)),))
+        for cause, rows in counts.items()
+        if rows
+    )
+    comparison = replace(comparison, causes=causes)
+    outcomes = [
+        Outcome(format_duration(timedelta(minutes=30 * n)), 9_000 + 100 * n, 0, {"left": 50 - 5 * n, "right": 0},
+                100.0 * n, 150 * n, 9e3 * n, None)
+        for n in range(10)
+    ]  # fmt: skip
+    what_if = WhatIf("orders_by_arrival", "left.watermark_delay", times[0], times[-1], tuple(outcomes), outcomes[-1])
+    return Facts(
+        comparison=comparison,
+        made_at="2024-03-01T00:00Z",
+        version="0.1.0",
+        leading=("left_k", "left_happened"),
+        causes=causes,
+        stories=(Story("life-1", "orders_by_arrival", True, {"k": HOSTILE}, life),),
+        each="1 day",
+        periods=tuple(
+            Period(*bound, 1_000, n % 7, unexplained if n == 3 else 0) for n, bound in enumerate(bounds)
+        ),
+        nowhere=0,
+        late=Late("orders_by_arrival", (late, none), {"left": quantiles}),
+        what_if=what_if,
+        present="30 minutes",
+        no_what_if=None,
+        state=tuple(
+            State(name, "1 day", tuple(Held(*bound, 40 + n % 9) for n, bound in enumerate(bounds)), 48)
+            for name in ("orders", "orders_by_arrival")
+        ),
+        settings=(Setting("clock", ("event-time", "arrival")), Setting("dialect", ("flink-sql", "flink-sql"))),
+        versions={"streamed/orders": 0, "left": 31},
+        commands=("tidemark compare orders --with streamed/orders",),
+        explains={"life-1": "tidemark explain orders_by_arrival --left k=x"},
+    )  # fmt: skip
+
+
+def without_differences():
+    """A report of tables that are alike, of a pipeline that ran by event time and of no other."""
+    alike = facts(unexplained=0)
+    none = replace(alike.late.inputs[1], side="left"), alike.late.inputs[1]
+    return replace(
+        alike,
+        comparison=replace(alike.comparison, causes=(), story=None, notes=()),
+        causes=(),
+        stories=(),
+        periods=tuple(replace(one, explained=0) for one in alike.periods),
+        late=replace(alike.late, inputs=none),
+        what_if=None,
+        present=None,
+        no_what_if="orders runs in order of event time, where no delay decides",
+        state=alike.state[:1],
+        settings=tuple(replace(one, values=one.values[:1]) for one in alike.settings),
+    )
