@@ -247,7 +247,7 @@ def dialects_view(told: Dialects) -> RenderableType:
     table.add_column("such as")
     for difference in told.differences:
         rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
-        such_as = Text(_example(difference.example))
+        such_as = Text(_example({name: difference.example.get(name) for name in told.identity}))
         table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 

@@ -84,6 +84,8 @@ class Dialects:
     end: str
     answered: tuple[Answered, ...]
     differences: tuple[Difference, ...]
+    identity: tuple[str, ...]
+    """The columns of an example that tell most of it: keys and event times."""
 
     def describe(self) -> dict[str, Any]:
         """For scripts: JSON-ready."""
@@ -113,7 +115,10 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
         told.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
     pairs = ((one, other) for number, one in enumerate(answers) for other in answers[number + 1 :])
     found = [difference for pair in pairs for difference in _differences(*pair)]
-    return Dialects(pipeline.name, grid.label(slices[0]), grid.label(slices[-1] + 1), tuple(told), tuple(found))
+    names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
+    identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
+    start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
+    return Dialects(pipeline.name, start, end, tuple(told), tuple(found), identity)
 
 
 def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
