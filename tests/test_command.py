@@ -64,7 +64,7 @@ def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders,
     monkeypatch.setattr("tidemark.progress.execute", execute)
     assert main(["run", orders, "--slices-per-job", "1"]) == 143
     told = capsys.readouterr()
-    assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slices in " in told.out
+    assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slice in " in told.out
     assert "; 1 of 2 slices, " in told.out
     assert "left\n" in told.out
     assert "stopping once the job at hand is committed; the same again ends it at once" in told.err

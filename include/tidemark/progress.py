@@ -27,7 +27,7 @@ from tidemark.job import JobResult
 from tidemark.plan import Plan
 from tidemark.run import execute
 from tidemark.session import spark_session
-from tidemark.terminal import err, out
+from tidemark.terminal import counted, err, out
 
 
 def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]:
@@ -164,6 +164,6 @@ _HOURS_FROM = 100
 def _committed(made: Plan, result: JobResult) -> str:
     first, last = result.slices[0], result.slices[-1]
     return (
-        f"committed {made.grid.label(first)} to {made.grid.label(last + 1)}: {len(result.slices)} slices in "
+        f"committed {made.grid.label(first)} to {made.grid.label(last + 1)}: {counted(len(result.slices), 'slice')} in "
         f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
     )

@@ -17,6 +17,7 @@ from tidemark.plan import Plan
 from tidemark.reconcile import CAUSES, RULES, Comparison, Dialects
 from tidemark.slices import Grid
 from tidemark.status import SideStatus, Status
+from tidemark.terminal import counted
 from tidemark.twin import Told
 from tidemark.what_if import WhatIf
 
@@ -30,27 +31,27 @@ def plan_view(plan: Plan) -> RenderableType:
     table.add_column(style="bold")
     table.add_column()
     table.add_row(
-        "slices", _counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
+        "slices", counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
     )
     if plan.jobs:
         table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
     for segment in told["segments"]:
-        extent = f"{segment['from']} to {segment['to']}, {_counted(segment['slices'], 'slice')}"
+        extent = f"{segment['from']} to {segment['to']}, {counted(segment['slices'], 'slice')}"
         table.add_row(segment["reason"], f"{segment['because']} ({extent})")
     if not told["segments"]:
         table.add_row("why", told["why"])
     if plan.jobs:
         least, most = min(map(len, plan.jobs)), max(map(len, plan.jobs))
-        size = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+        size = counted(most, "slice") if least == most else f"{least:,} to {most:,} slices"
         why = f" each: {told['sizing']}" if told["sizing"] else ""
-        table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size} slices{why}")
+        table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
     if plan.atomic:
         table.add_row("commit", "all slices at once, at the end, or none")
     table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
     for side, source in told["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
         reads = (
-            f": up to {rows} rows in {_counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
+            f": up to {rows} rows in {counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
             if plan.jobs
             else ""
         )
@@ -60,7 +61,7 @@ def plan_view(plan: Plan) -> RenderableType:
         told_time = f"{guess.seconds:,.0f} s, give or take {guess.error:,.0f} s" if guess else "no history yet"
         table.add_row("time", told_time)
     if plan.waiting:
-        table.add_row("late landing", f"these {_counted(len(plan.waiting), 'slice')} would change: {_extents(told)}")
+        table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(told)}")
         table.add_row("", f"{plan.proposed}")
     for note in plan.notes:
         table.add_row("note", note)
@@ -77,7 +78,7 @@ def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
         if line["added"] or line["removed"]:
             table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
     alike = sum(not line["added"] and not line["removed"] for line in told)
-    return Group(table, f"{_counted(len(told), 'slice')} run again, {alike:,} of them with the same emissions")
+    return Group(table, f"{counted(len(told), 'slice')} run again, {alike:,} of them with the same emissions")
 
 
 def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
@@ -110,15 +111,11 @@ def _extents(told: dict[str, Any]) -> str:
 def twin_view(told: Told) -> str:
     """What a streaming twin has done, and how to replay it."""
     line = (
-        f"{told.pipeline} streamed by {told.rate}: {_counted(told.rows, 'row')} from "
-        f"{_counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
+        f"{told.pipeline} streamed by {told.rate}: {counted(told.rows, 'row')} from "
+        f"{counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
         f"{told.dropped:,} dropped behind the watermark\nTable: {told.table}"
     )
     return f"{line}\nReplay: tidemark run {told.replay} --to {told.replay_to}" if told.replay else line
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def _behind(side: SideStatus) -> str:
@@ -143,7 +140,7 @@ def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str
 
 
 _LINES: tuple[_Line, ...] = (
-    ("slices", lambda s: f"{s.slices:,} in {_counted(s.jobs, 'Spark job')}"),
+    ("slices", lambda s: f"{s.slices:,} in {counted(s.jobs, 'Spark job')}"),
     ("from", lambda s: s.first or ""),
     ("to (exclusive)", lambda s: s.end or ""),
     ("[bold]pairs[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),

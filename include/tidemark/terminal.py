@@ -37,3 +37,12 @@ def naming(option: str) -> Iterator[None]:
 def print_json(value: Any) -> None:
     """Print for scripts."""
     print(json.dumps(value, indent=1))  # noqa: T201
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "slice"), counted(2, "batch")
+    ('1 slice', '2 batches')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

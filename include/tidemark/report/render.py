@@ -59,7 +59,7 @@ def write(facts: Facts, paths: Iterable[Path]) -> None:
 def columns(facts: Facts, examples: Sequence[dict[str, object]], *, leading: bool) -> list[str]:
     """Columns to show of examples, those first that tell most about them; null ones left out."""
     present = dict.fromkeys(name for row in examples for name in row)
-    first = [name for name in ("_slice", "_emission", *facts.leading) if name in present]
+    first = [name for name in ("_number", "_slice", "_emission", *facts.leading) if name in present]
     return first if leading else [*first, *(name for name in present if name not in first)]
 
 

@@ -96,7 +96,8 @@ class Stories:
         return self.told.get(key)
 
 
-_TOLD = {"_input", "_watermark", "_behind_ms", "_held_by", "_detail"}
+_TOLD = {"_input", "_watermark", "_behind_ms", "_held_by", "_detail", "_left", "_right"}
+"""Of an example: what `_why` says, and hashes."""
 
 
 def _why(row: Mapping[str, Any]) -> str:
