@@ -49,8 +49,9 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
             done += len(result.slices)
             shown.advance(task, len(result.slices))
             if lines and not err.is_terminal:
+                total = counted(max(done, made.slices), "slice")  # what follows from a reprocess is known as it goes
                 left = f", {told}" if (told := pace.told()) and done < made.slices else ""
-                out.print(f"{_committed(made, result)}; {done:,} of {made.slices:,} slices{left}", soft_wrap=True)
+                out.print(f"{_committed(made, result)}; {done:,} of {total}{left}", soft_wrap=True)
             yield result
         shown.update(task, description=f"{made.pipeline.name}: done")
 
