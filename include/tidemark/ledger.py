@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.lake import PipelineTables, compact
 from tidemark.slices import Grid
+from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
 from tidemark.watermarks import NO_WATERMARK, Source, Watermarks
 
@@ -128,6 +129,11 @@ class Ledger:
     """Every run that has been committed, of whatever attempt."""
     number: int
     """Of the last commit, 0 before the first."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, pipeline: Pipeline, lake: str) -> Ledger:
+        """The ledger of a pipeline in a lake, as `read`."""
+        return cls.read(spark, PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
 
     @classmethod
     def read(cls, spark: SparkSession, tables: PipelineTables, grid: Grid) -> Ledger:

@@ -11,10 +11,8 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger, committed
 from tidemark.replay import STILL_IN
-from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import format_instant, from_micros
 
@@ -66,8 +64,8 @@ class Status:
 
 def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
     """The status of all committed slices from number `since` on."""
-    grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
-    rows = Ledger.read(spark, tables, grid).rows
+    ledger = Ledger.of(spark, pipeline, lake)
+    rows, tables, grid = ledger.rows, ledger.tables, ledger.grid
     rows = rows[rows["number"] >= since]
     if rows.empty:
         empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in _SIDES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,16 @@ def naming(option: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(f"{option}: {error}") from None
+
+
+def need_folder(option: str, path: Path) -> None:
+    """See that a file can be written, before the work is done that ends in it.
+
+    Raises:
+        UserError: its folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 
 def print_json(value: Any) -> None:

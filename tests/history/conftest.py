@@ -9,7 +9,6 @@ from tidemark.ledger import Ledger, committed
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 from tidemark.session import tuned_for_tiny_queries
-from tidemark.slices import Grid
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -59,7 +58,7 @@ def hours(spark, lake):
 @pytest.fixture
 def ledger(spark, lake):
     def read(pipeline):
-        return Ledger.read(spark, PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
+        return Ledger.of(spark, pipeline, str(lake))
 
     return read
 

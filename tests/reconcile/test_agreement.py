@@ -8,12 +8,10 @@ from pyspark.sql import functions as F
 
 from tests.reconcile.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
-from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger
 from tidemark.reconcile import Asked, agreement, due
 from tidemark.reconcile.compare import Agreement, over
 from tidemark.session import tuned_for_tiny_queries
-from tidemark.slices import Grid
 from tidemark.spec import Budget
 from tidemark.spec.values import format_instant
 
@@ -71,7 +69,7 @@ def test_each_slice_has_one_current_row_for_a_table(
     first = recorded()
     slices = [f"0{hour}:00" for hour in range(4)]
     assert {at for at, _ in first} == {*slices, None}
-    ledger = Ledger.read(spark, PipelineTables(str(lake / "orders")), Grid.of(settings.slices))
+    ledger = Ledger.of(spark, settings, str(lake))
     assert [first[at, "stream"]["run"] for at in slices] == [entry.run for entry in ledger.entries.values()]
     assert first[None, "stream"]["causes"] == {"missing in an input": 1}, "rows of no slice are not lost"
     assert first["02:00", "stream"]["causes"]["missing in an input"] == 1

@@ -14,7 +14,6 @@ from tidemark.ledger import Ledger, committed
 from tidemark.reconcile import Asked
 from tidemark.report import Called, gather
 from tidemark.session import tuned_for_tiny_queries
-from tidemark.slices import Grid
 
 
 def lateness(rows):
@@ -26,7 +25,7 @@ def lateness(rows):
 
 def carried(spark, lake, settings):
     """Rows carried over the end of each slice."""
-    ledger = Ledger.read(spark, PipelineTables(f"{lake}/{settings.output}"), Grid.of(settings.slices))
+    ledger = Ledger.of(spark, settings, str(lake))
     return [sum(entry.carried) for entry in ledger.entries.values()]
 
 

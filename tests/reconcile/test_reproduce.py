@@ -99,6 +99,10 @@ def test_a_padded_row_that_only_the_pipeline_has(spark, lake, compared, tmp_path
     command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake)]
     assert cli.main([*command, "--reproduce", "1"]) == 2
     assert "--reproduce N and --into FILE go together" in capfd.readouterr().err
+    assert cli.main([*command, "--reproduce", "1", "--into", "nowhere/one.jsonl"]) == 2
+    assert "--into nowhere/one.jsonl: there is no folder nowhere; make it first" in " ".join(
+        capfd.readouterr().err.split()
+    )
 
 
 def test_the_smallest_of_many_rows():

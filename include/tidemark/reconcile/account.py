@@ -46,11 +46,10 @@ class Account:
             SliceOrderError: nothing is committed.
             InputError: an input does not serve.
         """
-        grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
-        ledger = Ledger.read(spark, tables, grid)
+        ledger = Ledger.of(spark, pipeline, lake)
         if not ledger.last:
             raise SliceOrderError(f"{pipeline.name} has no committed slice to compare; run it first, with tidemark run")
-        return cls(pipeline, grid, tables, stored_inputs(spark, pipeline, lake), ledger)
+        return cls(pipeline, ledger.grid, ledger.tables, stored_inputs(spark, pipeline, lake), ledger)
 
     @property
     def last(self) -> Entry:

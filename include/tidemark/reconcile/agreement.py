@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from tidemark.lake import PipelineTables, compact
 from tidemark.ledger import COMPACT_EVERY, LAST_COMMIT, Ledger
 from tidemark.reconcile.compare import Asked, Comparison
-from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros, parse_instant
 
@@ -63,9 +62,9 @@ def due(
     Raises:
         SliceOrderError: the range asked for is off the grid.
     """
-    ledger = _ledger(spark, pipeline, lake)
+    ledger = Ledger.of(spark, pipeline, lake)
     grid, ends = ledger.grid, [ledger]
-    ends += [_ledger(spark, story, lake)] if story else []
+    ends += [Ledger.of(spark, story, lake)] if story else []
     come = [one.grid.start_of(one.last.number + 1) if one.last else one.grid.start for one in ends]
     end = grid.number_at(min(come))
     if asked.end:
@@ -85,7 +84,3 @@ def _agreed(spark: SparkSession, ledger: Ledger, table: str) -> dict[int, tuple[
     mine = stored.where((F.col("compared_with") == table) & F.col("slice").isNotNull())
     rows = mine.select(F.unix_micros("slice").alias("start"), "run", "pending").collect()
     return {ledger.grid.number_at(row["start"]): (row["run"], row["pending"]) for row in rows}
-
-
-def _ledger(spark: SparkSession, pipeline: Pipeline, lake: str) -> Ledger:
-    return Ledger.read(spark, PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))

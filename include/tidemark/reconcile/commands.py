@@ -22,7 +22,7 @@ from tidemark.session import spark_session
 from tidemark.spec import CompareSettings, Pipeline, changed, load_pipeline, load_story
 from tidemark.spec.values import parse_allowance, parse_instant
 from tidemark.summary import comparison_view
-from tidemark.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, need_folder, out, print_json
 
 
 def compare(
@@ -106,6 +106,8 @@ def compare(
     )
     if (number is None) != (into is None):
         raise UserError("--reproduce N and --into FILE go together")
+    if into is not None:
+        need_folder("--into", into)
     files, spark = reports.check_paths(report or ()), spark_session("tidemark compare")
     asked = _due(spark, loaded, root, whole, story) if due else whole
     if asked is None:

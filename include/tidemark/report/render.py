@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from tidemark.errors import UserError
 from tidemark.report import charts, words
 from tidemark.report.facts import Facts
+from tidemark.terminal import counted, need_folder
 
 
 def html(facts: Facts) -> str:
@@ -45,8 +46,7 @@ def check_paths(texts: Iterable[str]) -> tuple[Path, ...]:
     for path in paths:
         if path.suffix not in FORMATS:
             raise UserError(f"--report {path}: the name of a report ends in {', '.join(FORMATS)}")
-        if not path.parent.is_dir():
-            raise UserError(f"--report {path}: there is no folder {path.parent}; make it first")
+        need_folder("--report", path)
     return paths
 
 
@@ -64,7 +64,7 @@ def columns(facts: Facts, examples: Sequence[dict[str, object]], *, leading: boo
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
-_HELPERS = {"charts": charts, "words": words, "columns": columns}
+_HELPERS = {"charts": charts, "words": words, "columns": columns, "counted": counted}
 
 
 @cache

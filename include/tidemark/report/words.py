@@ -9,16 +9,8 @@ from tidemark.report.facts import Facts, State
 from tidemark.report.lateness import EDGES, Lateness
 from tidemark.spec.values import format_duration, parse_duration
 from tidemark.summary import brief_span
+from tidemark.terminal import counted
 from tidemark.what_if import Outcome
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> count(1200, "row"), count(1, "row")
-    ('1,200 rows', '1 row')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def share(part: int, whole: int) -> str:
@@ -39,7 +31,7 @@ def verdict(facts: Facts) -> str:
     """The answer in a sentence."""
     told = facts.comparison
     pending = sum(cause.rows for cause in told.causes if cause.cause == "pending")
-    return f"{_verdict(told)} {count(pending, 'more row')} may come yet." if pending else _verdict(told)
+    return f"{_verdict(told)} {counted(pending, 'more row')} may come yet." if pending else _verdict(told)
 
 
 def _verdict(told: Comparison) -> str:
@@ -47,20 +39,22 @@ def _verdict(told: Comparison) -> str:
         return "No row differs."
     if told.unexplained:
         without = f"{told.unexplained:,} {'has' if told.unexplained == 1 else 'have'} no cause"
-        return f"Of {count(told.differences, 'row')} that differ, {without}."
-    return f"Each of the {count(told.differences, 'row')} that differ has a cause."
+        return f"Of {counted(told.differences, 'row')} that differ, {without}."
+    return f"Each of the {counted(told.differences, 'row')} that differ has a cause."
 
 
 def agreement(facts: Facts) -> str:
     """Where the rows that differ are."""
     differ = {one: one.explained + one.unexplained for one in facts.periods}
-    beside = f" {count(facts.nowhere, 'row')} of the stream belong to no slice that is known." if facts.nowhere else ""
-    among = f"{count(len(differ), 'period')} of {facts.each}"
+    beside = (
+        f" {counted(facts.nowhere, 'row')} of the stream belong to no slice that is known." if facts.nowhere else ""
+    )
+    among = f"{counted(len(differ), 'period')} of {facts.each}"
     touched = [one for one, rows in differ.items() if rows]
     if not touched:
         return f"Both sides agree in all {among}.{beside}"
     worst = max(touched, key=differ.__getitem__)
-    most = f"{count(differ[worst], 'row')}, {share(differ[worst], differ[worst] + worst.same)} of all"
+    most = f"{counted(differ[worst], 'row')}, {share(differ[worst], differ[worst] + worst.same)} of all"
     where = f"most of them in the one from {worst.start} ({most})"
     return f"Rows differ in {len(touched):,} of {among}, {where}.{beside}"
 
@@ -70,11 +64,11 @@ def lateness(one: Lateness) -> str:
     rejected = ", ".join(f"{rows:,} {reason.replace('_', ' ')}" for reason, rows in sorted(one.rejected.items()))
     beside = f" Rejected: {rejected}." if rejected else ""
     if not one.late:
-        return f"None of {count(one.read, 'row')} came behind the watermark.{beside}"
+        return f"None of {counted(one.read, 'row')} came behind the watermark.{beside}"
     p50, p99, most = (brief_span(one.behind_ms[name]) for name in ("p50", "p99", "max"))
     held = ", ".join(f"the {side} input for {rows:,}" for side, rows in one.held_by.items())
     return (
-        f"{one.late:,} of {count(one.read, 'row')} came behind the watermark: half of them by {p50} or less, 99% by "
+        f"{one.late:,} of {counted(one.read, 'row')} came behind the watermark: half of them by {p50} or less, 99% by "
         f"{p99} or less, the worst by {most}. The watermark was held by {held}.{beside}"
     )
 
@@ -125,4 +119,4 @@ def _state(one: State) -> str:
     if not one.peak:
         return f"{one.pipeline} carried no row from slice to slice."
     worst = max(one.held, key=lambda held: held.rows)
-    return f"{one.pipeline} carried {count(one.peak, 'row')} at most, in the period of {one.each} from {worst.start}."
+    return f"{one.pipeline} carried {counted(one.peak, 'row')} at most, in the period of {one.each} from {worst.start}."

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.checkpoint import kept_runs, restore
 from tidemark.errors import SliceOrderError
-from tidemark.lake import PipelineTables
 from tidemark.ledger import Entry, Ledger
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -33,8 +32,7 @@ class State:
         Raises:
             SliceOrderError: no committed slice ends at `at`.
         """
-        tables = PipelineTables(f"{lake}/{pipeline.output}")
-        ledger = Ledger.read(spark, tables, Grid.of(pipeline.slices))
+        ledger = Ledger.of(spark, pipeline, lake)
         return cls(pipeline, lake, ledger, entry_before(ledger, at, "--at"))
 
     @property
