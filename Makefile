@@ -13,7 +13,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races flink-parity flink-twin airflow cluster clean machine browser
+.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and ru
 
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/history/test_races.py
+
+faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
+	@$(VENV)/python -m tests.reconcile.faults
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
 	@$(VENV)/python -m tests.flink_parity

@@ -13,7 +13,7 @@ from tidemark.inputs import StoredInput
 from tidemark.replay import SIDES
 from tidemark.slices import Grid
 from tidemark.times import floor_div
-from tidemark.traces import FEED
+from tidemark.traced_inputs import FEED
 
 Rate = Literal["slice", "now"] | int
 """What a micro-batch takes: a slice, as many rows of both inputs together, or what Spark gives it."""
@@ -60,7 +60,7 @@ def numbered(rows: DataFrame, name: str) -> DataFrame:
 
 
 def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, rate: Rate, *, pauses: bool) -> int:
-    """Write a Delta table of `traces.FEED`, a file for each batch, all in one commit; gives their number.
+    """Write a Delta table of `traced_inputs.FEED`, a file for each batch, all in one commit; gives their number.
 
     Rows without a usable clock, or before the first slice, have no place in it. With `pauses` each file is followed by
     one with a row of neither side, so that the batch which reads it has no data.

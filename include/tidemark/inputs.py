@@ -21,7 +21,8 @@ from tidemark.slices import Grid
 from tidemark.spec import Guard, Input, Pipeline, TimeColumn, Trace
 from tidemark.spec.values import micros
 from tidemark.times import Clock, floor_div, quoted
-from tidemark.traces import ARRIVAL, QueryTrace, TracedInput
+from tidemark.traced_inputs import ARRIVAL, TracedInput, traced_input
+from tidemark.traces import QueryTrace
 
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 
@@ -235,8 +236,8 @@ def stored_inputs(
     left, right = (DeltaInput.find(spark, lake, *one) for one in zip(tables, versions, strict=True))
     if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
         trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
-        left = TracedInput.of(left, trace, "left", pipeline.left.arrival)
-        right = TracedInput.of(right, trace, "right", pipeline.right.arrival)
+        left = traced_input(left, trace, "left", pipeline.left.arrival)
+        right = traced_input(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys
     _need_columns(left, pipeline.left, [pair.left for pair in pairs])
     _need_columns(right, pipeline.right, [pair.right for pair in pairs])

@@ -23,13 +23,13 @@ def test_each_fault_has_its_name(spark, lake, inputs, pipeline, ran, compared, e
     told = compared(by_time, stream, by_arrival)
     natural = found(told)
     assert set(natural) == {
-        ("late in the stream", "stream"),
+        ("evicted before its partner", "stream"),
         ("padded before its partner came", "batch"),
         ("rejected in the stream", "stream"),
     }
     assert told.unexplained == 0
     assert told.same + told.differences == (emitted(by_time).exceptAll(stream).count() + stream.count())
-    late = next(cause for cause in told.causes if cause.cause == "late in the stream").examples[0]
+    late = next(cause for cause in told.causes if cause.cause == "evicted before its partner").examples[0]
     assert late["_behind_ms"] > 0
     assert late["_held_by"] in {"left", "right"}
 
@@ -56,6 +56,17 @@ def test_each_fault_has_its_name(spark, lake, inputs, pipeline, ran, compared, e
     close = compared(by_time, damaged, by_arrival, within=1.5)
     assert ("changed value", "batch") not in found(close)
     assert close.same == told.same + 1
+
+
+def test_late_where_late_rows_are_dropped(inputs, pipeline, ran, compared, emitted):
+    join = LEFT_JOIN | {"type": "inner"}
+    by_arrival = ran(pipeline(join=join, output="by_arrival"))
+    by_time = ran(pipeline(join=join, left__arrival=None, right__arrival=None))
+    told = compared(by_time, emitted(by_arrival), by_arrival)
+    assert set(found(told)) == {("late in the stream", "stream"), ("rejected in the stream", "stream")}
+    late = next(cause for cause in told.causes if cause.cause == "late in the stream").examples[0]
+    assert late["_behind_ms"] > 0
+    assert late["_held_by"] in {"left", "right"}
 
 
 def test_the_same_table_has_no_differences(lake, inputs, pipeline, ran, compared, emitted, capsys, tmp_path):

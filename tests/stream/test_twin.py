@@ -150,6 +150,42 @@ def test_a_live_query_over_the_inputs_is_replayed(spark, lake, settings, write, 
         make_plan(spark, elsewhere, str(lake), Request())
 
 
+def test_a_query_over_files_is_replayed(spark, lake, pipeline, tmp_path):
+    """A file a batch; the rows are in Delta tables that say from which file each came."""
+    chance, sides = random.Random(5), {}
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    for side, first in (("left", 0), ("right", 500)):
+        folder = str(tmp_path / side)
+        rows = sorted(rows_of(chance, 150, first), key=lambda row: row[3] or START)
+        for part in range(0, 150, 25):
+            spark.createDataFrame(rows[part : part + 25], SCHEMA).coalesce(1).write.mode("append").parquet(folder)
+        read = spark.read.parquet(folder).withColumn("source_file", F.col("_metadata.file_path"))
+        read.write.format("delta").save(str(lake / side))
+        live = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").parquet(folder)
+        live = live.withWatermark("happened", "20 minutes" if side == "left" else "0 minutes")
+        sides[side] = live.select(*(F.col(name).alias(f"{side}_{name}") for name in live.columns))
+    within = "left_k = right_k AND right_happened BETWEEN left_happened - INTERVAL 30 MINUTES AND left_happened"
+    live = sides["left"].join(sides["right"], F.expr(within)).withColumn("_emission", F.lit("matched"))
+    checkpoint, table = str(tmp_path / "checkpoint"), str(lake / "streamed")
+    sink = live.writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    with tuned_for_tiny_queries(spark):
+        sink.start(table).awaitTermination()
+
+    told = {"trace": checkpoint, "file": "source_file"}
+    delays = {"left__watermark_delay": "20 minutes", "right__watermark_delay": "0 minutes"}
+    slices = {"every": "1 hour", "start": f"{hour:%Y-%m-%dT%H:%M:%SZ}"}
+    replay = pipeline(dialect="spark", left__arrival=told, right__arrival=told, slices=slices, **delays)
+    trace = QueryTrace.read(spark, checkpoint, replay)
+    assert len(trace.batches) >= 6
+    end = from_micros(Grid.of(replay.slices).start_of(trace.end(Grid.of(replay.slices))))
+    list(execute(spark, make_plan(spark, replay, str(lake), Request(end=end)), lambda *_: None))
+    expected = emitted(spark, table)
+    assert emitted(spark, lake / "orders" / "emissions") == expected
+    assert expected.total() > 10
+    late = spark.read.format("delta").load(str(lake / "orders" / "late"))
+    assert late.where("reason = 'late'").count() > 0
+
+
 def test_what_has_no_twin(pipeline, twin):
     with pytest.raises(PipelineFileError, match="is of dialect flink-datastream"):
         twin(pipeline(), "slice")

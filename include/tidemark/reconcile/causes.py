@@ -30,18 +30,19 @@ CAUSES = {
     "landed after the slice": "a row of it landed after its slice had run",
     "late in the stream": "a row of it came behind the stream's watermark",
     "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
+    "evicted before its partner": "a row of it came behind the watermark, when its partner had left the buffers",
     "rejected in the stream": "a row of it could take no part in the stream",
     "rejected in the batch": "a row of it can take no part in the pipeline",
     "padded before its partner came": "padded on one side, matched on the other",
     "other settings": "the stream ran under other settings",
-    "evicted before its partner": "a row of it had left the stream's buffers when its partner came",
     "unexplained": "none of these",
 }
 """Every cause with what it says, in the order in which they are asked for."""
 DETAILS = ("_cause", "_input", "_watermark", "_behind_ms", "_held_by", "_detail")
 """What `with_causes` adds: the cause and, where it is known, the input of the row to blame, its watermark (ms) with how
 far it was behind and the input that held it, and more in words."""
-_LATE = ("late", "late_for_window", "behind_watermark")
+_DROPPED = ("late", "late_for_window")
+_LATE = (*_DROPPED, "behind_watermark")
 _MATCHED = ("matched", "semi")
 
 
@@ -223,12 +224,14 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
         yield _Rule("missing in an input", only & told_by & unknown.isNotNull(), unknown)
     landed = _either("batch", lambda label: label["landed"])
     yield _Rule("landed after the slice", (only_stream | no_story) & landed.isNotNull(), landed)
-    for where, applies, account in (
-        ("stream", only_batch & told, "story"),
-        ("batch", only_stream & told, "batch"),
+    for where, applies, account, reasons in (
+        ("stream", only_batch & told, "story", _DROPPED),
+        ("batch", only_stream & told, "batch", _LATE),
     ):
-        late = _either(account, lambda label: label["reason"].isin(*_LATE))
+        late = _either(account, _has_reason(*reasons))
         yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, account)
+    behind = _either("story", _has_reason("behind_watermark"))
+    yield _Rule("evicted before its partner", only_batch & told & matched & behind.isNotNull(), behind, "story")
     for where, applies, account in (
         ("stream", only_batch & told, "story"),
         ("batch", only_stream, "batch"),
@@ -239,7 +242,6 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     if sides.settings_apart:
         yield _Rule("other settings", told, detail=F.lit(sides.settings_apart))
     yield _Rule("padded before its partner came", F.col("_counterpart"))
-    yield _Rule("evicted before its partner", only_batch & told & matched)
     yield _Rule("unexplained", F.lit(True))
 
 
@@ -276,6 +278,10 @@ def _present(side: Which) -> Column:
 def _either(account: str, holds: Callable[[Column], Column]) -> Column:
     """The input of whose row something holds, null for neither."""
     return F.coalesce(*(F.when(holds(F.col(f"_{side}_{account}")), F.lit(side)) for side in SIDES))
+
+
+def _has_reason(*reasons: str) -> Callable[[Column], Column]:
+    return lambda label: label["reason"].isin(*reasons)
 
 
 def _told_settings(account: Account) -> dict[str, str]:

@@ -11,11 +11,11 @@ REMEDIES = {
     "landed after the slice": "Run the slice again with tidemark reprocess.",
     "late in the stream": "A longer watermark delay would have kept them; see what that costs, or send them elsewhere.",
     "late in the batch": "The pipeline has the shorter delay, or another order of arrival: give both the same.",
+    "evicted before its partner": "A longer watermark delay would have kept the row until its partner came.",
     "rejected in the stream": "Such rows have no key or no usable time there; mend them at the source.",
     "rejected in the batch": "Such rows have no key or no usable time here; mend them, or widen the guard.",
     "padded before its partner came": "The partner came too late; a longer watermark delay lets the row wait for it.",
     "other settings": "Give the pipeline and the stream the same settings.",
-    "evicted before its partner": "The stream forgot a row too early: compare how long it keeps state with the bounds.",
     "unexplained": "Trust neither side yet: follow an example's life, and the stream's log at that time.",
 }
 """One sentence or two for each of `tidemark.reconcile.CAUSES`."""

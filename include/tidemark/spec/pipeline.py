@@ -46,6 +46,9 @@ class Trace(Settings):
     them, at its timestamp."""
     starting_version: int | None = Field(default=None, ge=0)
     """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
+    file: str | None = None
+    """For a query that read files: the column that has the path of each row's file; by default the table is made of the
+    very files, as after CONVERT TO DELTA."""
 
 
 ARRIVAL_TAGS = ("(column)", "(trace)")
