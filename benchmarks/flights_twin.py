@@ -2,6 +2,8 @@
 
 Two twins: one takes numbers of rows, which have no regard for the hours, and is replayed by its trace; the other takes
 an hour a batch, which the pipeline replays by itself.
+
+Usage: python -m benchmarks.flights_twin [--rows 500] [--hourly]
 """
 
 import argparse

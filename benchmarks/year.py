@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import psutil
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,6 +35,7 @@ START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24
 T = TypeVar("T")
 KEYS = 500
+EACH = 50
 PIPELINE = {
     "dialect": "flink-datastream",
     "left": {"table": "left", "event_time": "at", "arrival": "seen", "watermark_delay": "5 minutes"},
@@ -110,24 +112,28 @@ def year(spark: SparkSession, lake: Path, rows: int) -> None:
 
 
 def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
-    """A job a slice."""
+    """A job a slice. Its time by the processor is what a busy machine changes least."""
     for seed, side in enumerate(("left", "right")):
         generate(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
     plan = make_plan(spark, pipeline(lake, "single", "1 hour"), str(lake), Request(slices_per_job=1))
-    ends = [time.monotonic()]
+    ends = [(time.monotonic(), used()[0])]
     for done, _ in enumerate(execute(spark, plan, lambda *_: None), start=1):
-        ends.append(time.monotonic())
-        if done % 100 == 0:
-            took = median(b - a for a, b in zip(ends[-51:], ends[-50:], strict=False))
-            print(f"slice {done:5}: {took:5.2f} s a slice, memory {memory():,.0f} MB", flush=True)
+        cpu, memory = used()
+        ends.append((time.monotonic(), cpu))
+        if done % EACH == 0:
+            steps = list(zip(ends[-EACH - 1 : -1], ends[-EACH:], strict=True))
+            took, worked = (median(after[n] - before[n] for before, after in steps) for n in range(2))
+            print(f"slice {done:5}: {took:5.2f} s a slice, {worked:5.2f} s of CPU, memory {memory:,.0f} MB", flush=True)
     timed("plan after all", lambda: make_plan(spark, plan.pipeline, str(lake), Request()).describe())
     told(plan.tables, slices)
 
 
-def memory() -> float:
-    """Resident memory of this process, MB; the JVM's is bounded by its heap."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 1e6
+def used() -> tuple[float, float]:
+    """Seconds of CPU so far, and resident memory in MB, of this process and the JVM."""
+    own = psutil.Process()
+    processes = [own, *own.children(recursive=True)]
+    cpu = sum(sum(process.cpu_times()[:2]) for process in processes)
+    return cpu, sum(process.memory_info().rss for process in processes) / 1e6
 
 
 def main() -> None:

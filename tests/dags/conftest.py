@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ join:
   interval: {{lower: -10 minutes, upper: 0 seconds}}
 slices: {{every: {every}, start: "{start}"}}
 """
+ROWS = {
+    "clicks": ["a 00:20", "b 00:59", "a 01:05", "b 02:30", "c 02:40"],
+    "views": ["a 00:15", "a 00:58", "b 00:58", "b 02:21", "a 02:45"],
+}
 
 
 @pytest.fixture
@@ -66,3 +71,19 @@ def describe(environment):
         return json.loads(run.stdout.splitlines()[-1])
 
     return ask
+
+
+@pytest.fixture
+def there(environment, pipeline_file, write, lake):
+    """Variables of an Airflow with one pipeline, whose inputs hold the rows."""
+    for table, rows in ROWS.items():
+        pairs = (row.split() for row in rows)
+        write(
+            table,
+            [(user, datetime.fromisoformat(f"2013-01-01T{at}+00:00")) for user, at in pairs],
+            "user string, at timestamp",
+        )
+    folder = pipeline_file(
+        "clicked_views.yaml", name="clicked_views", more="compare: {with: streamed, budget: {differing: 0}}\n"
+    )
+    return environment | {"TIDEMARK_PIPELINES": str(folder), "TIDEMARK_LAKE": str(lake)}

@@ -17,10 +17,6 @@ from tidemark.session import tuned_for_tiny_queries
 from tidemark.spec import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
-ROWS = {
-    "clicks": ["a 00:20", "b 00:59", "a 01:05", "b 02:30", "c 02:40"],
-    "views": ["a 00:15", "a 00:58", "b 00:58", "b 02:21", "a 02:45"],
-}
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}
 LATER = {("01:00", "a 01:05", "a 00:58"), ("02:00", "b 02:30", "b 02:21")}
 
@@ -39,22 +35,6 @@ def airflow(environment):
         return json.loads(done.stdout.splitlines()[-1]), done.stdout
 
     return run
-
-
-@pytest.fixture
-def there(environment, pipeline_file, write, lake):
-    """Variables of an Airflow with one pipeline, whose inputs hold the rows."""
-    for table, rows in ROWS.items():
-        pairs = (row.split() for row in rows)
-        write(
-            table,
-            [(user, datetime.fromisoformat(f"2013-01-01T{at}+00:00")) for user, at in pairs],
-            "user string, at timestamp",
-        )
-    folder = pipeline_file(
-        "clicked_views.yaml", name="clicked_views", more="compare: {with: streamed, budget: {differing: 0}}\n"
-    )
-    return environment | {"TIDEMARK_PIPELINES": str(folder), "TIDEMARK_LAKE": str(lake)}
 
 
 def emitted(spark, lake):

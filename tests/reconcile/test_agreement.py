@@ -1,6 +1,7 @@
 """What a comparison leaves behind: the agreement of each slice, what is due for the next one, and its exit code."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from delta.tables import DeltaTable
@@ -118,6 +119,21 @@ def test_rows_that_are_not_due_are_pending_in_their_slice(
     pending = sum(row["pending"] for row in rows.values())
     assert pending == sum(row["causes"].get("pending", 0) for row in rows.values()) > 0
     assert sum(row["same"] for row in rows.values()) + pending == stream.count()
+
+
+def test_what_a_stream_that_lags_has_not_written_yet_is_pending_and_stays_due(
+    inputs, pipeline, ran, emitted, write_stream, command, recorded
+):
+    """Rows of the third hour are not lost as long as the stream may still be in the second."""
+    behind = datetime.now(UTC) - (START + 2 * HOUR)
+    lag = {"with": "stream", "lag": f"{behind // timedelta(seconds=1)} seconds"}
+    write_stream(emitted(ran(pipeline(join=INNER, output="two_hours"), end=START + 2 * HOUR)))
+    ran(pipeline(join=INNER, compare=lag), end=START + 3 * HOUR)
+    assert command("--record", "--due")[0] == 0
+    rows = recorded()
+    assert rows["02:00", "stream"]["pending"] > 0
+    assert {rows[at, "stream"]["pending"] for at in ("00:00", "01:00")} == {0}
+    assert command("--due", "--until", format_instant(START + 3 * HOUR))[0] == 1, "the third hour is still due"
 
 
 def test_due_is_what_has_no_agreement_or_an_old_one(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +96,7 @@ def compare(
         settings.table,
         _instant("--from", start),
         _instant("--to", end),
-        _instant("--until", until),
+        _instant("--until", until) or (datetime.now(UTC) - settings.lag if settings.lag else None),
         tuple(settings.on),
         tuple(settings.ignore),
         settings.within,

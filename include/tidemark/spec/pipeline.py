@@ -314,6 +314,8 @@ class CompareSettings(Settings):
     """By how much fractions may differ."""
     every: PositiveDuration | None = None
     """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
+    lag: PositiveDuration | None = None
+    """By how much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
     budget: Budget = Budget()
 
 
