@@ -28,7 +28,10 @@ def ran(spark, lake, write, pipeline):
     """Watermark delay 10 minutes; bounds -30 to 0 minutes; slices of an hour."""
     write(
         "left",
-        [row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200), (6, None, START, START)],
+        [
+            *(row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200)),
+            *((6, None, START, START), (7, "a", START, None)),
+        ],
         ROW,
     )
     write("right", [row(11, 0, 5), row(12, 50, 55), row(13, 100, 102), row(14, 150, 155)], ROW)
@@ -60,6 +63,10 @@ def test_lives(spark, lake, write, ran, tmp_path, capsys):
     ]
     assert steps("left", 5)[1] == "has not been read yet: the last committed slice is 2024-01-01T02:00Z"
     assert steps("left", 6)[1:] == ["rejected: null_key"]
+    assert steps("left", 7) == [
+        "happened 2024-01-01T00:00Z, arrived at no usable time",
+        "rejected in slice 2024-01-01T00:00Z: null_arrival",
+    ]
     assert steps("right", 14)[-2:] == [
         "nothing was emitted of it",
         "waits in the buffers at the end of slice 2024-01-01T02:00Z",

@@ -28,6 +28,8 @@ from tidemark.watermarks import NO_WATERMARK, Buckets, Watermarks
 
 MOST = 5
 """How many rows one question may be about."""
+_NO_ARRIVAL = ("null_arrival", "arrival_out_of_range")
+_NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
 _EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti": "emitted, for it has no partner"}
 
 
@@ -136,10 +138,17 @@ class _Story:
 
     def _steps(self) -> Iterator[str]:
         account, row, label = self.account, self.row, self.account.grid.label
+        by_arrival = account.pipeline.clock == "arrival"
+        happened = f"happened {self._time(row['event_time']) or 'at no known time'}"
+        if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
+            yield f"{happened}, arrived at no usable time" if by_arrival else happened
+            taken = [account.grid.number_at(one["_slice"]) for one in self._aside()]
+            where = f"in slice {label(taken[0])}" if taken else "by the next slice that runs"
+            yield f"rejected {where}: {row['rejected']}"
+            return
         home = account.grid.number_at(row["clock"])
-        happened = self._time(row["event_time"])
-        came = f", arrived {_instant(row['clock'])}" if account.pipeline.clock == "arrival" else ""
-        yield f"happened {happened or 'at no known time'}{came}: slice {label(home)}"
+        came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
+        yield f"{happened}{came}: slice {label(home)}"
         if home not in account.ledger.entries and home >= account.end:
             yield f"has not been read yet: the last committed slice is {label(account.last.number)}"
             return

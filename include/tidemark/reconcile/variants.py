@@ -71,7 +71,9 @@ def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> I
     }
     if longer:
         yield longer
-    for side, delay in delays.items():
+    # With more rows late an interval join lacks rows, where a window may fire again and an anti join emits more.
+    shorter = delays if found.lacks or pipeline.join.window else {}
+    for side, delay in shorter.items():
         if delay:
             for part in (0.75, 0.5, 0.25, 0):
                 yield {f"{side}.watermark_delay": format_duration(delay * part // _MS * _MS)}
