@@ -22,6 +22,7 @@ TARGETS = {
     "simulation",
     "crashes",
     "races",
+    "faults",
     "flink-parity",
     "flink-twin",
     "airflow",
