@@ -87,6 +87,8 @@ def test_what_has_not_come_yet_is_pending(inputs, pipeline, ran, compared, emitt
     behind = compared(whole, emitted(half), until=START + 3 * HOUR)
     assert {cause for cause, _ in found(behind)} == {"pending"}
     assert behind.differences == 0
+    untold = compared(whole, emitted(half), half)
+    assert {cause for cause, _ in found(untold)} == {"pending"}, "the story of the stream is not told to its end"
 
 
 def test_rows_that_landed_after_their_slice(inputs, write, pipeline, ran, compared, emitted):

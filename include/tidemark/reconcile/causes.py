@@ -214,6 +214,12 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     yield _Rule("pending", only_stream & F.coalesce(not_run | (~matched & buffered.isNotNull()), F.lit(False)))
     if sides.until is not None:
         yield _Rule("pending", only_batch & (due >= sides.until))
+    if story := sides.story:
+        clock = F.greatest(*(F.col(f"_{side}_story.clock") for side in SIDES))
+        waits = _either("story", lambda label: label["buffered"])
+        untold = (clock >= story.grid.start_of(story.end)) | (~matched & waits.isNotNull())
+        behind = F.lit(f"{story.pipeline.name} has not come so far")
+        yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
     if batch.fires_again:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
     yield _Rule("emitted twice", only_stream & ~told & (F.col("_batch") > 0))
