@@ -217,7 +217,21 @@ class TracedFiles(TracedInput):
         clocks |= {unquote(path): clock for path, clock in clocks.items()}
         names = (row[0] for row in super().read().select(self._file).distinct().collect())
         found = {name: clocks.get(_bare(name)) for name in names if name is not None}
-        return {name: clock for name, clock in found.items() if clock is not None}
+        told = {name: clock for name, clock in found.items() if clock is not None}
+        if told and self.column is None:
+            self._refuse_rewritten(clocks)
+        return told
+
+    def _refuse_rewritten(self, clocks: dict[str, int | None]) -> None:
+        """See that no file which the query has read, by its `clocks`, is gone: its rows would be lost."""
+        own = {unquote(_bare(file)) for file in super().read().inputFiles()}
+        gone = sorted({unquote(path) for path, clock in clocks.items() if clock is not None} - own)
+        if gone:
+            raise InputError(
+                f"input {self.name} no longer has {len(gone)} of the files that the query of checkpoint "
+                f"{self.trace.checkpoint} has read, such as {gone[0]}: it was rewritten; restore an older version, or "
+                "name a column that has the path of each row's file: arrival: {trace: CHECKPOINT, file: COLUMN}"
+            )
 
     @property
     def _file(self) -> Column:

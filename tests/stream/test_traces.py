@@ -90,6 +90,9 @@ def test_files_of_which_a_table_was_made(spark, lake, files, query, traced):
     assert traced() == read
     assert len(read) == 12, "enough for the query to compact its list"
     assert set().union(*read) == set(range(24))
+    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 0")
+    with pytest.raises(InputError, match="no longer has 1 of the files that the query .* it was rewritten; restore"):
+        traced()
 
 
 def test_files_that_a_column_names(spark, lake, query, traced, tmp_path):
