@@ -12,8 +12,9 @@ Usage: python benchmarks/year.py [--rows 2000000] [--one-by-one N]
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24
 T = TypeVar("T")
 KEYS = 500
-EACH = 50
+EACH, FRESH = 100, 10
 PIPELINE = {
     "dialect": "flink-datastream",
     "left": {"table": "left", "event_time": "at", "arrival": "seen", "watermark_delay": "5 minutes"},
@@ -112,28 +113,59 @@ def year(spark: SparkSession, lake: Path, rows: int) -> None:
 
 
 def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
-    """A job a slice. Its time by the processor is what a busy machine changes least."""
+    """A job a slice, and after each hundred of them the first ten once more, into tables of their own.
+
+    The machine is not the same all the time: what tells whether slices get slower is how they compare with those ten.
+    """
     for seed, side in enumerate(("left", "right")):
         generate(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
-    plan = make_plan(spark, pipeline(lake, "single", "1 hour"), str(lake), Request(slices_per_job=1))
-    ends = [(time.monotonic(), used()[0])]
-    for done, _ in enumerate(execute(spark, plan, lambda *_: None), start=1):
-        cpu, memory = used()
-        ends.append((time.monotonic(), cpu))
-        if done % EACH == 0:
-            steps = list(zip(ends[-EACH - 1 : -1], ends[-EACH:], strict=True))
-            took, worked = (median(after[n] - before[n] for before, after in steps) for n in range(2))
-            print(f"slice {done:5}: {took:5.2f} s a slice, {worked:5.2f} s of CPU, memory {memory:,.0f} MB", flush=True)
-    timed("plan after all", lambda: make_plan(spark, plan.pipeline, str(lake), Request()).describe())
-    told(plan.tables, slices)
+
+    def jobs(name: str, count: int) -> Iterator[float]:
+        end = parse_instant(START) + timedelta(hours=count)
+        made = make_plan(spark, pipeline(lake, name, "1 hour"), str(lake), Request(end=end, slices_per_job=1))
+        return durations(execute(spark, made, lambda *_: None))
+
+    running, ratios = jobs("single", slices), []
+    list(jobs("warm_up", FRESH))
+    for done in range(EACH, slices + 1, EACH):
+        took = median(list(islice(running, EACH))[-FRESH:])
+        fresh = median(jobs(f"fresh_{done}", FRESH))
+        ratios.append(took / fresh)
+        print(
+            f"slice {done:5}: {took:5.2f} s a slice, {took / fresh:.2f} of a fresh pipeline's {fresh:5.2f} s; "
+            f"{resident():,.0f} MB resident, {live(spark):,.0f} MB of the JVM's heap in use",
+            flush=True,
+        )
+    print(f"at the end {ratios[-1] / ratios[0]:.2f} times the start")
+    timed(
+        "plan after all", lambda: make_plan(spark, pipeline(lake, "single", "1 hour"), str(lake), Request()).describe()
+    )
+    told(PipelineTables(f"{lake}/single"), slices)
 
 
-def used() -> tuple[float, float]:
-    """Seconds of CPU so far, and resident memory in MB, of this process and the JVM."""
+def durations(steps: Iterable[object]) -> Iterator[float]:
+    """Seconds of each step of an iterator, measured from its being asked for."""
+    remaining = iter(steps)
+    while True:
+        began = time.monotonic()
+        if next(remaining, None) is None:
+            return
+        yield time.monotonic() - began
+
+
+def resident() -> float:
+    """Resident memory in MB of this process and the JVM."""
     own = psutil.Process()
-    processes = [own, *own.children(recursive=True)]
-    cpu = sum(sum(process.cpu_times()[:2]) for process in processes)
-    return cpu, sum(process.memory_info().rss for process in processes) / 1e6
+    return float(sum(one.memory_info().rss for one in (own, *own.children(recursive=True)))) / 1e6
+
+
+def live(spark: SparkSession) -> float:
+    """MB of the JVM's heap that are in use once its garbage is collected."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    runtime.gc()
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 1e6
 
 
 def main() -> None:

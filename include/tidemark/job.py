@@ -84,8 +84,7 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
     job = _Job(spark, plan, ledger, slices)
     try:
         progress("reading")
-        tiny = job.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
-        with tuned_for_tiny_queries(spark) if tiny else nullcontext():
+        with tuned_for_tiny_queries(spark) if job.tiny else nullcontext():
             progress("joining")
             job.write()
             progress("checking")
@@ -148,6 +147,10 @@ class _Job:
             carried = restore(self.spark, plan.tables, self.carry_in, plan.grid).withColumn("lane", F.lit(0))
         buckets = Buckets.of(plan.grid, self.slices, plan.join.buckets_per_slice)
         return replay(rows, carried, [self.lane], plan.join, buckets)
+
+    @cached_property
+    def tiny(self) -> bool:
+        return bool(self.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS)
 
     def release(self) -> None:
         """Free Spark's memory, whatever became of the job."""
@@ -305,7 +308,7 @@ class _Job:
 
     @property
     def _files(self) -> int:
-        return self.spark.sparkContext.defaultParallelism
+        return 1 if self.tiny else self.spark.sparkContext.defaultParallelism
 
     @property
     def _carried_in(self) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.lake import PipelineTables, compact
+from tidemark.session import tuned_for_tiny_queries
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.spec.values import micros
@@ -144,7 +145,8 @@ class Ledger:
         """
         if not DeltaTable.isDeltaTable(spark, tables.ledger):
             return cls(spark, tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
-        stored = _numbered(spark.read.format("delta").load(tables.ledger), grid).toPandas()
+        with tuned_for_tiny_queries(spark):
+            stored = _numbered(spark.read.format("delta").load(tables.ledger), grid).toPandas()
         newest = stored["format"].max()
         if len(stored) and newest > FORMAT:
             raise UserError(
@@ -218,7 +220,8 @@ class Ledger:
         self.spark.conf.unset(LAST_COMMIT)
         writer = frame.write.format("delta").mode("append").option("mergeSchema", "true")
         try:
-            writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
+            with tuned_for_tiny_queries(self.spark):
+                writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
             overtaken = self.spark.conf.get(LAST_COMMIT, None) is None
         except PySparkException as error:
             overtaken = (error.getCondition() or "").startswith(_OVERTAKEN)

@@ -37,6 +37,11 @@ _QUERY_SETTINGS = {
 _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Without the interface nobody reads what it would remember of a thousand jobs and a hundred thousand tasks.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "50",
     "spark.driver.memory": "4g",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
