@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.session import spark_session
 from tidemark.spec import Pipeline, load_pipeline
 
-# Tests run many tiny queries: the second compiler would cost more than it saves, in the JVMs of subprocesses too.
-# Without it the code cache is small by default, and a full one stops all compiling.
+# In the JVM of a subprocess, which lives for seconds, the second compiler costs more than it saves. Without it the code
+# cache is small by default, and a full one stops all compiling.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC")
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -18,7 +18,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = spark_session("tidemark tests")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC")
+        session = spark_session("tidemark tests")
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
