@@ -4,7 +4,8 @@
 - the time of the year in jobs as large as `--slices-per-job auto` makes them, against the same join in a dozen slices;
 - files and log of each table.
 
-With --one-by-one N instead: N slices over a few rows, a job each, and how time a slice and memory develop.
+With --one-by-one N instead: N slices (a multiple of 100) over a few rows, a job each; how memory develops, and the time
+of a slice against that of a fresh pipeline at the same moment.
 
 Usage: python benchmarks/year.py [--rows 2000000] [--one-by-one N]
 """
@@ -174,6 +175,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows a side")
     parser.add_argument("--one-by-one", type=int, metavar="N", help="run N slices over a few rows, a job each")
     arguments = parser.parse_args()
+    if (arguments.one_by_one or 0) % EACH:
+        parser.error(f"--one-by-one {arguments.one_by_one}: give a multiple of {EACH}")
     spark = spark_session("tidemark year")
     quality.import_early()
     with tempfile.TemporaryDirectory() as folder:

@@ -98,6 +98,12 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
     return replace(result.upto(count), refusal=refusal)
 
 
+def is_tiny(answer: Replay, carry_in: Entry | None) -> bool:
+    """Whether a job over so few rows, read and carried in, is better off as `tuned_for_tiny_queries`."""
+    read = answer.counts[["left_rows", "right_rows"]].to_numpy().sum()
+    return bool(read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS)
+
+
 @dataclass(frozen=True)
 class _Job:
     spark: SparkSession
@@ -150,7 +156,7 @@ class _Job:
 
     @cached_property
     def tiny(self) -> bool:
-        return bool(self.answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS)
+        return is_tiny(self.answer, self.carry_in)
 
     def release(self) -> None:
         """Free Spark's memory, whatever became of the job."""

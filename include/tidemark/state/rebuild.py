@@ -21,7 +21,7 @@ from tidemark.digest import ROW_HASH, carried_hash, digests, state_parts
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.history import Seen, seen, stale, start_of_chain
 from tidemark.inputs import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
-from tidemark.job import TINY_ROWS
+from tidemark.job import is_tiny
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.ledger import Entry
 from tidemark.micro_batches import QueryLane
@@ -81,7 +81,7 @@ def _replayed(
     lane = _lane(state, inputs, before, last)
     came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
     answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-    tiny = answer.counts[["left_rows", "right_rows"]].to_numpy().sum() <= TINY_ROWS
+    tiny = is_tiny(answer, state.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if tiny else nullcontext():
         hashed = answer.carried.withColumn(ROW_HASH, carried_hash(answer.carried, join)).drop("lane").persist()
         ends = answer.lines[0].ends
