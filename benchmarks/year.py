@@ -4,8 +4,8 @@
 - the time of the year in jobs as large as `--slices-per-job auto` makes them, against the same join in a dozen slices;
 - files and log of each table.
 
-With --one-by-one N instead: N slices (a multiple of 100) over a few rows, a job each; how memory develops, and the time
-of a slice against that of a fresh pipeline at the same moment.
+With --one-by-one N instead: N slices over a few rows, a job each; how memory develops, and the time of the last twenty
+against that of a fresh pipeline's first twenty, in turns.
 
 Usage: python benchmarks/year.py [--rows 2000000] [--one-by-one N]
 """
@@ -37,7 +37,7 @@ START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24
 T = TypeVar("T")
 KEYS = 500
-EACH, FRESH = 100, 10
+EACH, TURNS = 100, 20
 PIPELINE = {
     "dialect": "flink-datastream",
     "left": {"table": "left", "event_time": "at", "arrival": "seen", "watermark_delay": "5 minutes"},
@@ -114,9 +114,9 @@ def year(spark: SparkSession, lake: Path, rows: int) -> None:
 
 
 def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
-    """A job a slice, and after each hundred of them the first ten once more, into tables of their own.
+    """A job a slice; the last of them in turns with the first of another pipeline.
 
-    The machine is not the same all the time: what tells whether slices get slower is how they compare with those ten.
+    The machine is not the same all the time: neighbours in time are compared, not the end with the start.
     """
     for seed, side in enumerate(("left", "right")):
         generate(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
@@ -126,18 +126,20 @@ def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
         made = make_plan(spark, pipeline(lake, name, "1 hour"), str(lake), Request(end=end, slices_per_job=1))
         return durations(execute(spark, made, lambda *_: None))
 
-    running, ratios = jobs("single", slices), []
-    list(jobs("warm_up", FRESH))
-    for done in range(EACH, slices + 1, EACH):
-        took = median(list(islice(running, EACH))[-FRESH:])
-        fresh = median(jobs(f"fresh_{done}", FRESH))
-        ratios.append(took / fresh)
+    running = jobs("single", slices)
+    for before in range(0, slices - TURNS, EACH):
+        done = min(before + EACH, slices - TURNS)
+        took = median(islice(running, done - before))
         print(
-            f"slice {done:5}: {took:5.2f} s a slice, {took / fresh:.2f} of a fresh pipeline's {fresh:5.2f} s; "
-            f"{resident():,.0f} MB resident, {live(spark):,.0f} MB of the JVM's heap in use",
+            f"slice {done:5}: {took:5.2f} s a slice; {resident():,.0f} MB resident, "
+            f"{live(spark):,.0f} MB of the JVM's heap in use",
             flush=True,
         )
-    print(f"at the end {ratios[-1] / ratios[0]:.2f} times the start")
+    last, first = zip(*zip(running, jobs("fresh", TURNS), strict=True), strict=True)
+    print(
+        f"in turns: the last {TURNS} of {slices:,} slices {median(last):.2f} s, the first {TURNS} of a fresh pipeline "
+        f"{median(first):.2f} s, ratio {median(last) / median(first):.2f}"
+    )
     timed(
         "plan after all", lambda: make_plan(spark, pipeline(lake, "single", "1 hour"), str(lake), Request()).describe()
     )
@@ -175,8 +177,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows a side")
     parser.add_argument("--one-by-one", type=int, metavar="N", help="run N slices over a few rows, a job each")
     arguments = parser.parse_args()
-    if (arguments.one_by_one or 0) % EACH:
-        parser.error(f"--one-by-one {arguments.one_by_one}: give a multiple of {EACH}")
+    if arguments.one_by_one is not None and arguments.one_by_one <= TURNS:
+        parser.error(f"--one-by-one {arguments.one_by_one}: give more than {TURNS}")
     spark = spark_session("tidemark year")
     quality.import_early()
     with tempfile.TemporaryDirectory() as folder:
