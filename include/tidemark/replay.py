@@ -79,8 +79,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     """
     placed, label, maxima, lines, buckets = _placed(rows, lanes, join, buckets)
     cached = []
-    cacheable = bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
-    if cacheable:
+    if cacheable := _cacheable(maxima):
         cached += [placed.persist()]
     settled, suspects = label(placed, exact=join.exact_watermarks)
     suspected = join.exact_watermarks or any(line.suspects for line in lines)
@@ -90,8 +89,10 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         cached += [carried.persist()]
     first = buckets.slices[0]
     answer = join.answer(Labelled(settled, suspects, suspected, carried, Horizon(lines, first), cacheable))
-    kept = _buffered(answer.kept, first, join.carries)
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
+    kept = _buffered(answer.kept, first, join.carries)
+    # Nothing that is observed is dropped before, so the columns of most rows are made for nothing unless told here.
+    kept = kept.withColumns({side: F.when(outlives, F.col(side)) for side in SIDES})
     evicted, gone = Observation(), F.col("evicted_in").isNotNull()
     counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)
     return Replay(
@@ -121,13 +122,20 @@ def _placed(
 ) -> tuple[DataFrame, Label, pd.DataFrame, list[Timeline], Buckets]:
     """Rows with what is known of their buckets, how to label them, the buckets' maxima, and the watermarks."""
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
+    label: Label = join.label
+    kinds = join.bucket_columns
     if with_sources := [lane for lane in lanes if isinstance(lane, SourceLane)]:
         rows, buckets, maxima, lines = sources.timelines(rows, with_sources, buckets)
-        placed = place(rows.drop("home"), lines, f"{join.bucket_columns}, {sources.COLUMN}")
-        return placed, sources.label, maxima, lines, buckets
-    maxima = bucket_maxima(rows).toPandas()
-    lines = join.timelines(maxima, lanes, buckets)
-    return place(rows.drop("home"), lines, join.bucket_columns), join.label, maxima, lines, buckets
+        label, kinds = sources.label, f"{kinds}, {sources.COLUMN}"
+    else:
+        maxima = bucket_maxima(rows).toPandas()
+        lines = join.timelines(maxima, lanes, buckets)
+    placed = place(rows.drop("home"), lines, kinds, by_side=not _cacheable(maxima))
+    return placed, label, maxima, lines, buckets
+
+
+def _cacheable(maxima: pd.DataFrame) -> bool:
+    return bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
 
 
 def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:

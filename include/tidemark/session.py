@@ -29,6 +29,8 @@ _QUERY_SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     # INT96, the default, takes longer to write and to read, and has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A writer for the one run that a job writes, instead of sorting its rows by run.
+    "spark.sql.maxConcurrentOutputFileWriters": "1",
     # Python call sites in Spark's errors cost three calls to the JVM for each function of a query.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 50 by default; a snapshot of a pipeline's own table is small.

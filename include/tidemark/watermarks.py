@@ -8,8 +8,10 @@ inside their bucket.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TypeVar
 
 import numpy as np
@@ -181,10 +183,10 @@ class Horizon:
         place = F.col("lane") * (2 * half) + F.greatest(F.least(watermark, F.lit(half - 1)), F.lit(1 - half))
         splits = [-_INF, *map(float, levels), _INF]
         search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
-        numbers = {"_level": np.arange(len(levels), dtype=float), name: pd.array([*levels.values()], "Int64")}
         found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
-        table = rows.sparkSession.createDataFrame(pd.DataFrame(numbers), f"_level double, {name} long")
-        return found.join(F.broadcast(table), "_level", "left").drop("_level", "_below")
+        # One literal, which Spark parses once; an array of literals would be as many expressions.
+        numbers = F.from_json(F.lit(json.dumps([*levels.values()])), "array<bigint>")
+        return found.withColumn(name, F.get(numbers, F.col("_level").cast("int"))).drop("_level", "_below")
 
 
 def bucket_maxima(rows: DataFrame) -> DataFrame:
@@ -226,10 +228,15 @@ def by_lane(maxima: pd.DataFrame, lanes: Sequence[LaneT], buckets: Buckets) -> I
         yield lane, maxima.iloc[first:end]
 
 
-def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS) -> DataFrame:
-    """Set beside each row what is known of its bucket: `Timeline.buckets`, in columns of these kinds."""
+def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS, *, by_side: bool = False) -> DataFrame:
+    """Set beside each row what is known of its bucket: `Timeline.buckets`, in columns of these kinds.
+
+    `by_side` for many rows: Spark moves what later steps drop below a union of both sides, but not below a join.
+    """
     table = pd.concat([line.buckets for line in lines], ignore_index=True)
-    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(table, kinds)), "bucket", "left")
+    known = F.broadcast(rows.sparkSession.createDataFrame(table, kinds))
+    parts = [rows.where(F.col("side") == side) for side in ("left", "right")] if by_side else [rows]
+    return reduce(DataFrame.unionByName, (part.join(known, "bucket", "left") for part in parts))
 
 
 def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
