@@ -91,7 +91,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     answer = join.answer(Labelled(settled, suspects, suspected, carried, Horizon(lines, first), cacheable))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(answer.kept, first, join.carries)
-    # Nothing that is observed is dropped before, so the columns of most rows are made for nothing unless told here.
+    # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
     kept = kept.withColumns({side: F.when(outlives, F.col(side)) for side in SIDES})
     evicted, gone = Observation(), F.col("evicted_in").isNotNull()
     counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tidemark import replay
 from tidemark.plan import Request, make_plan
 from tidemark.run import execute
 
@@ -79,9 +80,9 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkey
         write(side, its, ROW)
     dialect, join = JOINS[name]
     answers = []
-    for output, slices in (("whole", "auto"), ("sliced", 1)):
-        # The one job goes the way of millions of rows.
-        monkeypatch.setattr("tidemark.replay.CACHED_ROWS", 0 if output == "whole" else 1_000_000)
+    # The one job goes the way of millions of rows.
+    for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.CACHED_ROWS)):
+        monkeypatch.setattr(replay, "CACHED_ROWS", cached_rows)
         changes = SOURCES if "sources" in name else {}
         settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes", **changes)
         plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
