@@ -44,7 +44,7 @@ DERIVED = {
 whole, and stand in each of its slices: none of them can be published."""
 
 
-KEPT_RESULTS = 200
+KEPT_RESULTS = 50
 """How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
 
 
