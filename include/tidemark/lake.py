@@ -9,13 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from delta import exceptions
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.errors import InputError
+
+CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
+"""What Delta raises where another process has committed to the same table meanwhile; the classes share no base."""
+DELETE_TRIES = 5
+"""How often rows are deleted at most until no other process does so too."""
 
 
 def lake_root(option: str | None = None) -> str:
@@ -36,6 +42,18 @@ def files_in_log(spark: SparkSession, path: str) -> DataFrame:
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
     none = jvm.scala.Option.empty()
     return DataFrame(log.update(False, none, none).allFiles().toDF(), spark)
+
+
+def delete(spark: SparkSession, path: str, gone: Column) -> None:
+    """Delete rows of a Delta table; once more where another process has deleted rows at the same time."""
+    for more_tries in reversed(range(DELETE_TRIES)):
+        try:
+            DeltaTable.forPath(spark, path).delete(gone)
+        except CONFLICTS:
+            if not more_tries:
+                raise
+        else:
+            return
 
 
 def compact(spark: SparkSession, path: str) -> None:

@@ -17,13 +17,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import SliceOrderError, UserError
-from tidemark.lake import PipelineTables, compact
+from tidemark.lake import CONFLICTS, PipelineTables, compact
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -56,7 +55,6 @@ SCHEMA = f"""
     commit long, digest string, carried_in_digest string, landing string, landed long, landed_from timestamp,
     waiting array<timestamp>
 """
-_OVERTAKEN = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 Landing = Literal["append", "reprocess", "start"]
 
 
@@ -223,10 +221,8 @@ class Ledger:
             with tuned_for_tiny_queries(self.spark):
                 writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
             overtaken = self.spark.conf.get(LAST_COMMIT, None) is None
-        except PySparkException as error:
-            overtaken = (error.getCondition() or "").startswith(_OVERTAKEN)
-            if not overtaken:
-                raise
+        except CONFLICTS:
+            overtaken = True
         if overtaken:
             raise self.overtaken(self.grid.number_at(micros(rows[0]["slice"])))
         if number % COMPACT_EVERY == 0:

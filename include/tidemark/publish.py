@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
-from tidemark.lake import PipelineTables
+from tidemark.lake import PipelineTables, delete
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.times import quoted
@@ -154,7 +154,7 @@ def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datet
     for path, column in {tables.emissions: "_slice", tables.late: "_slice", tables.checkpoint: "carried_from"}.items():
         if DeltaTable.isDeltaTable(spark, path):
             behind = F.lit(True) if since is None else F.col(column) >= F.lit(since)
-            DeltaTable.forPath(spark, path).delete((F.col(RUN) == run) & behind)
+            delete(spark, path, (F.col(RUN) == run) & behind)
 
 
 def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:
@@ -162,7 +162,7 @@ def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str
     for path in (tables.emissions, tables.late, tables.checkpoint):
         dead = [run for run in _runs(spark, path) if run not in committed and commit_of(run) <= number]
         if dead:
-            DeltaTable.forPath(spark, path).delete(F.col(RUN).isin(sorted(dead)))
+            delete(spark, path, F.col(RUN).isin(sorted(dead)))
 
 
 def _runs(spark: SparkSession, path: str) -> list[str]:

@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tidemark.errors import SliceOrderError
+from tidemark.lake import PipelineTables
 from tidemark.plan import Request, make_plan
+from tidemark.publish import withdraw, write_run
 from tidemark.run import execute
 
 RACES = int(os.environ.get("TIDEMARK_RACES", "1"))
@@ -76,3 +78,13 @@ def test_three_at_once(spark, origin, contents):
             assert answer[name] == expected[name], f"race {race}"
         shutil.rmtree(copy)
     assert overtaken, "no one was in another's way"
+
+
+def test_who_loses_takes_back_its_run_while_another_sweeps_it(spark, lake):
+    tables = PipelineTables(f"{lake}/orders")
+    for run in ("kept", "lost"):
+        write_run(spark.range(3), tables.emissions, run)
+    sessions = [spark.newSession() for _ in range(4)]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        list(pool.map(lambda session: withdraw(session, tables, "lost"), sessions))
+    assert [row["_run"] for row in spark.read.format("delta").load(tables.emissions).collect()] == ["kept"] * 3

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.checkpoint import kept_runs
 from tidemark.history import ranges, restorable, stale
+from tidemark.lake import delete
 from tidemark.ledger import Ledger
 from tidemark.plan import Plan, Request, make_plan
 from tidemark.publish import RUN
@@ -65,7 +65,7 @@ def expire(
     old = present if older_than is None else present & _older(ledger, older_than)
     removed = sorted(old - needed)
     if removed and not dry_run:
-        DeltaTable.forPath(spark, plan.tables.checkpoint).delete(F.col(RUN).isin(removed))
+        delete(spark, plan.tables.checkpoint, F.col(RUN).isin(removed))
     return Expired(
         pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run
     )
