@@ -84,7 +84,9 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
     job = _Job(spark, plan, ledger, slices)
     try:
         progress("reading")
-        with tuned_for_tiny_queries(spark) if job.tiny else nullcontext():
+        with tuned_for_tiny_queries(spark) if job.expected_tiny else nullcontext():
+            tiny = job.tiny
+        with tuned_for_tiny_queries(spark) if tiny else nullcontext():
             progress("joining")
             job.write()
             progress("checking")
@@ -98,10 +100,9 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
     return replace(result.upto(count), refusal=refusal)
 
 
-def is_tiny(answer: Replay, carry_in: Entry | None) -> bool:
+def is_tiny(read: int, carry_in: Entry | None) -> bool:
     """Whether a job over so few rows, read and carried in, is better off as `tuned_for_tiny_queries`."""
-    read = answer.counts[["left_rows", "right_rows"]].to_numpy().sum()
-    return bool(read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS)
+    return read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,16 @@ class _Job:
         buckets = Buckets.of(plan.grid, self.slices, plan.join.buckets_per_slice)
         return replay(rows, carried, [self.lane], plan.join, buckets)
 
+    @property
+    def expected_tiny(self) -> bool:
+        """Whether slices like the one before make a tiny job; not known of the first."""
+        before = self.carry_in
+        return before is not None and is_tiny(sum(before.read) * len(self.slices), before)
+
     @cached_property
     def tiny(self) -> bool:
-        return is_tiny(self.answer, self.carry_in)
+        """Whether the rows, now that they are counted, make one."""
+        return is_tiny(int(self.answer.counts[["left_rows", "right_rows"]].to_numpy().sum()), self.carry_in)
 
     def release(self) -> None:
         """Free Spark's memory, whatever became of the job."""
@@ -343,6 +351,7 @@ class _Job:
                 settings=plan.settings,
                 versions=self._versions,
                 watermarks=self.ends[n],
+                read=(left.read, right.read),
                 carried=(left.carried_out, right.carried_out),
                 drained=self.ends[n].combined == END_OF_INPUT,
                 digest=told[n],

@@ -90,6 +90,8 @@ class Entry:
     """Versions of the left and right input that the slice read."""
     watermarks: Watermarks
     """At the slice's end."""
+    read: tuple[int, int]
+    """How many left and right rows it read."""
     carried: tuple[int, int]
     """How many left and right rows are in its checkpoint."""
     drained: bool
@@ -255,7 +257,7 @@ def _standing(attempts: DataFrame, watermark: int) -> DataFrame:
     return standing if passed is None or passed[0] is None else standing.where(commit <= passed[0])
 
 
-_NOT_COLUMNS = {"number", "versions", "watermarks", "carried", "landed_from", "waiting"}
+_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"}
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
 
@@ -314,6 +316,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
         watermarks=replace(Watermarks(sources=_sources(row["sources"])), **known_marks),
+        read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),
         digest=told("digest"),

@@ -21,6 +21,7 @@ def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing
         settings="{}",
         versions=(version, version),
         watermarks=Watermarks(),
+        read=(1, 1),
         carried=(1, 1),
         drained=False,
         digest=digest or f"after {number}",

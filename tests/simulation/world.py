@@ -179,6 +179,7 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range) -> JobResul
             settings=plan.settings,
             versions=tuple(source.table.version for source in plan.inputs),
             watermarks=Watermarks(),
+            read=(len(mine), 0),
             carried=(len(state), 0),
             drained=False,
             digest=str(sorted(state)),

@@ -80,9 +80,9 @@ def _replayed(
     rows = rows_of(inputs, grid, slices, taken).withColumn("lane", F.lit(0))
     lane = _lane(state, inputs, before, last)
     came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
-    answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-    tiny = is_tiny(answer, state.ledger.entry(job[0].number - 1))
+    tiny = is_tiny(sum(sum(entry.read) for entry in job), state.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if tiny else nullcontext():
+        answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
         hashed = answer.carried.withColumn(ROW_HASH, carried_hash(answer.carried, join)).drop("lane").persist()
         ends = answer.lines[0].ends
         told = digests(state_parts(hashed, join).toPandas(), ends)
