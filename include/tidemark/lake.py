@@ -21,7 +21,7 @@ from tidemark.errors import InputError
 CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
 """What Delta raises where another process has committed to the same table meanwhile; the classes share no base."""
 DELETE_TRIES = 5
-"""How often rows are deleted at most until no other process does so too."""
+"""How often `delete` tries; one that was met by another delete of the same rows finds none at its second try."""
 
 
 def lake_root(option: str | None = None) -> str:
@@ -45,7 +45,11 @@ def files_in_log(spark: SparkSession, path: str) -> DataFrame:
 
 
 def delete(spark: SparkSession, path: str, gone: Column) -> None:
-    """Delete rows of a Delta table; once more where another process has deleted rows at the same time."""
+    """Delete rows of a Delta table, again where another process has deleted some of them at the same time.
+
+    Raises:
+        CONFLICTS: at each of `DELETE_TRIES` another process was faster; nothing was deleted here.
+    """
     for more_tries in reversed(range(DELETE_TRIES)):
         try:
             DeltaTable.forPath(spark, path).delete(gone)
