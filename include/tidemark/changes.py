@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.digest import content_hash
+from tidemark.lake import read_now
 from tidemark.ledger import Entry
 from tidemark.publish import RUN
 from tidemark.slices import Grid
@@ -37,7 +38,7 @@ def emission_changes(
         return {}
     wanted = spark.createDataFrame(attempts, f"_slice timestamp, {RUN} string, _sign int, _number long")
     runs = sorted({run for _, run, _, _ in attempts})
-    rows = _in_fixed_order(spark.read.format("delta").load(path).where(F.col(RUN).isin(runs)))
+    rows = _in_fixed_order(read_now(spark, path).where(F.col(RUN).isin(runs)))
     names = [name for name in rows.columns if name not in {RUN, "_slice"}]
     hashed = rows.select("_slice", RUN, content_hash(rows, names).alias("_hash")).join(
         F.broadcast(wanted), ["_slice", RUN]

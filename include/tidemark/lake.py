@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from delta import exceptions
 from delta.tables import DeltaTable
@@ -35,13 +35,33 @@ def place(lake: str, name: str) -> str:
     return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
 
 
+def read_now(spark: SparkSession, path: str) -> DataFrame:
+    """A Delta table as it stands now; what is committed before the rows are asked for does not change them.
+
+    Spark's own `load` takes the version of the moment at which rows are asked for, and lists the log twice.
+
+    Raises:
+        AnalysisException: there is none.
+    """
+    jvm, log, snapshot = _log(spark, path)
+    of_all = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+    relation = log.createRelation(of_all, jvm.scala.Option.apply(snapshot), jvm.scala.Option.empty(), True)
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)  # noqa: SLF001
+
+
 def files_in_log(spark: SparkSession, path: str) -> DataFrame:
     """The files of a Delta table now, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
+    _, _, snapshot = _log(spark, path)
+    return DataFrame(snapshot.allFiles().toDF(), spark)
+
+
+def _log(spark: SparkSession, path: str) -> tuple[Any, Any, Any]:
+    """The JVM, and in it the log of a Delta table and its newest snapshot."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
     none = jvm.scala.Option.empty()
-    return DataFrame(log.update(False, none, none).allFiles().toDF(), spark)
+    return jvm, log, log.update(False, none, none)
 
 
 def delete(spark: SparkSession, path: str, gone: Column) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import SliceOrderError, UserError
-from tidemark.lake import CONFLICTS, PipelineTables, compact
+from tidemark.lake import CONFLICTS, PipelineTables, compact, read_now
 from tidemark.session import tuned_for_tiny_queries
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
@@ -146,7 +146,7 @@ class Ledger:
         if not DeltaTable.isDeltaTable(spark, tables.ledger):
             return cls(spark, tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
         with tuned_for_tiny_queries(spark):
-            stored = _numbered(spark.read.format("delta").load(tables.ledger), grid).toPandas()
+            stored = _numbered(read_now(spark, tables.ledger), grid).toPandas()
         newest = stored["format"].max()
         if len(stored) and newest > FORMAT:
             raise UserError(
@@ -238,11 +238,11 @@ def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: dat
     slices at whose end it was at most that (inclusive), each in its newest attempt among the ledger's commits up to
     the one that took it further. What was reprocessed after that is left out.
     """
-    attempts = _complete(spark.read.format("delta").load(tables.ledger))
+    attempts = _complete(read_now(spark, tables.ledger))
     if as_of is not None:
         attempts = _standing(attempts, micros(as_of) // 1000 if isinstance(as_of, datetime) else as_of)
     newest = attempts.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
-    rows = spark.read.format("delta").load(path)
+    rows = read_now(spark, path)
     return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
 
 

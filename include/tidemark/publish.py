@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
-from tidemark.lake import PipelineTables, delete
+from tidemark.lake import PipelineTables, delete, read_now
 from tidemark.slices import Grid
 from tidemark.spec import Pipeline
 from tidemark.times import quoted
@@ -143,7 +143,7 @@ def write_run(rows: DataFrame, path: str, run: str) -> None:
 
 def read_runs(spark: SparkSession, path: str, *runs: str) -> DataFrame:
     """The rows of some runs."""
-    return spark.read.format("delta").load(path).where(F.col(RUN).isin(*runs))
+    return read_now(spark, path).where(F.col(RUN).isin(*runs))
 
 
 def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,7 @@ from tidemark.job import JobResult, run_job
 from tidemark.ledger import Ledger
 from tidemark.plan import Plan
 from tidemark.publish import sweep, withdraw
+from tidemark.session import short_logs
 
 STEPS = ("reading", "joining", "checking", "committing")
 Progress = Callable[[range, str], None]
@@ -95,7 +96,8 @@ class _Work:
         if not self.uncommitted:
             self.first = slices[0]
         repairs = self.stale.intersection(slices)
-        result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
+        with self._log():
+            result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
         self.uncommitted.append(result)
         if repairs and slices not in self.plan.jobs:
             result = self.uncommitted[-1] = result.upto(settled(self.ledger, result.entries))
@@ -109,9 +111,14 @@ class _Work:
         """Commit jobs, all or none."""
         rows = [row for result in results for row in result.rows]
         self.progress(self.uncommitted[-1].slices, "committing")
-        self.ledger.commit(rows, rows[0]["commit"])
+        with self._log():
+            self.ledger.commit(rows, rows[0]["commit"])
         self.number = rows[0]["commit"]
         self.uncommitted.clear()
+
+    def _log(self) -> AbstractContextManager[object]:
+        """How the tables are written: with all that the next process profits by, in the last job of the plan."""
+        return short_logs(self.spark) if self.ahead else nullcontext()
 
     @contextmanager
     def clean(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.lake import PipelineTables, compact
+from tidemark.lake import PipelineTables, compact, read_now
 from tidemark.ledger import COMPACT_EVERY, LAST_COMMIT, Ledger
 from tidemark.reconcile.compare import Asked, Comparison
 from tidemark.spec import Pipeline
@@ -80,7 +80,7 @@ def _agreed(spark: SparkSession, ledger: Ledger, table: str) -> dict[int, tuple[
     """The run that was compared with a table, and how many rows were pending, by the number of the slice."""
     if not DeltaTable.isDeltaTable(spark, ledger.tables.agreement):
         return {}
-    stored = spark.read.format("delta").load(ledger.tables.agreement)
+    stored = read_now(spark, ledger.tables.agreement)
     mine = stored.where((F.col("compared_with") == table) & F.col("slice").isNotNull())
     rows = mine.select(F.unix_micros("slice").alias("start"), "run", "pending").collect()
     return {ledger.grid.number_at(row["start"]): (row["run"], row["pending"]) for row in rows}

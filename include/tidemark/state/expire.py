@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tidemark.checkpoint import kept_runs
 from tidemark.history import ranges, restorable, stale
-from tidemark.lake import delete
+from tidemark.lake import delete, read_now
 from tidemark.ledger import Ledger
 from tidemark.plan import Plan, Request, make_plan
 from tidemark.publish import RUN
@@ -84,6 +84,6 @@ def _needed(plan: Plan) -> Iterator[str]:
 
 def _older(ledger: Ledger, span: timedelta) -> frozenset[str]:
     """The runs that were committed longer ago than this."""
-    committed = ledger.spark.read.format("delta").load(ledger.tables.ledger)
+    committed = read_now(ledger.spark, ledger.tables.ledger)
     last = committed.groupBy("run").agg(F.max("committed_at").alias("at"))
     return frozenset(row["run"] for row in last.where(F.col("at") < F.lit(datetime.now(UTC) - span)).collect())
