@@ -150,13 +150,15 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
     assert answer() == fresh(at(6))
 
 
-def test_slices_one_by_one_leave_few_files_of_ledger_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
+def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
     monkeypatch.setattr(quality, "KEPT_RESULTS", 2)
     land(*[row(hour, at(hour, 20)) for hour in range(4)])
     go(pipeline(), end=at(4), slices_per_job=1)
     assert list(ledger(pipeline()).entries) == [0, 1, 2, 3]
     assert len(spark.read.format("delta").load(f"{lake}/orders/ledger").inputFiles()) == 1
+    checksums = (lake / "orders/emissions/_delta_log").glob("0*.crc")
+    assert [int(file.stem) for file in checksums] == [3], "the last job's, for the next process"
     papers = lake / "orders/quality/gx/uncommitted"
     assert len(list((papers / "validations").rglob("*.json"))) <= 3
     assert len(list((papers / "data_docs/local_site/validations").rglob("*.html"))) <= 3

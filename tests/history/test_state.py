@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from tests.conftest import write_pipeline
+from tidemark.checkpoint import restore
 from tidemark.cli import main
 from tidemark.lake import PipelineTables
 from tidemark.ledger import Ledger, committed
@@ -203,6 +204,13 @@ def test_what_expires_is_rebuilt_and_no_plan_has_to(spark, orders, state):
     assert (code, told["rebuilt"], told["left"] + told["right"]) == (0, False, sum(ledger.last.carried))
     assert spark.read.format("delta").load(str(orders.lake / "copy_of_6")).where("arrived_at < event_time").count() == 0
     assert state("verify", "--at", label(2))[1]["kept"] is False
+
+
+def test_a_checkpoint_that_expires_while_a_job_is_at_it_is_still_read(spark, orders):
+    ledger = orders.ledger(spark)
+    carried = restore(spark, orders.tables, ledger.last, ledger.grid)
+    checkpoint(spark, orders).delete()
+    assert carried.count() == sum(ledger.last.carried) > 0
 
 
 def test_export_for_flink(spark, orders, state, tmp_path):
