@@ -44,8 +44,8 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
         AnalysisException: there is none.
     """
     jvm, log, snapshot = _log(spark, path)
-    of_all = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
-    relation = log.createRelation(of_all, jvm.scala.Option.apply(snapshot), jvm.scala.Option.empty(), True)
+    no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+    relation = log.createRelation(no_filters, jvm.scala.Option.apply(snapshot), jvm.scala.Option.empty(), True)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)  # noqa: SLF001
 
 
