@@ -43,7 +43,7 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         AnalysisException: there is none.
     """
-    jvm, log, snapshot = _log(spark, path)
+    jvm, log, snapshot = _newest(spark, path)
     no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
     relation = log.createRelation(no_filters, jvm.scala.Option.apply(snapshot), jvm.scala.Option.empty(), True)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)  # noqa: SLF001
@@ -51,11 +51,11 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
 
 def files_in_log(spark: SparkSession, path: str) -> DataFrame:
     """The files of a Delta table now, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
-    _, _, snapshot = _log(spark, path)
+    _, _, snapshot = _newest(spark, path)
     return DataFrame(snapshot.allFiles().toDF(), spark)
 
 
-def _log(spark: SparkSession, path: str) -> tuple[Any, Any, Any]:
+def _newest(spark: SparkSession, path: str) -> tuple[Any, Any, Any]:
     """The JVM, and in it the log of a Delta table and its newest snapshot."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"

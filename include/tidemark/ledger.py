@@ -232,7 +232,7 @@ class Ledger:
 
 
 def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: datetime | int | None = None) -> DataFrame:
-    """The rows of emissions or late that belong to committed slices: what readers should see.
+    """The rows of emissions or late that belong to committed slices, as they stand now: what readers should see.
 
     With `as_of`, a combined watermark (an instant, or ms since 1970 UTC), what they saw while it stood there: the
     slices at whose end it was at most that (inclusive), each in its newest attempt among the ledger's commits up to

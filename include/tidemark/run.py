@@ -96,7 +96,7 @@ class _Work:
         if not self.uncommitted:
             self.first = slices[0]
         repairs = self.stale.intersection(slices)
-        with self._log():
+        with self._writing():
             result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
         self.uncommitted.append(result)
         if repairs and slices not in self.plan.jobs:
@@ -111,13 +111,13 @@ class _Work:
         """Commit jobs, all or none."""
         rows = [row for result in results for row in result.rows]
         self.progress(self.uncommitted[-1].slices, "committing")
-        with self._log():
+        with self._writing():
             self.ledger.commit(rows, rows[0]["commit"])
         self.number = rows[0]["commit"]
         self.uncommitted.clear()
 
-    def _log(self) -> AbstractContextManager[object]:
-        """How the tables are written: with all that the next process profits by, in the last job of the plan."""
+    def _writing(self) -> AbstractContextManager[object]:
+        """How a job writes tables: only the last of the plan with what serves the process that opens them next."""
         return short_logs(self.spark) if self.ahead else nullcontext()
 
     @contextmanager
