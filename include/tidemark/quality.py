@@ -11,11 +11,12 @@ import difflib
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -46,6 +47,9 @@ whole, and stand in each of its slices: none of them can be published."""
 
 KEPT_RESULTS = 50
 """How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
+
+
+_one_project = Lock()
 
 
 @dataclass(frozen=True)
@@ -149,17 +153,17 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     Writes Data Docs. Rows are only read where the pipeline file has expectations.
     """
     began = time.monotonic()
-    gx, context = _gx(), _context(tables)
-    _forget_old_results(context)
     derived = [
-        gx.expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
+        _gx().expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
         for name, says in DERIVED.items()
     ]
-    slices = context.data_sources.add_or_update_pandas("slices").add_dataframe_asset("facts")
-    findings = _run(context, "derived", slices, facts, derived, run)
-    if pipeline.quality:
-        own = [_built(expectation) for expectation in pipeline.quality]
-        findings += _run(context, "pipeline", _rows(context), output, own, run)
+    own = [_built(expectation) for expectation in pipeline.quality]
+    with _context(tables) as context:
+        _forget_old_results(context)
+        slices = context.data_sources.add_or_update_pandas("slices").add_dataframe_asset("facts")
+        findings = _run(context, "derived", slices, facts, derived, run)
+        if own:
+            findings += _run(context, "pipeline", _rows(context), output, own, run)
     return Verdict(tuple(findings), time.monotonic() - began, docs_page(tables))
 
 
@@ -200,12 +204,15 @@ def _gx() -> Any:
     return gx
 
 
-def _context(tables: PipelineTables) -> Any:
+@contextmanager
+def _context(tables: PipelineTables) -> Iterator[Any]:
+    """A pipeline's project of Great Expectations, for one thread at a time: threads share the project and a parser."""
     root = Path(tables.quality)
     root.mkdir(parents=True, exist_ok=True)
-    context = _gx().get_context(mode="file", project_root_dir=root)
-    context.variables.progress_bars = {"globally": False}
-    return context
+    with _one_project:
+        context = _gx().get_context(mode="file", project_root_dir=root)
+        context.variables.progress_bars = {"globally": False}
+        yield context
 
 
 def _forget_old_results(context: Any) -> None:
@@ -263,9 +270,10 @@ def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tup
     """What the pipeline's expectations find in output rows, without Data Docs."""
     if not pipeline.quality:
         return ()
-    batch = _rows(_context(tables)).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
-    suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
-    return tuple(_findings(batch.validate(suite, result_format="SUMMARY").results))
+    with _context(tables) as context:
+        suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
+        batch = _rows(context).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
+        return tuple(_findings(batch.validate(suite, result_format="SUMMARY").results))
 
 
 def _findings(results: Iterable[Any]) -> list[Finding]:

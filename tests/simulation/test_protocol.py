@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 from tests.simulation.world import Input, LostError, Taken, Worker, World, emitted, run_job, state_after
@@ -53,6 +53,7 @@ class Schedule:
         monkeypatch.setattr(
             running, "run_job", lambda _, plan, ledger, slices, __: run_job(self.world, plan, ledger, slices)
         )
+        monkeypatch.setattr(running, "short_logs", nullcontext)
         monkeypatch.setattr(running, "withdraw", lambda _, __, run: self.world.remove(run))
         monkeypatch.setattr(
             running, "sweep", lambda _, __, runs, number: self._step(lambda: self.world.sweep(runs, number))
