@@ -190,5 +190,5 @@ class PipelineTables:
 
     @property
     def quality(self) -> str:
-        """Great Expectations' project, Data Docs included."""
+        """Great Expectations' results and Data Docs."""
         return f"{self.root}/quality"

@@ -8,6 +8,7 @@ becomes of a job that fails.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import time
 from bisect import bisect_left
@@ -160,7 +161,7 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     own = [_built(expectation) for expectation in pipeline.quality]
     with _context(tables) as context:
         _forget_old_results(context)
-        slices = context.data_sources.add_or_update_pandas("slices").add_dataframe_asset("facts")
+        slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
         findings = _run(context, "derived", slices, facts, derived, run)
         if own:
             findings += _run(context, "pipeline", _rows(context), output, own, run)
@@ -201,18 +202,37 @@ def _gx() -> Any:
     import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
     import great_expectations.expectations as _  # noqa: F401, PLC0415
 
+    # It warns of results that another process has removed since they were listed.
+    logging.getLogger("great_expectations.render.renderer.site_builder").setLevel(logging.ERROR)
     return gx
 
 
 @contextmanager
 def _context(tables: PipelineTables) -> Iterator[Any]:
-    """A pipeline's project of Great Expectations, for one thread at a time: threads share the project and a parser."""
-    root = Path(tables.quality)
+    """A project of Great Expectations of which only results and Data Docs are files: processes may share these.
+
+    It is for one thread at a time: a process has one project, and one parser.
+    """
+    root = Path(tables.quality) / "gx/uncommitted"
     root.mkdir(parents=True, exist_ok=True)
+
+    def files(folder: str) -> dict[str, str]:
+        return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}
+
+    kinds = _gx().data_context.types.base
+    config = kinds.DataContextConfig(
+        store_backend_defaults=kinds.InMemoryStoreBackendDefaults(), progress_bars={"globally": False}
+    )
+    config.stores[config.validation_results_store_name]["store_backend"] = files("validations")
+    config.data_docs_sites = {
+        "local_site": {
+            "class_name": "SiteBuilder",
+            "store_backend": files("data_docs/local_site"),
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        }
+    }
     with _one_project:
-        context = _gx().get_context(mode="file", project_root_dir=root)
-        context.variables.progress_bars = {"globally": False}
-        yield context
+        yield _gx().get_context(mode="ephemeral", project_config=config)
 
 
 def _forget_old_results(context: Any) -> None:
@@ -222,7 +242,7 @@ def _forget_old_results(context: Any) -> None:
 
 
 def _rows(context: Any) -> Any:
-    return context.data_sources.add_or_update_spark("output").add_dataframe_asset("emissions")
+    return context.data_sources.add_spark("output").add_dataframe_asset("emissions")
 
 
 def _built(expectation: Expectation) -> GxExpectation:
@@ -249,12 +269,10 @@ def _run(
     run: str,
 ) -> list[Finding]:
     gx = _gx()
-    suite = context.suites.add_or_update(gx.ExpectationSuite(name=name, expectations=list(expectations)))
+    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=list(expectations)))
     batch = asset.add_batch_definition_whole_dataframe("job")  # type: ignore[attr-defined]
-    definition = context.validation_definitions.add_or_update(
-        gx.ValidationDefinition(name=name, data=batch, suite=suite)
-    )
-    checkpoint = context.checkpoints.add_or_update(
+    definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
+    checkpoint = context.checkpoints.add(
         gx.Checkpoint(
             name=name,
             validation_definitions=[definition],

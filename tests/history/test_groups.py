@@ -1,7 +1,8 @@
 """Groups of slices: how large they are, where they stop, and what the gate lets through of one."""
 
+import multiprocessing
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,18 +178,26 @@ def restless_threads():
     sys.setswitchinterval(usual)
 
 
-def test_threads_judge_each_its_own_pipeline(tmp_path, restless_threads):
-    def judged(name):
-        tables = PipelineTables(f"{tmp_path}/{name}")
-        for number in range(3):
-            verdict = judge(facts(slices=3), None, SimpleNamespace(quality=[]), tables, f"{name}{number}")
-            assert verdict.outcome == "passed"
-        return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
+def judged(root, worker):
+    """Runs that a pipeline's results are kept of, when a worker has judged three."""
+    tables = PipelineTables(str(root))
+    for number in range(3):
+        verdict = judge(facts(slices=3), None, SimpleNamespace(quality=[]), tables, f"{worker}{number}")
+        assert verdict.outcome == "passed"
+    return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
 
+
+def test_threads_judge_each_its_own_pipeline(tmp_path, restless_threads):
     names = ["bids", "orders", "rides"]
     with ThreadPoolExecutor(len(names)) as pool:
-        kept = list(pool.map(judged, names))
+        kept = list(pool.map(judged, [tmp_path / name for name in names], names))
     assert kept == [{f"{name}{number}" for number in range(3)} for name in names]
+
+
+def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        kept = set.union(*pool.map(judged, [tmp_path] * 4, "abcd"))
+    assert kept == {f"{worker}{number}" for worker in "abcd" for number in range(3)}
 
 
 def test_a_job_takes_slices_as_long_as_their_rows_fit():
