@@ -49,7 +49,6 @@ whole, and stand in each of its slices: none of them can be published."""
 KEPT_RESULTS = 50
 """How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
 
-
 _one_project = Lock()
 
 
@@ -214,7 +213,6 @@ def _context(tables: PipelineTables) -> Iterator[Any]:
     It is for one thread at a time: a process has one project, and one parser.
     """
     root = Path(tables.quality) / "gx/uncommitted"
-    root.mkdir(parents=True, exist_ok=True)
 
     def files(folder: str) -> dict[str, str]:
         return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}

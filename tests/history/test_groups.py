@@ -1,10 +1,6 @@
 """Groups of slices: how large they are, where they stop, and what the gate lets through of one."""
 
-import multiprocessing
-import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,10 +12,9 @@ from tidemark import ledger as ledgers
 from tidemark.errors import CheckFailedError, StoppedError
 from tidemark.estimate import PastJob
 from tidemark.grouping import Room
-from tidemark.lake import PipelineTables
 from tidemark.plan import Request, make_plan
 from tidemark.progress import Pace
-from tidemark.quality import DERIVED, Finding, Verdict, first_refused, judge
+from tidemark.quality import DERIVED, Finding, Verdict, first_refused
 from tidemark.reading import InputFiles
 from tidemark.run import execute
 
@@ -167,37 +162,6 @@ def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, p
     papers = lake / "orders/quality/gx/uncommitted"
     assert len(list((papers / "validations").rglob("*.json"))) <= 3
     assert len(list((papers / "data_docs/local_site/validations").rglob("*.html"))) <= 3
-
-
-@pytest.fixture
-def restless_threads():
-    """Threads that take turns a thousand times as often."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(usual / 1000)
-    yield
-    sys.setswitchinterval(usual)
-
-
-def judged(root, worker):
-    """Runs that a pipeline's results are kept of, when a worker has judged three."""
-    tables = PipelineTables(str(root))
-    for number in range(3):
-        verdict = judge(facts(slices=3), None, SimpleNamespace(quality=[]), tables, f"{worker}{number}")
-        assert verdict.outcome == "passed"
-    return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
-
-
-def test_threads_judge_each_its_own_pipeline(tmp_path, restless_threads):
-    names = ["bids", "orders", "rides"]
-    with ThreadPoolExecutor(len(names)) as pool:
-        kept = list(pool.map(judged, [tmp_path / name for name in names], names))
-    assert kept == [{f"{name}{number}" for number in range(3)} for name in names]
-
-
-def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        kept = set.union(*pool.map(judged, [tmp_path] * 4, "abcd"))
-    assert kept == {f"{worker}{number}" for worker in "abcd" for number in range(3)}
 
 
 def test_a_job_takes_slices_as_long_as_their_rows_fit():

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemark.errors import SliceOrderError
 from tidemark.lake import PipelineTables
@@ -51,7 +52,7 @@ def ready(begin):
 
 def work(name, settings, lake, wait):
     """Run a worker's commands, each again as long as another process is first; how often that was."""
-    session, lost = spark_session("tidemark races"), 0
+    session, lost = SparkSession.active(), 0
     time.sleep(wait)
     for request in WORKERS[name]:
         for _ in range(TRIES):
