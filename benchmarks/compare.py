@@ -14,11 +14,11 @@ from interval_join import generate, peak_memory, tidemark, timed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark import quality
-from tidemark.reconcile import Asked, Comparison, compare
-from tidemark.reconcile.compare import NOT_COMPARED
-from tidemark.session import spark_session
-from tidemark.spec import load_pipeline
+from tidemark.comparison import Asked, Comparison, compare
+from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.execution import quality
+from tidemark.settings import load_pipeline
+from tidemark.spark.session import spark_session
 
 ONE_IN = 10_000
 

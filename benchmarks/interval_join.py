@@ -20,12 +20,12 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark import quality
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.session import spark_session
-from tidemark.spec import load_pipeline
-from tidemark.status import Status, status_of
+from tidemark.cli.status import Status, status_of
+from tidemark.execution import quality
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
+from tidemark.spark.session import spark_session
 
 KEYS = 50_000
 DAY = 24 * 3600

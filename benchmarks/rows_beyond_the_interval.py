@@ -13,8 +13,8 @@ from pathlib import Path
 
 from interval_join import PIPELINE, generate, peak_memory, tidemark, timed
 
-from tidemark import quality
-from tidemark.session import spark_session
+from tidemark.execution import quality
+from tidemark.spark.session import spark_session
 
 SHARES = {"in_time": 0.0, "late": 0.05}
 

@@ -25,13 +25,13 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark import quality
-from tidemark.lake import PipelineTables
-from tidemark.plan import Plan, Request, make_plan
-from tidemark.run import execute
-from tidemark.session import spark_session
-from tidemark.spec import Pipeline, load_pipeline
-from tidemark.spec.values import parse_instant
+from tidemark.delta.lake import PipelineTables
+from tidemark.execution import quality
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.settings.values import parse_instant
+from tidemark.spark.session import spark_session
 
 START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24

@@ -15,8 +15,8 @@ from tidemark_project import page, pipelines
 from tidemark_spark import REFUSED, RunSlices
 
 from tidemark.errors import CheckFailedError
-from tidemark.spec import CompareSettings, Pipeline, load_story
-from tidemark.spec.values import format_instant
+from tidemark.settings import CompareSettings, Pipeline, load_story
+from tidemark.settings.values import format_instant
 
 INSTANT: dict[str, Any] = {
     "type": "string",

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from tidemark.errors import PipelineFileError
-from tidemark.spec import CompareSettings, Pipeline, load_pipeline, load_story, pipeline_files
-from tidemark.spec.values import format_duration, format_instant
+from tidemark.settings import CompareSettings, Pipeline, load_pipeline, load_story, pipeline_files
+from tidemark.settings.values import format_duration, format_instant
 
 # DAG files are parsed in any working directory, so every folder is anchored here.
 PROJECT = Path(__file__).resolve().parents[1]

@@ -10,15 +10,15 @@ import time
 from rich.console import Console
 
 from jobs.land_flights import land
-from tidemark import quality
+from tidemark.cli.progress import run_with_progress
+from tidemark.cli.status import status_of
+from tidemark.cli.views import differences, status_view
+from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import TidemarkError
-from tidemark.lake import PipelineTables, lake_root
-from tidemark.plan import Request, make_plan
-from tidemark.progress import run_with_progress
-from tidemark.session import spark_session
-from tidemark.spec import Pipeline, load_pipeline
-from tidemark.status import status_of
-from tidemark.summary import differences, status_view
+from tidemark.execution import quality
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.spark.session import spark_session
 
 STREAM, BATCH = "flights_weather", "flights_weather_event_time"
 ONE_BY_ONE = 6

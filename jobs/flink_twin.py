@@ -16,18 +16,18 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.clock.slices import Grid
+from tidemark.commits.publish import check_expressions, emissions
+from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import FaultError, TidemarkError, UserError
-from tidemark.feed import numbered, placed
-from tidemark.flink_query import ANSWER, flink_query
-from tidemark.inputs import stored_inputs
+from tidemark.execution.replay import SIDES
+from tidemark.inputs.stored import stored_inputs
 from tidemark.joins.firings import HALVES
-from tidemark.lake import PipelineTables, lake_root
-from tidemark.publish import check_expressions, emissions
-from tidemark.reconcile.compare import NOT_COMPARED
-from tidemark.replay import SIDES
-from tidemark.session import spark_session
-from tidemark.slices import Grid
-from tidemark.spec import Pipeline, load_pipeline
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.spark.session import spark_session
+from tidemark.streaming.feed import numbered, placed
+from tidemark.streaming.flink_query import ANSWER, flink_query
 
 PROJECT = Path(__file__).resolve().parents[1]
 FLINK = PROJECT / ".venv-flink" / "bin" / "python"

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.errors import InputError, TidemarkError
-from tidemark.session import spark_session
+from tidemark.spark.session import spark_session
 
 MONTH = 1
 FIRST_DAY = "2013-01-01"

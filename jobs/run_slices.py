@@ -2,7 +2,7 @@
 
 import sys
 
-from tidemark.cli import main
+from tidemark.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main(["run", *sys.argv[1:]]))

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.session import spark_session
-from tidemark.spec import Pipeline, load_pipeline
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.spark.session import spark_session
 
 # In the JVM of a subprocess, which lives for seconds, the second compiler costs more than it saves. Without it the code
 # cache is small by default, and a full one stops all compiling.

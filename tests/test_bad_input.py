@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
+from tidemark.cli.status import status_of
+from tidemark.delta.lake import PipelineTables
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
-from tidemark.lake import PipelineTables
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.status import status_of
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import run
-from tidemark.cli import main
+from tidemark.cli.app import main
+from tidemark.execution import run
 
 PROJECT = Path(__file__).resolve().parents[1]
 ROW = "k string, happened timestamp, arrived timestamp"
@@ -61,7 +61,7 @@ def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders,
             yield result
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("tidemark.progress.execute", execute)
+    monkeypatch.setattr("tidemark.cli.progress.execute", execute)
     assert main(["run", orders, "--slices-per-job", "1"]) == 143
     told = capsys.readouterr()
     assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slice in " in told.out
@@ -75,7 +75,7 @@ def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders,
 
 def test_asked_twice_it_ends_at_once():
     script = (
-        "import signal\nfrom tidemark.progress import _stop_on_signals\n"
+        "import signal\nfrom tidemark.cli.progress import _stop_on_signals\n"
         "with _stop_on_signals() as stop:\n"
         "    signal.raise_signal(signal.SIGINT)\n    assert stop.asked\n    signal.raise_signal(signal.SIGTERM)\n"
     )

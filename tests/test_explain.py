@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark import cli
+from tidemark.cli import app as cli
+from tidemark.comparison.explain import explain, parse_row
 from tidemark.errors import UserError
-from tidemark.explain import explain, parse_row
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 LATE = (

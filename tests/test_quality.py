@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tidemark.lake import PipelineTables
-from tidemark.quality import DERIVED, judge
+from tidemark.delta.lake import PipelineTables
+from tidemark.execution.quality import DERIVED, judge
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
 """Facts of three slices that have nothing wrong."""

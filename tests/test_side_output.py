@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 

@@ -5,9 +5,9 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.inputs import stored_inputs
-from tidemark.spec import TimeColumn
-from tidemark.times import Clock, floor_div
+from tidemark.clock.times import Clock, floor_div
+from tidemark.inputs.stored import stored_inputs
+from tidemark.settings import TimeColumn
 
 NOON = datetime(2024, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 MICROS = 1_704_196_800_123_456

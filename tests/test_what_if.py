@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import PROJECT
-from tidemark import cli
-from tidemark.ledger import committed
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.what_if import Outcome, WhatIf, what_if
+from tidemark.cli import app as cli
+from tidemark.commits.ledger import committed
+from tidemark.comparison.what_if import Outcome, WhatIf, what_if
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.lake import PipelineTables
-from tidemark.ledger import committed
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.spec import load_pipeline
+from tidemark.commits.ledger import committed
+from tidemark.delta.lake import PipelineTables
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
+from tidemark.spark.session import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}

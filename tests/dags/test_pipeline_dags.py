@@ -26,7 +26,7 @@ def test_each_pipeline_of_the_project_has_three_dags(demo):
 
 
 def test_importing_the_dags_imports_no_spark(demo):
-    assert "tidemark.spec" in demo["imported"]
+    assert "tidemark.settings" in demo["imported"]
     assert [module for module in demo["imported"] if module.startswith(("pyspark", "delta", "pandas"))] == []
 
 

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from jobs.flink_twin import twin
 from jobs.land_flights import land
-from tidemark.plan import Request, make_plan
-from tidemark.reconcile import Asked, compare
-from tidemark.run import execute
-from tidemark.session import spark_session
-from tidemark.spec import Pipeline
+from tidemark.comparison import Asked, compare
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import Pipeline
+from tidemark.spark.session import spark_session
 
 INTERVAL = {"interval": {"lower": "-1 hour", "upper": "0 seconds"}}
 TUMBLE = {"window": {"tumbling": "1 hour"}}

@@ -19,7 +19,7 @@ from delta.tables import DeltaOptimizeBuilder, DeltaTable
 from pyspark.sql import DataFrameWriter
 from pyspark.sql.classic.dataframe import DataFrame
 
-from tidemark.cli import main
+from tidemark.cli.app import main
 
 STEPS = (
     (DataFrame, ("collect", "toPandas", "first", "isEmpty", "count")),

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 PROJECT = Path(__file__).resolve().parents[2]
 POINTS = os.environ.get("TIDEMARK_CRASHES", "3")

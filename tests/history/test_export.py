@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.spec.values import micros, parse_instant
-from tidemark.state.base import State
-from tidemark.state.export import export
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings.values import micros, parse_instant
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.state.saved import State
+from tidemark.streaming.export import export
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

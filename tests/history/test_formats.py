@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.history.write_format import END, PIPELINES
+from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import FORMAT, Ledger, committed
+from tidemark.delta.lake import PipelineTables
 from tidemark.errors import UserError
-from tidemark.lake import PipelineTables
-from tidemark.ledger import FORMAT, Ledger, committed
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.slices import Grid
-from tidemark.spec import load_pipeline
-from tidemark.state.base import State
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
+from tidemark.state.saved import State
 from tidemark.state.verify import verify
 
 FORMATS = sorted(Path(__file__).parent.glob("format_*"))

@@ -7,16 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tidemark import grouping, quality
-from tidemark import ledger as ledgers
+from tidemark.cli.progress import Pace
+from tidemark.commits import ledger as ledgers
 from tidemark.errors import CheckFailedError, StoppedError
-from tidemark.estimate import PastJob
-from tidemark.grouping import Room
-from tidemark.plan import Request, make_plan
-from tidemark.progress import Pace
-from tidemark.quality import DERIVED, Finding, Verdict, first_refused
-from tidemark.reading import InputFiles
-from tidemark.run import execute
+from tidemark.execution import quality
+from tidemark.execution.quality import DERIVED, Finding, Verdict, first_refused
+from tidemark.execution.run import execute
+from tidemark.planning import grouping
+from tidemark.planning.estimate import PastJob
+from tidemark.planning.grouping import Room
+from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.scan_estimate import InputFiles
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

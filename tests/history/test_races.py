@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemark.commits.publish import withdraw, write_run
+from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
-from tidemark.lake import PipelineTables
-from tidemark.plan import Request, make_plan
-from tidemark.publish import withdraw, write_run
-from tidemark.run import execute
-from tidemark.session import spark_session
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.spark.session import spark_session
 
 RACES = int(os.environ.get("TIDEMARK_RACES", "1"))
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -7,8 +7,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from tidemark.digest import digests
-from tidemark.estimate import estimate, past_jobs
-from tidemark.history import Seen, ranges, restorable, seen, settled, stale, waiting
-from tidemark.ledger import Entry, Ledger
-from tidemark.watermarks import Watermarks
+from tidemark.commits.digest import digests
+from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.staleness import Seen, ranges, restorable, seen, settled, stale, waiting
+from tidemark.planning.estimate import estimate, past_jobs
+from tidemark.watermarks.buckets import Watermarks
 
 
 def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing="append", digest=None, **more):

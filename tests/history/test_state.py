@@ -13,16 +13,16 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from tests.conftest import write_pipeline
-from tidemark.checkpoint import restore
-from tidemark.cli import main
-from tidemark.lake import PipelineTables
-from tidemark.ledger import Ledger, committed
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.slices import Grid
-from tidemark.spec import Pipeline, load_pipeline
+from tidemark.cli.app import main
+from tidemark.cli.state_views import verified_view
+from tidemark.clock.slices import Grid
+from tidemark.commits.checkpoint import restore
+from tidemark.commits.ledger import Ledger, committed
+from tidemark.delta.lake import PipelineTables
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import Pipeline, load_pipeline
 from tidemark.state.verify import Verified
-from tidemark.state.views import verified_view
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

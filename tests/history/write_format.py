@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.conftest import write_pipeline
-from tidemark.ledger import FORMAT
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.session import spark_session
+from tidemark.commits.ledger import FORMAT
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.spark.session import spark_session
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -7,13 +7,13 @@ import pytest
 
 from jobs import flink_twin
 from tests.conftest import PROJECT
+from tidemark.comparison import Asked, compare
 from tidemark.errors import PipelineFileError, UserError
-from tidemark.flink_query import flink_query
-from tidemark.plan import Request, make_plan
-from tidemark.reconcile import Asked, compare
-from tidemark.run import execute
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.spec import load_pipeline
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.streaming.flink_query import flink_query
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 BY_TIME = {"dialect": "flink-sql", "left__arrival": None, "right__arrival": None}

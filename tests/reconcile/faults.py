@@ -1,7 +1,7 @@
 """Eleven faults put into what a stream wrote of January's flights, each to be found under its name: `make faults`.
 
 Seven are in one table; an evicted and a padded row, a pane that fired again and other settings need joins of their own.
-How many rows there are of each is told from the tables, without `tidemark.reconcile`.
+How many rows there are of each is told from the tables, without `tidemark.comparison`.
 """
 
 import sys
@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.land_flights import land
-from tidemark.ledger import Ledger, committed
-from tidemark.plan import Request, make_plan
-from tidemark.reconcile import Asked, compare
-from tidemark.reconcile.compare import NOT_COMPARED
-from tidemark.run import execute
-from tidemark.session import spark_session
-from tidemark.spec import Pipeline, changed, load_pipeline
+from tidemark.commits.ledger import Ledger, committed
+from tidemark.comparison import Asked, compare
+from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import Pipeline, changed, load_pipeline
+from tidemark.spark.session import spark_session
 
 SQL = Path(__file__).parents[2] / "benchmarks" / "flights_weather_sql.yaml"
 CLOCKS = {"left.arrival": "departed_at", "right.arrival": "received_at"}

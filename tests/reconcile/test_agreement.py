@@ -8,13 +8,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tests.reconcile.conftest import HOUR, LEFT_JOIN, ROW, START
-from tidemark import cli
-from tidemark.ledger import Ledger
-from tidemark.reconcile import Asked, agreement, due
-from tidemark.reconcile.compare import Agreement, over
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.spec import Budget
-from tidemark.spec.values import format_instant
+from tidemark.cli import app as cli
+from tidemark.commits.ledger import Ledger
+from tidemark.comparison import Asked, agreement, due
+from tidemark.comparison.compare import Agreement, over
+from tidemark.settings import Budget
+from tidemark.settings.values import format_instant
+from tidemark.spark.session import tuned_for_tiny_queries
 
 INNER = LEFT_JOIN | {"type": "inner"}
 

@@ -7,13 +7,13 @@ import shutil
 from pyspark.sql import functions as F
 
 from tests.reconcile.conftest import LEFT_JOIN
-from tidemark import cli
-from tidemark.explain import explain
-from tidemark.lake import PipelineTables
-from tidemark.ledger import Ledger, committed
-from tidemark.reconcile import Asked
+from tidemark.cli import app as cli
+from tidemark.commits.ledger import Ledger, committed
+from tidemark.comparison import Asked
+from tidemark.comparison.explain import explain
+from tidemark.delta.lake import PipelineTables
 from tidemark.report import Called, gather
-from tidemark.session import tuned_for_tiny_queries
+from tidemark.spark.session import tuned_for_tiny_queries
 
 
 def lateness(rows):

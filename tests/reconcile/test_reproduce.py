@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark import cli
+from tidemark.cli import app as cli
+from tidemark.commits.ledger import committed
+from tidemark.comparison import Asked, compare
+from tidemark.comparison.reproduce import reproduce, smallest
 from tidemark.conformance import check_files, read_vectors
 from tidemark.errors import UserError
-from tidemark.ledger import committed
-from tidemark.plan import Request, make_plan
-from tidemark.reconcile import Asked, compare
-from tidemark.reconcile.reproduce import reproduce, smallest
-from tidemark.run import execute
-from tidemark.session import tuned_for_tiny_queries
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.spark.session import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -4,15 +4,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tidemark.explain import Life
-from tidemark.reconcile import CAUSES, Comparison
+from tidemark.comparison import CAUSES, Comparison
+from tidemark.comparison.explain import Life
+from tidemark.comparison.what_if import Outcome, WhatIf
 from tidemark.report import Facts
 from tidemark.report.facts import Held, Period, Setting, State
 from tidemark.report.lateness import EDGES, Late, Lateness
+from tidemark.report.lives import Example, ExplainedCause, Story
 from tidemark.report.remedies import REMEDIES
-from tidemark.report.stories import Example, ExplainedCause, Story
-from tidemark.spec.values import format_duration, format_instant
-from tidemark.what_if import Outcome, WhatIf
+from tidemark.settings.values import format_duration, format_instant
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>document.title = 'run'</script>"

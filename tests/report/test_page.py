@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.report.facts import HOSTILE, START, facts, without_differences
+from tidemark.comparison import CAUSES
 from tidemark.errors import UserError
-from tidemark.reconcile import CAUSES
 from tidemark.report import check_paths, write
 from tidemark.report.facts import MOST_DRAWN, _stretch
 from tidemark.report.lateness import delay_to_vary, delays_to_try

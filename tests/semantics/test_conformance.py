@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tidemark import conformance
-from tidemark.cli import main
-from tidemark.session import tuned_for_tiny_queries
+from tidemark.cli.app import main
+from tidemark.spark.session import tuned_for_tiny_queries
 
 FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from tests.semantics.sources_oracle import oracle_of
-from tidemark import sources
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.slices import Grid
-from tidemark.sources import SourceLane
-from tidemark.watermarks import BUCKETS, Buckets, WatermarkLag, place
+from tidemark.clock.slices import Grid
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.watermarks import sources
+from tidemark.watermarks.buckets import BUCKETS, Buckets, WatermarkLag, place
+from tidemark.watermarks.sources import SourceLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 SLICES, EVERY = 4, 40_000

@@ -11,14 +11,14 @@ from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 from tests.simulation.world import Input, LostError, Taken, Worker, World, emitted, run_job, state_after
-from tidemark import plan as planning
-from tidemark import run as running
+from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.staleness import stale
 from tidemark.errors import TidemarkError
-from tidemark.history import stale
-from tidemark.ledger import Ledger
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.slices import Grid
+from tidemark.execution import run as running
+from tidemark.execution.run import execute
+from tidemark.planning import plan as planning
+from tidemark.planning.plan import Request, make_plan
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "500"))
 ONE = os.environ.get("TIDEMARK_SCHEDULE")

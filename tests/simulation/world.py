@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 
+from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.publish import commit_of, new_run
+from tidemark.commits.staleness import Seen, seen
 from tidemark.errors import CheckFailedError, SliceOrderError
-from tidemark.history import Seen, seen
-from tidemark.job import JobResult
-from tidemark.ledger import Entry, Ledger
-from tidemark.plan import Plan
-from tidemark.publish import commit_of, new_run
-from tidemark.watermarks import Watermarks
+from tidemark.execution.job import JobResult
+from tidemark.planning.plan import Plan
+from tidemark.watermarks.buckets import Watermarks
 
 Taken = frozenset[tuple[int, int]]
 """Rows with the slices that took them."""

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark import replay
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution import replay
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int, p int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from jobs.land_flights import land
 from tests.conftest import PROJECT
-from tidemark.lake import PipelineTables
-from tidemark.ledger import committed
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.spec import load_pipeline
+from tidemark.commits.ledger import committed
+from tidemark.delta.lake import PipelineTables
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.semantics.spark_stream_stream import answer
 from tidemark.errors import PipelineFileError
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

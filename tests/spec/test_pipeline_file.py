@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from tidemark.errors import PipelineFileError
-from tidemark.spec import changed as with_changes
-from tidemark.spec import load_pipeline, load_story, pipeline_files, pipeline_schema
-from tidemark.spec.values import format_duration, parse_allowance
+from tidemark.settings import changed as with_changes
+from tidemark.settings import load_pipeline, load_story, pipeline_files, pipeline_schema
+from tidemark.settings.values import format_duration, parse_allowance
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILES = pipeline_files(PROJECT / "include" / "pipelines")

@@ -7,12 +7,12 @@ from collections import defaultdict
 import pytest
 from pyspark.sql import functions as F
 
+from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError
-from tidemark.lake import DeltaInput
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.spec import Trace
-from tidemark.traced_inputs import ARRIVAL, traced_input
-from tidemark.traces import QueryTrace
+from tidemark.inputs.traced import ARRIVAL, traced_input
+from tidemark.settings import Trace
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.watermarks.traces import QueryTrace
 
 
 @pytest.fixture

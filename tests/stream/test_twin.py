@@ -8,17 +8,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.cli import main
+from tidemark.cli.app import main
+from tidemark.clock.slices import Grid
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
-from tidemark.feed import parse_rate
-from tidemark.plan import Request, make_plan
-from tidemark.run import execute
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.slices import Grid
-from tidemark.spec import load_pipeline
-from tidemark.spec.values import from_micros, parse_instant
-from tidemark.traces import QueryTrace
-from tidemark.twin import Places, stream
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import load_pipeline
+from tidemark.settings.values import from_micros, parse_instant
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.streaming.feed import parse_rate
+from tidemark.streaming.twin import Places, stream
+from tidemark.watermarks.traces import QueryTrace
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id int, k string, happened timestamp, arrived timestamp, v int"

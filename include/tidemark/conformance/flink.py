@@ -14,16 +14,16 @@ from typing_extensions import override
 
 from tidemark.conformance.kind import KEYS, Kind, Params, Row
 from tidemark.conformance.vectors import Cut
+from tidemark.execution.replay import Replay
 from tidemark.joins import Join, flink_datastream, flink_sql
 from tidemark.joins.firings import HALVES, JoinType
 from tidemark.joins.flink import moved_inwards, watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.session import SessionJoin
-from tidemark.joins.sql_interval import SqlIntervalJoin
+from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.window import WindowJoin, Windows
-from tidemark.replay import Replay
-from tidemark.spec import Pipeline
-from tidemark.watermarks import Lane
+from tidemark.settings import Pipeline
+from tidemark.watermarks.buckets import Lane
 
 _SIDES = {"L": "left", "R": "right"}
 _BOUNDS = ("lower", "upper")

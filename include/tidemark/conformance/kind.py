@@ -12,10 +12,10 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.conformance.vectors import Cut, Vector
+from tidemark.execution.replay import Replay
 from tidemark.joins import Join
-from tidemark.replay import Replay
-from tidemark.spec import Pipeline
-from tidemark.watermarks import Lane
+from tidemark.settings import Pipeline
+from tidemark.watermarks.buckets import Lane
 
 KEYS = ("key", "lane")
 Params = dict[str, int | str | bool]

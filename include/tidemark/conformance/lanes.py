@@ -14,17 +14,17 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.progress import track
 
-from tidemark.checkpoint import buffered_after
+from tidemark.clock.slices import Grid
+from tidemark.commits.checkpoint import buffered_after
 from tidemark.conformance import flink, stream_stream
 from tidemark.conformance.kind import Kind
 from tidemark.conformance.vectors import Case, Cut, Vector, Verdict, parse_cuts, read_vectors, steps
 from tidemark.errors import UserError
-from tidemark.inputs import Side, side_of
-from tidemark.replay import Replay, replay
-from tidemark.session import spark_session, tuned_for_tiny_queries
-from tidemark.slices import Grid
-from tidemark.spec import Pipeline
-from tidemark.watermarks import Buckets
+from tidemark.execution.replay import Replay, replay
+from tidemark.inputs.stored import Side, side_of
+from tidemark.settings import Pipeline
+from tidemark.spark.session import spark_session, tuned_for_tiny_queries
+from tidemark.watermarks.buckets import Buckets
 
 _KINDS: dict[str, type[Kind]] = {**flink.KINDS, **stream_stream.KINDS}
 _TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}

@@ -15,16 +15,16 @@ from typing_extensions import override
 
 from tidemark.conformance.kind import KEYS, Kind, Params, Row
 from tidemark.conformance.vectors import Cut
+from tidemark.execution.replay import Replay
 from tidemark.joins import Join, lane_of
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import JoinType
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.joins.spark import SIDES, Range, Rules
 from tidemark.joins.window import Windows
-from tidemark.micro_batches import QueryLane
-from tidemark.replay import Replay
-from tidemark.spec import Interval, Pipeline
-from tidemark.watermarks import Lane, Watermarks
+from tidemark.settings import Interval, Pipeline
+from tidemark.watermarks.buckets import Lane, Watermarks
+from tidemark.watermarks.micro_batches import QueryLane
 
 _ROWS = T.StructType([T.StructField("v", T.LongType())])
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from tidemark.clock.times import whole
 from tidemark.joins import flink_datastream, flink_sql, window
 from tidemark.joins.base import Join
 from tidemark.joins.condition import Condition, refuse_event_times
@@ -18,15 +19,14 @@ from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
-from tidemark.joins.sql_interval import SqlIntervalJoin
+from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.window import WindowJoin, Windows
-from tidemark.micro_batches import QueryLane
-from tidemark.sources import SourceLane
-from tidemark.spec import Pipeline, WindowSettings
-from tidemark.spec.values import micros, millis
-from tidemark.times import whole
-from tidemark.traces import QueryTrace
-from tidemark.watermarks import Lane, WatermarkLag, Watermarks
+from tidemark.settings import Pipeline, WindowSettings
+from tidemark.settings.values import micros, millis
+from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
+from tidemark.watermarks.micro_batches import QueryLane
+from tidemark.watermarks.sources import SourceLane
+from tidemark.watermarks.traces import QueryTrace
 
 __all__ = ["Join", "join_of", "lane_of"]
 

@@ -10,8 +10,8 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.spec.dialects import TICK
-from tidemark.watermarks import BUCKETS, Buckets, Horizon, Lane, Timeline, label, timelines
+from tidemark.settings.dialects import TICK
+from tidemark.watermarks.buckets import BUCKETS, Buckets, Horizon, Lane, Timeline, label, timelines
 
 EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
 

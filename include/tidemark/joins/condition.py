@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
-from tidemark.times import quoted
 
 SIDES = ("left", "right")
 _BOUNDS = {"GreaterThanOrEqual": -1, "GreaterThan": 0}

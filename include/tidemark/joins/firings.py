@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tidemark.clock.times import quoted
 from tidemark.joins.base import EMISSION
-from tidemark.times import quoted
 
 PADDING = {"left": ("left", "full"), "right": ("right", "full")}
 """The join types that keep a row without a partner, padded, by the row's side."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidemark.spec import Interval, Pipeline
-from tidemark.spec.pipeline import WatermarkKind
-from tidemark.spec.values import millis
-from tidemark.watermarks import WatermarkLag
+from tidemark.settings import Interval, Pipeline
+from tidemark.settings.pipeline import WatermarkKind
+from tidemark.settings.values import millis
+from tidemark.watermarks.buckets import WatermarkLag
 
 
 def watermark_kind(pipeline: Pipeline) -> WatermarkKind:

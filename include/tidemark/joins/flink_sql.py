@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidemark.clock.times import whole
 from tidemark.joins.flink import inclusive_bounds
-from tidemark.spec import Interval
-from tidemark.times import whole
+from tidemark.settings import Interval
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
+from tidemark.clock.times import floor_div, quoted
 from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
-from tidemark.times import floor_div, quoted
 
 
 @dataclass(frozen=True)

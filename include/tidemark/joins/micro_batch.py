@@ -11,15 +11,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
+from tidemark.clock.times import floor_div
 from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import PADDING
 from tidemark.joins.spark import OTHER, SIDES, Rules
 from tidemark.joins.window import Windows
-from tidemark.micro_batches import BATCHES, micro_batches
-from tidemark.spec.dialects import TICK
-from tidemark.times import floor_div
-from tidemark.watermarks import Buckets, Lane, Timeline
+from tidemark.settings.dialects import TICK
+from tidemark.watermarks.buckets import Buckets, Lane, Timeline
+from tidemark.watermarks.micro_batches import BATCHES, micro_batches
 
 _MATCHED = "map<int, bigint>"
 _SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", "window_start", "window_end")

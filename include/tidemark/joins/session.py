@@ -18,7 +18,7 @@ from typing_extensions import override
 from tidemark.joins.base import Answer, Join, Labelled, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.window import Rules
-from tidemark.watermarks import END_OF_INPUT
+from tidemark.watermarks.buckets import END_OF_INPUT
 
 _ROLES = T.StructType([
     T.StructField("role", T.StringType()),

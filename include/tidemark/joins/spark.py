@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidemark.clock.times import floor_div, whole
 from tidemark.joins.firings import PADDING, JoinType
-from tidemark.spec import Interval, Pipeline
-from tidemark.spec.values import micros, millis
-from tidemark.times import floor_div, whole
+from tidemark.settings import Interval, Pipeline
+from tidemark.settings.values import micros, millis
 
 SIDES = ("left", "right")
 OTHER = {"left": "right", "right": "left"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import altair as alt
 
+from tidemark.comparison.what_if import Outcome
 from tidemark.report.facts import Facts, State
 from tidemark.report.lateness import EDGES, Lateness
-from tidemark.spec.values import format_duration, millis, parse_duration, parse_instant
-from tidemark.what_if import Outcome
+from tidemark.settings.values import format_duration, millis, parse_duration, parse_instant
 
 INK, MUTED, RULE = "var(--ink)", "var(--muted)", "var(--rule)"
 SAME, EXPLAINED, UNEXPLAINED = "var(--same)", "var(--explained)", "var(--unexplained)"

@@ -12,15 +12,15 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from tidemark.lake import DeltaInput
-from tidemark.reconcile import Asked, Comparison
-from tidemark.reconcile.account import Account
-from tidemark.replay import SIDES
+from tidemark.comparison import Asked, Comparison
+from tidemark.comparison.committed_view import Account
+from tidemark.comparison.what_if import WhatIf, what_if
+from tidemark.delta.lake import DeltaInput
+from tidemark.execution.replay import SIDES
 from tidemark.report.lateness import Late, delay_to_vary, delays_to_try, late_rows
-from tidemark.report.stories import ExplainedCause, Stories, Story
-from tidemark.spec import Pipeline
-from tidemark.spec.values import format_duration, format_instant, parse_instant
-from tidemark.what_if import WhatIf, what_if
+from tidemark.report.lives import ExplainedCause, Stories, Story
+from tidemark.settings import Pipeline
+from tidemark.settings.values import format_duration, format_instant, parse_instant
 
 MOST_DRAWN = 400
 """How many stretches of time a chart shows at most."""

@@ -12,10 +12,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.ledger import committed
-from tidemark.reconcile.account import Account
-from tidemark.replay import SIDES, STILL_IN, Which
-from tidemark.spec.values import millis
+from tidemark.commits.ledger import committed
+from tidemark.comparison.committed_view import Account
+from tidemark.execution.replay import SIDES, STILL_IN, Which
+from tidemark.settings.values import millis
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 EDGES = (

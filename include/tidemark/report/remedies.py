@@ -18,4 +18,4 @@ REMEDIES = {
     "other settings": "Give the pipeline and the stream the same settings.",
     "unexplained": "Trust neither side yet: follow an example's life, and the stream's log at that time.",
 }
-"""One sentence or two for each of `tidemark.reconcile.CAUSES`."""
+"""One sentence or two for each of `tidemark.comparison.CAUSES`."""

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from tidemark.errors import UserError
 from tidemark.report import charts, words
 from tidemark.report.facts import Facts
-from tidemark.terminal import counted, need_folder
+from tidemark.wording import counted
 
 
 def html(facts: Facts) -> str:
@@ -48,6 +48,16 @@ def check_paths(texts: Iterable[str]) -> tuple[Path, ...]:
             raise UserError(f"--report {path}: the name of a report ends in {', '.join(FORMATS)}")
         need_folder("--report", path)
     return paths
+
+
+def need_folder(option: str, path: Path) -> None:
+    """See that a file can be written, before the work is done that ends in it.
+
+    Raises:
+        UserError: its folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 
 def write(facts: Facts, paths: Iterable[Path]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tidemark.reconcile import Comparison
+from tidemark.comparison import Comparison
+from tidemark.comparison.what_if import Outcome
 from tidemark.report.facts import Facts, State
 from tidemark.report.lateness import EDGES, Lateness
-from tidemark.spec.values import format_duration, parse_duration
-from tidemark.summary import brief_span
-from tidemark.terminal import counted
-from tidemark.what_if import Outcome
+from tidemark.settings.values import format_duration, parse_duration
+from tidemark.wording import brief_span, counted
 
 
 def share(part: int, whole: int) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.checkpoint import kept_runs
-from tidemark.history import ranges, restorable, stale
-from tidemark.lake import delete, read_now
-from tidemark.ledger import Ledger
-from tidemark.plan import Plan, Request, make_plan
-from tidemark.publish import RUN
-from tidemark.spec import Pipeline
+from tidemark.commits.checkpoint import kept_runs
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.publish import RUN
+from tidemark.commits.staleness import ranges, restorable, stale
+from tidemark.delta.lake import delete, read_now
+from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.settings import Pipeline
 
 
 @dataclass(frozen=True)

@@ -16,20 +16,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.checkpoint import buffered_after
-from tidemark.digest import ROW_HASH, carried_hash, digests, state_parts
+from tidemark.commits.checkpoint import buffered_after
+from tidemark.commits.digest import ROW_HASH, carried_hash, digests, state_parts
+from tidemark.commits.ledger import Entry
+from tidemark.commits.staleness import Seen, seen, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.history import Seen, seen, stale, start_of_chain
-from tidemark.inputs import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
-from tidemark.job import is_tiny
+from tidemark.execution.job import is_tiny
+from tidemark.execution.replay import replay
+from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
-from tidemark.ledger import Entry
-from tidemark.micro_batches import QueryLane
-from tidemark.plan import settings_text
-from tidemark.replay import replay
-from tidemark.session import tuned_for_tiny_queries
-from tidemark.state.base import State
-from tidemark.watermarks import Buckets, Lane, Watermarks
+from tidemark.planning.plan import settings_text
+from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.state.saved import State
+from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
+from tidemark.watermarks.micro_batches import QueryLane
 
 
 @dataclass(frozen=True)

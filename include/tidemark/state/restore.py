@@ -13,11 +13,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.commits.staleness import restorable
+from tidemark.delta.lake import place
 from tidemark.errors import CheckFailedError, UserError
-from tidemark.history import restorable
-from tidemark.lake import place
-from tidemark.state.base import State
 from tidemark.state.rebuild import rebuild
+from tidemark.state.saved import State
 
 _LABELS = ("slice", "clock", "event_time")
 

@@ -10,12 +10,12 @@ import pandas as pd
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.checkpoint import held_after
-from tidemark.publish import read_runs
-from tidemark.replay import SIDES
-from tidemark.spec.values import format_instant, from_micros
-from tidemark.state.base import State
-from tidemark.watermarks import END_OF_INPUT, NO_WATERMARK
+from tidemark.commits.checkpoint import held_after
+from tidemark.commits.publish import read_runs
+from tidemark.execution.replay import SIDES
+from tidemark.settings.values import format_instant, from_micros
+from tidemark.state.saved import State
+from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.digest import carried_hash
+from tidemark.commits.digest import carried_hash
+from tidemark.commits.ledger import Entry
 from tidemark.errors import SliceOrderError
-from tidemark.ledger import Entry
-from tidemark.replay import SIDES
-from tidemark.state.base import State, entry_before
+from tidemark.execution.replay import SIDES
 from tidemark.state.rebuild import Rebuilt, rebuild
+from tidemark.state.saved import State, entry_before
 from tidemark.state.show import time_of
 
 

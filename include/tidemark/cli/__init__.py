@@ -1,0 +1,5 @@
+"""The command `tidemark`: its commands, how their answers look on a terminal, and how far a run has come."""
+
+from tidemark.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,382 @@
+"""The command `tidemark`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tidemark import conformance as vectors
+from tidemark.cli.compare import compare
+from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.state import app as state
+from tidemark.cli.status import status_of
+from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.cli.views import (
+    changes_view,
+    describe_changes,
+    dialects_view,
+    lives_view,
+    plan_view,
+    status_view,
+    twin_view,
+    what_if_view,
+)
+from tidemark.comparison import dialects as run_dialects
+from tidemark.comparison.explain import explain, parse_row
+from tidemark.comparison.what_if import SETTINGS, span, what_if
+from tidemark.delta.lake import lake_root
+from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
+from tidemark.execution import quality
+from tidemark.execution.replay import SIDES
+from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.settings import load_pipeline, pipeline_schema
+from tidemark.settings.values import parse_duration, parse_instant
+from tidemark.spark.session import spark_session
+from tidemark.streaming.feed import parse_rate
+from tidemark.streaming.twin import Places
+from tidemark.streaming.twin import stream as run_twin
+
+app = typer.Typer(
+    help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(state, name="state")
+app.command()(compare)
+
+
+def _per_job(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{text!r} is not a number of slices above 0, or auto")
+
+
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="T", help="First slice (its start, ISO 8601). [default: after the last committed]"),
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="T", help="End, exclusive (ISO 8601). [default: after the last row]")
+]
+PerJobOption = Annotated[
+    str,
+    typer.Option("--slices-per-job", metavar="N|auto", help="Slices of one Spark job; auto: what memory holds."),
+]
+DrainOption = Annotated[
+    bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")
+]
+EmptyOption = Annotated[
+    bool, typer.Option("--from-empty-state", help="Start without a predecessor, losing what it would have carried.")
+]
+AgainFromOption = Annotated[
+    str | None, typer.Option("--from", metavar="T", help="First slice. [default: those that rows have landed for]")
+]
+AgainToOption = Annotated[
+    str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
+]
+AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
+
+
+@app.command()
+def plan(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    drain: DrainOption = False,  # noqa: FBT002
+    from_empty_state: EmptyOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Check a pipeline and show what would run, and why; runs nothing.
+
+    Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
+    """
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    made = _planned(pipeline, lake, request)
+    if as_json:
+        print_json(made.describe())
+    else:
+        out.print(plan_view(made))
+
+
+@app.command()
+def run(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    drain: DrainOption = False,  # noqa: FBT002
+    from_empty_state: EmptyOption = False,  # noqa: FBT002
+    atomic: AtomicOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run slices in order and commit them; committed ones are left alone.
+
+    Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
+    """
+    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
+    made = _planned(pipeline, lake, request)
+    spark = spark_session("tidemark run")
+    if not as_json:
+        out.print(plan_view(made))
+    for _ in run_with_progress(made, lines=not as_json):
+        pass
+    status = status_of(spark, made.pipeline, lake_root(lake))
+    if as_json:
+        print_json({"ran": made.describe(), "status": status.describe()})
+    else:
+        out.print(status_view(status))
+        out.print(f"Tables: {made.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
+
+
+@app.command("what-if")
+def what_if_command(
+    pipeline: PipelineArgument,
+    up_to: Annotated[str, typer.Option("--up-to", metavar="DURATION", help="The greatest value.")],
+    vary: Annotated[str, typer.Option("--vary", metavar="SETTING", help=f"One of {', '.join(SETTINGS)}.")] = SETTINGS[
+        0
+    ],
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="The least value.")] = "0 s",
+    steps: Annotated[int, typer.Option("--steps", min=1, max=60, help="How many values above the least.")] = 8,
+    lake: LakeOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what other delays, lateness or bounds would have given: rows late, pairs lost, state; nothing is written.
+
+    Example: `tidemark what-if flights_weather --vary left.watermark_delay --up-to "2 hours" --steps 12`
+    """
+    settings = load_pipeline(pipeline)
+    with naming("--since"):
+        least = parse_duration(since)
+    with naming("--up-to"):
+        greatest = parse_duration(up_to)
+    if greatest <= least:
+        raise UserError(f"--up-to {up_to} is not above --since {since}")
+    spark = spark_session("tidemark what-if")
+    request = _request(start, end, "auto", drain=False, from_empty_state=False)
+    slices = span(spark, settings, lake_root(lake), request.start, request.end)
+    values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
+    told = what_if(spark, settings, lake_root(lake), vary, values, slices)
+    if as_json:
+        print_json(told.describe())
+    else:
+        out.print(what_if_view(told))
+
+
+@app.command()
+def dialects(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    end: ToOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what each dialect makes of the same data, and the rules in which they differ; nothing is written.
+
+    Example: `tidemark dialects flights_weather --to 2013-01-08T00:00Z`
+    """
+    settings, root = load_pipeline(pipeline), lake_root(lake)
+    request = _request(start, end, "auto")
+    spark = spark_session("tidemark dialects")
+    told = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    if as_json:
+        print_json(told.describe())
+    else:
+        out.print(dialects_view(told))
+
+
+@app.command()
+def reprocess(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    start: AgainFromOption = None,
+    end: AgainToOption = None,
+    slices_per_job: PerJobOption = "auto",
+    atomic: AtomicOption = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run committed slices again over the inputs as they are now, and those behind them until the state is as it was.
+
+    Readers see the old answer of a slice until its new one is committed.
+
+    Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
+    """
+    request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    made = _planned(pipeline, lake, request)
+    if not as_json:
+        out.print(plan_view(made))
+    results = list(run_with_progress(made, lines=not as_json))
+    if as_json:
+        print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
+    elif results:
+        out.print(changes_view(made.grid, results))
+
+
+@app.command()
+def stream(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    rate: Annotated[str, typer.Option(metavar="slice|N rows|now", help="What a micro-batch takes.")] = "slice",
+    into: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="A Delta path for its output. [default: OUTPUT/twin/emissions]")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The query's checkpoint. [default: OUTPUT/twin/_checkpoint]")
+    ] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Run the pipeline's join as a real Structured Streaming query, its streaming twin (dialect spark).
+
+    Example: `tidemark stream benchmarks/flights_weather_spark.yaml --rate "500 rows"`
+    """
+    loaded, root = load_pipeline(pipeline), lake_root(lake)
+    with naming("--rate"):
+        size = parse_rate(rate)
+    with bar("batches") as shown:
+        task = shown.add_task(f"{loaded.name}: writing the feed", total=None)
+
+        def progress(done: int, total: int | None) -> None:
+            shown.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
+
+        spark = spark_session("tidemark stream")
+        told = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
+    if as_json:
+        print_json(told.describe())
+    else:
+        out.print(twin_view(told), soft_wrap=True)
+
+
+@app.command("explain")
+def explain_command(
+    pipeline: PipelineArgument,
+    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Values of a left row: a=1,b=2.")] = "",
+    right: Annotated[str, typer.Option("--right", metavar="ROW", help="Values of a right row.")] = "",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Tell the life of an input row: when it came, on time or late, what it met, when it left; nothing is written.
+
+    Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
+    """
+    settings = load_pipeline(pipeline)
+    asked = {}
+    for side, text in zip(SIDES, (left, right), strict=True):
+        if text:
+            with naming(f"--{side}"):
+                asked[side] = parse_row(text)
+    if not asked:
+        raise UserError("name a row: --left or --right, with values such as 'carrier=UA,flight=1545'")
+    spark = spark_session("tidemark explain")
+    lives = [life for side, row in asked.items() for life in explain(spark, settings, lake_root(lake), side, row)]
+    if as_json:
+        print_json([life.describe() for life in lives])
+    else:
+        out.print(lives_view(lives), soft_wrap=True)
+
+
+@app.command()
+def status(
+    pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show what pipelines have committed, side by side.
+
+    Example: `tidemark status flights_weather flights_weather_event_time`
+    """
+    loaded = [load_pipeline(name) for name in pipelines]
+    spark = spark_session("tidemark status")
+    statuses = [status_of(spark, one, lake_root(lake)) for one in loaded]
+    if as_json:
+        print_json([one.describe() for one in statuses])
+    else:
+        out.print(status_view(*statuses))
+
+
+@app.command()
+def conformance(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files, JSON lines, may be gzipped.")],
+    cuts: Annotated[
+        str, typer.Option(help="Numbers of slices, `random:SEED`, or `each` (a slice per event).")
+    ] = "1,2,7,random:1",
+    report: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
+) -> None:
+    """Replay what the real engines did and compare, to the row and the slice.
+
+    Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
+    """
+    verdicts = list(vectors.check_files(files, cuts))
+    for verdict in verdicts:
+        if not verdict.passed:
+            out.print(
+                f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, "
+                f"unexpected {list(verdict.unexpected)}"
+            )
+    if report:
+        report.write_text(json.dumps([verdict.describe() for verdict in verdicts], indent=1))
+    failed = sum(not verdict.passed for verdict in verdicts)
+    print(f"conformance: {len(verdicts) - failed} passed, {failed} failed")  # noqa: T201
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a pipeline file, for editors.
+
+    Example: `tidemark schema > docs/pipeline.schema.json`
+    """
+    print_json(pipeline_schema())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
+    try:
+        app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
+    except SystemExit as exited:
+        return int(exited.code or 0)
+    except TidemarkError as error:
+        kind = "" if isinstance(error, StoppedError) else "[bold red]error:[/] "
+        err.print(f"{kind}{_escaped(str(error))}", soft_wrap=True, highlight=False)
+        return error.exit_code
+    except Exception as error:  # whatever it is, a user gets one line of it
+        if os.environ.get("TIDEMARK_DEBUG"):
+            raise
+        first = [*str(error).strip().splitlines(), ""][0]
+        told = f"{type(error).__name__}: {_escaped(first)} (set TIDEMARK_DEBUG=1 and run again to see all of it)"
+        err.print(f"[bold red]fault:[/] {told}", soft_wrap=True, highlight=False)
+        return FaultError.exit_code
+    return 0
+
+
+def _planned(name: str, lake: str | None, request: Request) -> Plan:
+    pipeline = load_pipeline(name)
+    quality.import_early()
+    return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
+
+
+def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:
+    with naming("--from"):
+        first = parse_instant(start) if start else None
+    with naming("--to"):
+        last = parse_instant(end) if end else None
+    with naming("--slices-per-job"):
+        size = _per_job(slices_per_job)
+    return Request(first, last, size, **options)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,156 @@
+"""The command `tidemark compare`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyspark.sql import SparkSession
+
+from tidemark import report as reports
+from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.cli.views import comparison_view
+from tidemark.comparison.agreement import due as due_slices
+from tidemark.comparison.agreement import record
+from tidemark.comparison.compare import Asked
+from tidemark.comparison.compare import compare as run_compare
+from tidemark.comparison.reproduce import reproduce
+from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.errors import CheckFailedError, UserError
+from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_story
+from tidemark.settings.values import parse_allowance, parse_instant
+from tidemark.spark.session import spark_session
+
+
+def compare(
+    context: typer.Context,
+    pipeline: PipelineArgument,
+    table: Annotated[
+        str | None, typer.Option("--with", metavar="TABLE", help="What the stream wrote: a Delta table.")
+    ] = None,
+    told_by: Annotated[
+        str | None, typer.Option("--told-by", metavar="PIPELINE", help="One that has replayed how the stream ran.")
+    ] = None,
+    lake: LakeOption = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last]")] = None,
+    due: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option("--due", help="From the oldest slice that has no record, or an old one; or from --from."),
+    ] = False,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="T", help="How far the stream has come, on the pipeline's clock.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="COLUMNS", help="What tells rows apart, but for values.")
+    ] = None,
+    ignore: Annotated[str | None, typer.Option("--ignore", metavar="COLUMNS", help="What is not compared.")] = None,
+    within: Annotated[float | None, typer.Option("--within", min=0, help="By how much fractions may differ.")] = None,
+    max_unexplained: Annotated[
+        str | None,
+        typer.Option("--max-unexplained", metavar="N|SHARE", help="Budget of rows without a cause. [default: 0]"),
+    ] = None,
+    max_differing: Annotated[
+        str | None,
+        typer.Option("--max-differing", metavar="N|SHARE", help="Budget of all that differ. [default: any]"),
+    ] = None,
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
+    try_settings: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
+    ] = True,
+    recorded: Annotated[  # noqa: FBT002
+        bool, typer.Option("--record", help="Write the slices' agreement to OUTPUT/agreement.")
+    ] = False,
+    report: Annotated[
+        list[str] | None,
+        typer.Option("--report", metavar="FILE", help="Write a report: .html, .md, .json; repeatable."),
+    ] = None,
+    report_what_if: Annotated[  # noqa: FBT002
+        bool, typer.Option("--what-if/--no-what-if", help="Ask for the report what other delays give: a replay each.")
+    ] = True,
+    number: Annotated[
+        int | None, typer.Option("--reproduce", metavar="N", help="The example whose rows to write --into a file.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="FILE", help="A vector file, for tidemark conformance.")
+    ] = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Compare committed slices with what a stream wrote, and say why each row differs.
+
+    What is not given here the pipeline file's `compare` says. No table is written but for `--record`. Ends with exit
+    code 1 if a budget is exceeded: by default, if a difference has no cause. `--reproduce N --into FILE` writes the
+    fewest rows that still show one difference, as a vector on which `tidemark conformance` fails.
+
+    Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
+    """
+    loaded, root = load_pipeline(pipeline), lake_root(lake)
+    lists = {name: _names(text) for name, text in (("on", on), ("ignore", ignore)) if text is not None}
+    budget = {"unexplained": max_unexplained, "differing": max_differing}
+    settings = _settings(loaded, {"with": table, "within": within, **lists}, budget)
+    story = load_story(pipeline) if told_by is None else load_pipeline(told_by) if told_by else None
+    whole = Asked(
+        settings.table,
+        _instant("--from", start),
+        _instant("--to", end),
+        _instant("--until", until) or (datetime.now(UTC) - settings.lag if settings.lag else None),
+        tuple(settings.on),
+        tuple(settings.ignore),
+        settings.within,
+        examples,
+        try_settings,
+        settings.budget,
+    )
+    if (number is None) != (into is None):
+        raise UserError("--reproduce N and --into FILE go together")
+    if into is not None:
+        reports.need_folder("--into", into)
+    files, spark = reports.check_paths(report or ()), spark_session("tidemark compare")
+    asked = _due(spark, loaded, root, whole, story) if due else whole
+    if asked is None:
+        print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
+        return
+    told = run_compare(spark, loaded, root, asked, story)
+    if recorded:
+        record(spark, PipelineTables(f"{root}/{loaded.output}"), told, asked)
+    print_json(told.describe()) if as_json else out.print(comparison_view(told))
+    if files:
+        called = reports.Called(context.obj, pipeline, told_by, lake)
+        facts = reports.gather(spark, told, asked, (loaded, story), root, called, ask_what_if=report_what_if)
+        reports.write(facts, files)
+    if number is not None and into is not None:
+        vector = reproduce(spark, loaded, root, told, number, into)
+        err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
+    if told.over_budget:
+        raise CheckFailedError(f"over budget: {'; '.join(told.over_budget)}")
+
+
+def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str | None]) -> CompareSettings:
+    """The pipeline file's, with the options that are given."""
+    if options["with"] is None and pipeline.compare is None:
+        raise UserError("there is no table to compare with; pass --with TABLE, or name it in the file's compare.with")
+    given = {f"compare.{name}": value for name, value in options.items() if value is not None}
+    for name, text in budget.items():
+        if text is not None:
+            with naming(f"--max-{name}"):
+                given[f"compare.budget.{name}"] = str(parse_allowance(text))
+    settings = changed(pipeline, given).compare
+    assert settings, "one of both has named the table"
+    return settings
+
+
+def _due(spark: SparkSession, pipeline: Pipeline, root: str, asked: Asked, story: Pipeline | None) -> Asked | None:
+    slices = due_slices(spark, pipeline, root, asked, story)
+    return replace(asked, start=slices[0], end=slices[1]) if slices else None
+
+
+def _instant(option: str, text: str | None) -> datetime | None:
+    with naming(option):
+        return parse_instant(text) if text else None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,250 @@
+"""How plans and results look on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import filesize
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidemark.cli.status import SideStatus, Status
+from tidemark.clock.slices import Grid
+from tidemark.comparison import CAUSES, RULES, Comparison, Dialects
+from tidemark.comparison.explain import Life
+from tidemark.comparison.what_if import WhatIf
+from tidemark.execution.job import JobResult
+from tidemark.planning.plan import Plan
+from tidemark.streaming.twin import Told
+from tidemark.wording import brief_span, counted
+
+_Line = tuple[str, Callable[[Status], str]]
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """What a plan would run and why."""
+    told = plan.describe()
+    table = Table(title=f"Plan of {told['pipeline']} ({told['clock']} clock)", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row(
+        "slices", counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
+    )
+    if plan.jobs:
+        table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
+    for segment in told["segments"]:
+        extent = f"{segment['from']} to {segment['to']}, {counted(segment['slices'], 'slice')}"
+        table.add_row(segment["reason"], f"{segment['because']} ({extent})")
+    if not told["segments"]:
+        table.add_row("why", told["why"])
+    if plan.jobs:
+        least, most = min(map(len, plan.jobs)), max(map(len, plan.jobs))
+        size = counted(most, "slice") if least == most else f"{least:,} to {most:,} slices"
+        why = f" each: {told['sizing']}" if told["sizing"] else ""
+        table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
+    if plan.atomic:
+        table.add_row("commit", "all slices at once, at the end, or none")
+    table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
+    for side, source in told["inputs"].items():
+        rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
+        reads = (
+            f": up to {rows} rows in {counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
+            if plan.jobs
+            else ""
+        )
+        table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
+    if plan.jobs:
+        guess = plan.estimate
+        told_time = f"{guess.seconds:,.0f} s, give or take {guess.error:,.0f} s" if guess else "no history yet"
+        table.add_row("time", told_time)
+    if plan.waiting:
+        table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(told)}")
+        table.add_row("", f"{plan.proposed}")
+    for note in plan.notes:
+        table.add_row("note", note)
+    return table
+
+
+def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
+    """What a rerun changed, slice by slice; slices that came out the same in one line."""
+    told = describe_changes(grid, results)
+    table = Table("slice", title="Changed", title_justify="left")
+    for name in ("added", "removed", "same"):
+        table.add_column(name, justify="right")
+    for line in told:
+        if line["added"] or line["removed"]:
+            table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
+    alike = sum(not line["added"] and not line["removed"] for line in told)
+    return Group(table, f"{counted(len(told), 'slice')} run again, {alike:,} of them with the same emissions")
+
+
+def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
+    """Emissions added, removed and same of each slice that was run again: JSON-ready."""
+    return [
+        {"slice": grid.label(number), **asdict(change)}
+        for result in results
+        for number, change in sorted(result.changes.items())
+    ]
+
+
+def status_view(*statuses: Status) -> RenderableType:
+    """What pipelines have committed, side by side."""
+    table = Table(title="Committed", title_justify="left")
+    table.add_column("")
+    for status in statuses:
+        table.add_column(f"{status.pipeline}\n[dim]{status.clock} clock[/dim]", justify="right")
+    for name, value in _LINES:
+        cells = [value(status) for status in statuses]
+        if any(cells):
+            table.add_row(name, *cells)
+    findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.findings]
+    return Group(table, *findings)
+
+
+def _extents(told: dict[str, Any]) -> str:
+    return ", ".join(one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in told["waiting"])
+
+
+def twin_view(told: Told) -> str:
+    """What a streaming twin has done, and how to replay it."""
+    line = (
+        f"{told.pipeline} streamed by {told.rate}: {counted(told.rows, 'row')} from "
+        f"{counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
+        f"{told.dropped:,} dropped behind the watermark\nTable: {told.table}"
+    )
+    return f"{line}\nReplay: tidemark run {told.replay} --to {told.replay_to}" if told.replay else line
+
+
+def _behind(side: SideStatus) -> str:
+    spans = "".join(f"\n[dim]{name} behind {brief_span(ms)}[/dim]" for name, ms in side.behind.items())
+    return f"{side.late:,}{spans}"
+
+
+def _rejected(side: SideStatus) -> str:
+    reasons = "".join(f"\n[dim]{count:,} {reason}[/dim]" for reason, count in sorted(side.reasons.items()))
+    return f"{side.rejected:,}{reasons}"
+
+
+def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
+    return lambda status: value(getattr(status, side))
+
+
+_LINES: tuple[_Line, ...] = (
+    ("slices", lambda s: f"{s.slices:,} in {counted(s.jobs, 'Spark job')}"),
+    ("from", lambda s: s.first or ""),
+    ("to (exclusive)", lambda s: s.end or ""),
+    ("[bold]pairs[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
+    ("left rows read", _of("left", lambda side: f"{side.read:,}")),
+    ("right rows read", _of("right", lambda side: f"{side.read:,}")),
+    ("left late", _of("left", _behind)),
+    ("right late", _of("right", _behind)),
+    ("left rejected", _of("left", _rejected)),
+    ("right rejected", _of("right", _rejected)),
+    ("left watermark", _of("left", lambda side: side.watermark or "none yet")),
+    ("right watermark", _of("right", lambda side: side.watermark or "none yet")),
+    ("left rows carried", _of("left", lambda side: f"{side.carried:,}")),
+    ("right rows carried", _of("right", lambda side: f"{side.carried:,}")),
+    ("event times floored to ms", lambda s: f"{s.floored:,}" if s.floored else ""),
+    ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
+    ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
+)
+
+
+def differences(stream: Status, batch: Status) -> Sequence[str]:
+    """In sentences, what the arrival clock lost against the event-time clock of the same join."""
+    lost = batch.emissions - stream.emissions
+    late = stream.left.late + stream.right.late
+    rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected
+    return (
+        f"With every row on time the join has {batch.emissions:,} pairs; the stream emitted {stream.emissions:,}.",
+        f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream.",
+        f"Why: {late:,} rows came behind the watermark, and {rejected:,} never arrived.",
+    )
+
+
+def what_if_view(told: WhatIf) -> RenderableType:
+    """Outcomes by the value of a setting, and what follows."""
+    table = Table(
+        title=f"{told.pipeline}: what if {told.setting} were\n{told.start} to {told.end}", title_justify="left"
+    )
+    for name in ("", "pairs", "of all", "padded", "late", "in state", "state", "comes after"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for outcome in [*told.outcomes, *([told.complete] if told.complete else [])]:
+        table.add_row(
+            outcome.value or "no row late",
+            f"{outcome.matched:,}",
+            f"{told.kept(outcome):.2%}" if told.complete else "",
+            f"{outcome.padded:,}",
+            f"{sum(outcome.late.values()):,}",
+            f"{outcome.state_rows:,.0f}",
+            filesize.decimal(round(outcome.state_bytes)),
+            "" if outcome.output_delay_ms is None else brief_span(round(outcome.output_delay_ms)),
+        )
+    advice = told.recommendation()
+    return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
+
+
+def lives_view(lives: Iterable[Life]) -> RenderableType:
+    """What happened to input rows, one after another."""
+    lines: list[RenderableType] = []
+    for life in lives:
+        told = life.describe()["row"]
+        lines.append(Text(f"{life.side} row {', '.join(f'{name} {value}' for name, value in told.items())}", "bold"))
+        lines += [Text(f"  {step}") for step in life.steps]
+    return Group(*lines)
+
+
+def comparison_view(told: Comparison) -> RenderableType:
+    """How far two tables agree, and why not."""
+    rows = told.same + told.differences
+    share = f" ({told.same / rows:.2%})" if rows else ""
+    headline = f"{told.unexplained:,} unexplained" if told.differences else "no difference"
+    lines: list[RenderableType] = [
+        Text(f"{told.pipeline} with {told.table}, {told.start} to {told.end} (exclusive)"),
+        Text(headline, "bold red" if told.over_budget else "bold green"),
+        Text(f"{told.same:,} rows are the same{share}, {told.differences:,} differ"),
+    ]
+    if told.causes:
+        table = Table("cause", "only in", title_justify="left")
+        table.add_column("rows", justify="right")
+        table.add_column("such as")
+        for cause in told.causes:
+            only_in = "batch" if cause.missing_in == "stream" else "stream"
+            such_as = "\n".join(f"{one['_number']}: {_example(one)}" for one in cause.examples[:1])
+            name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
+            table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
+        lines.append(table)
+    return Group(*lines, *(Text(f"note: {note}") for note in told.notes))
+
+
+def dialects_view(told: Dialects) -> RenderableType:
+    """What each dialect emits, and the rows that only one of two emits, by rule."""
+    answers = Table("dialect", title=f"{told.pipeline}, {told.start} to {told.end} (exclusive)", title_justify="left")
+    for name in ("emissions", "late rows"):
+        answers.add_column(name, justify="right")
+    answers.add_column("does not know the join")
+    for one in told.answered:
+        counts = ("", "") if one.refused else (f"{one.emissions:,}", f"{one.late:,}")
+        answers.add_row(one.dialect, *counts, Text(one.refused or ""))
+    if not told.differences:
+        return Group(answers, Text("no difference", "bold green"))
+    table = Table("only in", "not in")
+    table.add_column("rows", justify="right")
+    table.add_column("because of")
+    table.add_column("such as")
+    for difference in told.differences:
+        rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
+        such_as = Text(_example({name: difference.example.get(name) for name in told.identity}))
+        table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
+    return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
+
+
+def _example(row: dict[str, Any]) -> str:
+    words = [f"{name} {value}" for name, value in row.items() if not name.startswith("_") and value is not None]
+    late = (
+        f"{row['_input']} row {brief_span(row['_behind_ms'])} behind" if "_behind_ms" in row else row.get("_detail", "")
+    )
+    return f"{', '.join(words)}{f': {late}' if late else ''}"

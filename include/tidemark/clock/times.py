@@ -1,0 +1,96 @@
+"""Time columns of any type as whole microseconds since 1970-01-01T00:00Z, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.errors import InputError
+from tidemark.settings import TimeColumn
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MICROS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A time column of an input table, checked against the table's schema.
+
+    Numbers finer than a microsecond are floored; values that are no number (NaN, infinity) count as null.
+    """
+
+    name: str
+    per_second: int | None
+
+    @classmethod
+    def of(cls, column: TimeColumn, schema: T.StructType, where: str) -> Clock:
+        """Check the column's type and unit against the table's schema.
+
+        Raises:
+            InputError: not a time type, or a number without its unit, or a unit without a number.
+        """
+        kind = schema[column.column].dataType
+        if isinstance(kind, T.NumericType):
+            if column.unit is None:
+                raise InputError(
+                    f"{where}: column {column.column} is a number ({kind.simpleString()}); say what one stands for, "
+                    f"such as {{column: {column.column}, unit: ms}}"
+                )
+            return cls(column.column, _PER_SECOND[column.unit])
+        if not isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+            raise InputError(
+                f"{where}: column {column.column} is {kind.simpleString()}; a time is timestamp, timestamp_ntz, date, "
+                "or a number with its unit"
+            )
+        if column.unit is not None:
+            raise InputError(f"{where}: column {column.column} is {kind.simpleString()}; remove its unit")
+        return cls(column.column, None)
+
+    @property
+    def raw(self) -> Column:
+        """The column as the table has it."""
+        return F.col(quoted(self.name))
+
+    @property
+    def micros(self) -> Column:
+        """The time in microseconds: a long, null where the time is null or no long can hold it."""
+        if self.per_second is None:
+            return F.unix_micros(self.raw.try_cast("timestamp"))
+        number = self.raw.try_cast("decimal(38,9)")
+        return F.floor(number * F.lit(_MICROS) / F.lit(self.per_second)).try_cast("long")
+
+    @property
+    def sql(self) -> str:
+        """The time as a timestamp, in Spark's SQL; null as `micros`."""
+        raw = quoted(self.name)
+        if self.per_second is None:
+            return f"try_cast({raw} AS TIMESTAMP)"
+        number = f"floor(try_cast({raw} AS DECIMAL(38, 9)) * {_MICROS} / {self.per_second})"
+        return f"timestamp_micros(try_cast({number} AS BIGINT))"
+
+    def within(self, start: int, end: int) -> Column:
+        """Whether the time lies in [start, end) microseconds, said so that files can be skipped by their statistics."""
+        if self.per_second is None:
+            low, high = (F.timestamp_micros(F.lit(bound)) for bound in (start, end))
+            return (self.raw >= low) & (self.raw < high)
+        low, high = (F.lit(bound * self.per_second // _MICROS) for bound in (start, end + _MICROS - 1))
+        return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
+
+
+def whole(number: int) -> Column:
+    """A number as a long whatever its size: as an int, sums of a few could overflow."""
+    return F.lit(number).cast("long")
+
+
+def floor_div(value: Column, size: Column | int) -> Column:
+    """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
+    size = F.lit(size) if isinstance(size, int) else size
+    return F.call_function("div", value - F.pmod(value, size), size)
+
+
+def quoted(name: str) -> str:
+    """A column name that Spark reads literally, whatever its characters."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,177 @@
+"""Writing a job's outputs so that they become visible all at once, with the ledger row.
+
+Every table is partitioned by run: what one try of one job wrote. Writing only ever appends, and no two tries share a
+run, so a killed or a second process can leave rows behind but never change those of another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from uuid import uuid4
+
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+
+from tidemark.clock.slices import Grid
+from tidemark.clock.times import quoted
+from tidemark.delta.lake import PipelineTables, delete, read_now
+from tidemark.errors import PipelineFileError
+from tidemark.joins.firings import HALVES, flat_columns
+from tidemark.settings import Pipeline
+
+RUN = "_run"
+
+
+def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
+    """Name of a run: the ledger's commit that it would be, its first slice and attempt, a token no other try has."""
+    start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
+    return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
+
+
+def commit_of(run: str) -> int:
+    """The ledger's commit that a run would be; 0 for runs of format 1.
+
+    >>> commit_of("00000012.20240101T010000Z.1.0a1b2c3d")
+    12
+    """
+    number = run.split(".", 1)[0]
+    return int(number) if number.isdigit() else 0
+
+
+def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
+
+    Window joins have `_window_start` and `_window_end` too. Input columns are `left_NAME` and `right_NAME`; a coGroup
+    has the arrays `left` and `right`, semi and anti joins the left columns alone. In flink-datastream the condition is
+    a filter behind the join; elsewhere the join itself has seen to it.
+    """
+    join = pipeline.join
+    sides = ("left",) if join.type in HALVES else ("left", "right")
+    if join.api == "cogroup":
+        columns = [F.col(side) for side in sides]
+    else:
+        columns = [column for side in sides for column in flat_columns(joined, side)]
+    provenance = {
+        "_slice": grid.timestamp_column(F.col("slice")),
+        "_emission": F.col("emission"),
+        "_pane": F.col("pane").cast("int"),
+        "_result_time": F.timestamp_millis("result_time"),
+    }
+    if join.window:
+        provenance |= {f"_{name}": F.timestamp_millis(name) for name in ("window_start", "window_end")}
+    if join.window and join.window.session and pipeline.dialect == "flink-sql":
+        provenance["_right_window_start"] = F.timestamp_millis("right_window_start")
+    wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
+    if join.condition and pipeline.dialect == "flink-datastream":
+        wide = wide.where(F.expr(join.condition))
+    return selected(wide, pipeline.select, tuple(provenance))
+
+
+def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provenance: tuple[str, ...]) -> DataFrame:
+    """The columns that the user asked for, of all that there are, and those of provenance."""
+    match select:
+        case None:
+            return wide
+        case list(names):
+            return wide.select(*map(quoted, names), *provenance)
+        case dict(expressions):
+            chosen = (F.expr(text).alias(name) for name, text in expressions.items())
+            return wide.select(*chosen, *provenance)
+
+
+def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
+    """See that the join's condition and the output columns make sense over rows of these inputs.
+
+    Raises:
+        PipelineFileError: names the field and what is wrong with it.
+    """
+    rows: dict[str, DataType] = {"left": left, "right": right}
+    both = spark.createDataFrame([], StructType([StructField(side, kind) for side, kind in rows.items()]))
+    if pipeline.join.api == "cogroup":
+        rows = {side: ArrayType(kind) for side, kind in rows.items()}
+    labels = {"emission": StringType()}
+    names = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "right_window_start")
+    fields = [StructField(name, labels.get(name, LongType())) for name in names]
+    joined = spark.createDataFrame([], StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
+    bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
+    flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
+    with _told_as("join.condition"):
+        _ = flat.where(F.expr(pipeline.join.condition or "true")).schema
+    with _told_as("select"):
+        _ = emissions(joined, bare, grid).schema
+
+
+@contextmanager
+def _told_as(field: str) -> Iterator[None]:
+    try:
+        yield
+    except AnalysisException as error:
+        told = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+        raise PipelineFileError(f"{field}: {' '.join(told.split())}") from None
+
+
+def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """Late and rejected rows as stored; `arrived_at` is the effective arrival."""
+    return late.select(
+        grid.timestamp_column(F.col("slice")).alias("_slice"),
+        "side",
+        "reason",
+        F.timestamp_micros("clock").alias("arrived_at"),
+        F.timestamp_micros(F.col("event_time") * pipeline.tick).alias("event_time"),
+        F.timestamp_millis("watermark").alias("watermark"),
+        "behind_ms",
+        "held_by",
+        "would_match",
+        *(F.timestamp_millis(name).alias(name) for name in ("window_start", "window_end")),
+        "fate",
+        "left",
+        "right",
+    )
+
+
+def write_run(rows: DataFrame, path: str, run: str) -> None:
+    """Append one run's rows."""
+    rows = rows.withColumn(RUN, F.lit(run))
+    rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
+
+
+def read_runs(spark: SparkSession, path: str, *runs: str) -> DataFrame:
+    """The rows of some runs."""
+    return read_now(spark, path).where(F.col(RUN).isin(*runs))
+
+
+def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:
+    """Take back an uncommitted run from emissions, late and checkpoint: all of it, or its slices from `since` on.
+
+    What earlier slices have carried stays in the checkpoint, whatever later ones would have done with it.
+    """
+    for path, column in {tables.emissions: "_slice", tables.late: "_slice", tables.checkpoint: "carried_from"}.items():
+        if DeltaTable.isDeltaTable(spark, path):
+            behind = F.lit(True) if since is None else F.col(column) >= F.lit(since)
+            delete(spark, path, (F.col(RUN) == run) & behind)
+
+
+def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:
+    """Take back what can no longer be committed: runs for commits up to `number` that are not `committed`."""
+    for path in (tables.emissions, tables.late, tables.checkpoint):
+        dead = [run for run in _runs(spark, path) if run not in committed and commit_of(run) <= number]
+        if dead:
+            delete(spark, path, F.col(RUN).isin(sorted(dead)))
+
+
+def _runs(spark: SparkSession, path: str) -> list[str]:
+    # A listing of folders: milliseconds, where a query over the table would cost as much as writing it.
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    hadoop = jvm.org.apache.hadoop.fs
+    folders = hadoop.Path(f"{path}/{RUN}=*")
+    system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    # As one text: each call for each folder would take longer than the listing.
+    told = jvm.org.apache.commons.lang3.ArrayUtils.toString(hadoop.FileUtil.stat2Paths(system.globStatus(folders)))
+    return re.findall(rf"{RUN}=([^/,}}]+)", told)

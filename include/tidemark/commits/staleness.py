@@ -1,0 +1,140 @@
+"""What committed slices say about each other: which no longer hold, and what of the inputs has been taken.
+
+Nothing here reads a table; docs/decisions/0012-attempts-and-ripple.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tidemark.commits.ledger import Entry, Ledger
+
+Why = Literal["another state", "landed rows went home", "changed settings"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Up to which version of one input rows have been taken before a job starts, by the slice that they belong to."""
+
+    homes: tuple[tuple[int | None, int], ...]
+    """First slice (None for any before) and version, in order; empty where rows of earlier slices are not taken."""
+    homeless: int | None
+    """The same for rows without a usable clock; None where none has been taken."""
+
+
+NOTHING_SEEN = Seen((), None)
+"""Before the first slice."""
+
+
+def seen(entries: Iterable[Entry], side: int) -> Seen:
+    """What slices, in order, have taken of an input (0: left, 1: right).
+
+    A row belongs to the slice of its clock. It has been taken with that slice, or by a later one that took all that had
+    landed for earlier slices.
+    """
+    homes: list[tuple[int | None, int]] = []
+    taken, above, homeless = -1, None, None
+
+    def add(home: int | None, version: int) -> None:
+        if homes and homes[-1][1] == version:
+            homes.pop()
+        homes.append((home, version))
+
+    for entry in reversed(list(entries)):
+        version = entry.versions[side]
+        if above is not None and entry.number + 1 < above:
+            add(entry.number + 1, taken)
+        add(entry.number, max(version, taken))
+        if entry.takes_all:
+            taken = max(taken, version)
+        if entry.landed is not None:
+            homeless = version if homeless is None else max(homeless, version)
+        above = entry.number
+    if homes:
+        add(None, taken)
+    return Seen(tuple(reversed(homes)), homeless)
+
+
+def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
+    """Committed slices behind slice `after` whose answer no longer follows from what stands before them, and why."""
+    found: dict[int, Why] = {}
+    newer: list[Entry] = []  # those before the slice at hand that no later one of them was committed after
+    for number, entry in ledger.entries.items():
+        while newer and newer[-1].commit <= entry.commit:
+            newer.pop()
+        if number > after and (why := _why_stale(ledger.entries, entry, newer[-1].number if newer else None)):
+            found[number] = why
+        newer.append(entry)
+    return found
+
+
+def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
+    """The slice from which a committed one, by default the last, can be reached without a gap."""
+    entry = entry or ledger.last
+    while entry and (before := ledger.entry(entry.number - 1)):
+        entry = before
+    return entry
+
+
+def waiting(ledger: Ledger) -> tuple[tuple[int, int], tuple[int, ...]] | None:
+    """Under policy `reprocess`: the input versions up to which late rows are known, and the slices that wait for them.
+
+    None where no commit has told.
+    """
+    newest = max(ledger.entries.values(), key=lambda entry: entry.commit, default=None)
+    if newest is None or newest.waiting is None:
+        return None
+    known = newest.versions
+    behind = (number for number in newest.waiting if not _read(ledger.entries[number], known))
+    return known, tuple(behind)
+
+
+def restorable(ledger: Ledger, first: int, kept: Collection[str]) -> int:
+    """The nearest slice up to `first` whose predecessor had no state, or a checkpoint among the runs that are kept."""
+    while (before := ledger.entry(first - 1)) and any(before.carried) and before.run not in kept:
+        first -= 1
+    return first
+
+
+def ranges(numbers: Iterable[int]) -> list[range]:
+    """The runs of consecutive numbers.
+
+    >>> ranges([3, 1, 2, 7])
+    [range(1, 4), range(7, 8)]
+    """
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found
+
+
+def settled(ledger: Ledger, entries: Sequence[Entry]) -> int:
+    """How many slices of a job that repairs stale ones to commit: up to where the old ones are right again."""
+    known = dict(ledger.entries)
+    for count, entry in enumerate(entries[:-1], start=1):
+        known[entry.number] = entry
+        behind = known.get(entry.number + 1)
+        if behind and _why_stale(known, behind, entry.number) is None:
+            return count
+    return len(entries)
+
+
+def _why_stale(entries: Mapping[int, Entry], entry: Entry, newer: int | None) -> Why | None:
+    """Why a slice is stale; `newer` is the nearest one before it that was committed after it."""
+    before = entries.get(entry.number - 1)
+    if before and before.settings != entry.settings:
+        return "changed settings"
+    if before and before.digest != entry.carried_in_digest:
+        return "another state"
+    if entry.landed and entry.landed_from is not None and newer is not None and entry.landed_from <= newer:
+        return "landed rows went home"
+    return None
+
+
+def _read(entry: Entry, versions: tuple[int, int]) -> bool:
+    return all(mine >= known for mine, known in zip(entry.versions, versions, strict=True))

@@ -1,0 +1,86 @@
+"""How far each slice agrees with what a stream wrote, kept in a table from one comparison to the next.
+
+The table has no part in the ledger's protocol: nothing that runs a pipeline reads it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.commits.ledger import COMPACT_EVERY, LAST_COMMIT, Ledger
+from tidemark.comparison.compare import Asked, Comparison
+from tidemark.delta.lake import PipelineTables, compact, read_now
+from tidemark.settings import Pipeline
+from tidemark.settings.values import micros, parse_instant
+
+SCHEMA = """
+    slice timestamp, compared_with string, story string, compared_at timestamp, run string, same long, only_batch long,
+    only_stream long, unexplained long, pending long, causes map<string, long>
+"""
+
+
+def record(spark: SparkSession, tables: PipelineTables, told: Comparison, asked: Asked) -> None:
+    """Write a comparison's agreement, in one commit, in place of what stood there for its slices and its table.
+
+    Rows of the stream that belong to no slice, which every comparison finds all of, are one row whose slice is null.
+    """
+    at = datetime.now(UTC)
+    rows = [
+        (
+            parse_instant(one.slice) if one.slice else None,
+            *(told.table, told.story, at, one.run),
+            *(one.same, one.only_batch, one.only_stream, one.unexplained, one.pending, one.causes),
+        )
+        for one in told.agreement
+    ]
+    inside = [
+        f"slice {sign} timestamp_micros({micros(bound)})"
+        for sign, bound in ((">=", asked.start), ("<", asked.end))
+        if bound
+    ]
+    table = told.table.replace("\\", "\\\\").replace("'", "\\'")
+    replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(inside) or 'true'}))"
+    frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
+    frame.write.format("delta").mode("overwrite").option("replaceWhere", replaced).save(tables.agreement)
+    if (int(spark.conf.get(LAST_COMMIT) or 0) + 1) % COMPACT_EVERY == 0:
+        compact(spark, tables.agreement)
+
+
+def due(
+    spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, story: Pipeline | None
+) -> tuple[datetime, datetime] | None:
+    """From which slice (inclusive) to which (exclusive) a comparison is due; None where it is not.
+
+    It begins with the oldest committed slice whose agreement with the stream's table is missing, is that of an older
+    attempt, or counts pending rows; with `asked.start` where that is earlier and committed. It ends at `asked.end`, and
+    where the pipeline, and the story, have come to.
+
+    Raises:
+        SliceOrderError: the range asked for is off the grid.
+    """
+    ledger = Ledger.of(spark, pipeline, lake)
+    grid, ends = ledger.grid, [ledger]
+    ends += [Ledger.of(spark, story, lake)] if story else []
+    come = [one.grid.start_of(one.last.number + 1) if one.last else one.grid.start for one in ends]
+    end = grid.number_at(min(come))
+    if asked.end:
+        end = min(end, grid.boundary(asked.end, "--to"))
+    start = grid.boundary(asked.start, "--from") if asked.start else end
+    agreed = _agreed(spark, ledger, asked.table)
+    wanted = (n for n, entry in ledger.entries.items() if n < end and (n >= start or agreed.get(n) != (entry.run, 0)))
+    first = min(wanted, default=None)
+    return None if first is None else (grid.datetime_of(first), grid.datetime_of(end))
+
+
+def _agreed(spark: SparkSession, ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
+    """The run that was compared with a table, and how many rows were pending, by the number of the slice."""
+    if not DeltaTable.isDeltaTable(spark, ledger.tables.agreement):
+        return {}
+    stored = read_now(spark, ledger.tables.agreement)
+    mine = stored.where((F.col("compared_with") == table) & F.col("slice").isNotNull())
+    rows = mine.select(F.unix_micros("slice").alias("start"), "run", "pending").collect()
+    return {ledger.grid.number_at(row["start"]): (row["run"], row["pending"]) for row in rows}

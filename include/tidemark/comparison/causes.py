@@ -1,0 +1,299 @@
+"""Why rows differ: one cause for each, from what is known of the input rows that it was made of.
+
+The *batch* is what the pipeline has committed. The *story* is what another pipeline has committed that tells how the
+stream ran, such as the replay of its trace. It is believed of the rows that it gives as often as the stream did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.clock.times import quoted
+from tidemark.commits.digest import content_hash
+from tidemark.comparison.align import BATCH, STREAM
+from tidemark.comparison.committed_view import LABEL, Account
+from tidemark.comparison.variants import answer, candidates
+from tidemark.execution.replay import SIDES, Which
+from tidemark.joins.firings import HALVES
+
+CAUSES = {
+    "pending": "not due yet: one of them has not come so far",
+    "re-fired pane": "an earlier firing of the row's window",
+    "emitted twice": "the stream has the row more often than it was due",
+    "changed value": "the row as it should be, but for a value",
+    "missing in an input": "made of a row that an input does not have",
+    "landed after the slice": "a row of it landed after its slice had run",
+    "late in the stream": "a row of it came behind the stream's watermark",
+    "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
+    "evicted before its partner": "a row of it came behind the watermark, when its partner had left the buffers",
+    "rejected in the stream": "a row of it could take no part in the stream",
+    "rejected in the batch": "a row of it can take no part in the pipeline",
+    "padded before its partner came": "padded on one side, matched on the other",
+    "other settings": "the stream ran under other settings",
+    "unexplained": "none of these",
+}
+"""Every cause with what it says, in the order in which they are asked for."""
+DETAILS = ("_cause", "_input", "_watermark", "_behind_ms", "_held_by", "_detail")
+"""What `with_causes` adds: the cause and, where it is known, the input of the row to blame, its watermark (ms) with how
+far it was behind and the input that held it, and more in words."""
+_DROPPED = ("late", "late_for_window")
+_LATE = (*_DROPPED, "behind_watermark")
+_MATCHED = ("matched", "semi")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two accounts that rows are explained by."""
+
+    batch: Account
+    story: Account | None
+    until: int | None
+    """The clock, in microseconds and exclusive, up to which the stream has come; None for as far as the batch."""
+
+    @property
+    def settings_apart(self) -> str | None:
+        """The settings, but for those of tables and clocks, in which the story is not the batch."""
+        if self.story is None:
+            return None
+        one, other = (_told_settings(account) for account in (self.batch, self.story))
+        apart = [f"{name} {other.get(name)}, not {value}" for name, value in one.items() if other.get(name) != value]
+        return "; ".join(apart) or None
+
+
+def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identity: Sequence[str]) -> DataFrame:
+    """Rows of `align.Aligned.differing`, with `DETAILS`, and `_slice` where their own clocks tell it.
+
+    `names` are the columns compared, `identity` those by which rows are the same but for a changed value.
+    """
+    # Checkpoints cut off what rows were computed from, where what follows uses them more than once.
+    rows = differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
+    for side in SIDES:
+        rows = _with_labels(rows, side, sides)
+    told = with_count(rows, sides.story.emissions(), names, "_story") if sides.story else rows
+    rows = told.withColumn("_told", F.col("_story") == F.col("_stream") if sides.story else F.lit(False))
+    if sides.batch.fires_again:
+        with answer(sides.batch, {"join.emit": "every-pane"}) as panes:
+            rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
+    rows = rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))).localCheckpoint()
+    rows = _with_changes(rows, names, identity).withColumn("_counterpart", _counterpart())
+    grid = sides.batch.grid
+    clocked = grid.timestamp_column(grid.number_column(F.col("_clock")))
+    rows = rows.withColumn("_slice", F.coalesce("_slice", clocked))
+    return _told(rows, list(_rules(sides))).localCheckpoint()
+
+
+def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Rows of `with_causes`, those without a cause tried under other settings, the ones that come closest first.
+
+    Settings explain a row where their answer has it as often as the stream, and come close by how few rows their whole
+    answer and the stream differ.
+    """
+    open_ = F.col("_cause") == "unexplained"
+    left, tried = rows.where(open_), []
+    for changes in candidates(left, sides.batch, stream):
+        with answer(sides.batch, changes) as emitted:
+            apart = _apart(emitted, stream, names)
+            counted = with_count(left, emitted, names, "_found").where(F.col("_found") == F.col("_stream"))
+            tried.append((apart, changes, counted.select("_id").localCheckpoint()))
+        if not apart:
+            break
+    told = F.lit(None).cast("string")
+    for number, (_, changes, hits) in enumerate(sorted(tried, key=lambda one: one[0])):
+        text = " and ".join(f"{name}: {value}" for name, value in changes.items())
+        left = left.join(hits.withColumn(f"_hit_{number}", F.lit(True)), "_id", "left")
+        told = F.coalesce(told, F.when(F.col(f"_hit_{number}"), F.lit(f"{text} would give it")))
+    left = left.withColumns(
+        {"_detail": told, "_cause": F.when(told.isNotNull(), "other settings").otherwise(F.col("_cause"))}
+    )
+    return rows.where(~open_).unionByName(left.select(*rows.columns)).localCheckpoint()
+
+
+def _apart(one: DataFrame, other: DataFrame, names: Sequence[str]) -> int:
+    """How many rows only one of two tables has."""
+    hashes = (
+        rows.select(content_hash(rows, names).alias("_hash"), F.lit(n).alias("_n"))
+        for rows, n in ((one, 1), (other, -1))
+    )
+    counts = reduce(DataFrame.unionByName, hashes).groupBy("_hash").agg(F.abs(F.sum("_n")).alias("_more"))
+    told = counts.agg(F.sum("_more").alias("rows")).first()
+    return told["rows"] or 0 if told else 0
+
+
+def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
+    """How often emissions have the content of each row."""
+    rows = rows.withColumn("_content", content_hash(rows, names))
+    found = emissions.select(content_hash(emissions, names).alias("_content"))
+    found = found.join(rows.select("_content").distinct(), "_content", "semi")
+    counts = found.groupBy("_content").agg(F.count("*").alias(column))
+    return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
+
+
+def _with_labels(rows: DataFrame, side: Which, sides: Sides) -> DataFrame:
+    """`_SIDE`, the hash of the row of that input (null without one), and its labels `_SIDE_batch` and `_SIDE_story`."""
+    columns = sides.batch.columns(side)
+    absent = F.lit(None).cast(LABEL)
+    if not columns:
+        nothing = {f"_{side}_{name}": absent for name in ("batch", "story")}
+        return rows.withColumns({f"_{side}": F.lit(None).cast("long"), **nothing})
+    lacks = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
+    if side == "right":
+        lacks = lacks | F.col("_emission").isin(*HALVES)
+    rows = rows.withColumn(f"_{side}", F.when(~lacks, content_hash(rows, columns)))
+    wanted = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
+    for name, account in (("batch", sides.batch), ("story", sides.story)):
+        if account is None:
+            rows = rows.withColumn(f"_{side}_{name}", absent)
+            continue
+        labels = account.labels(side, list(columns.values()), wanted)
+        labels = labels.select(F.col("_hash").alias(f"_{side}"), F.col("label").alias(f"_{side}_{name}"))
+        rows = rows.join(labels, f"_{side}", "left")
+    return rows
+
+
+def _with_changes(rows: DataFrame, names: Sequence[str], identity: Sequence[str]) -> DataFrame:
+    """`_changed`: the columns in which a row of the stream that no input has differs from one that only the batch has.
+
+    Both rows have it; rows that no other stands for have null.
+    """
+    has = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
+    strange = reduce(Column.__or__, (_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES))
+    rows = rows.withColumn("_candidate", has[BATCH] | strange)
+    same = [*map(quoted, identity), "_candidate"]
+    rows = rows.withColumn("_place", F.row_number().over(Window.partitionBy(*same, "_missing_in").orderBy("_id")))
+    pair = Window.partitionBy(*same, "_place")
+    content = F.struct(*map(quoted, names))
+    both = {f"_{side}_row": F.first(F.when(has[side], content), ignorenulls=True).over(pair) for side in has}
+    rows = rows.withColumns(both)
+    one, other = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
+    differ = [F.when(~one[name].eqNullSafe(other[name]), F.lit(name)) for name in names]
+    paired = F.col("_candidate") & one.isNotNull() & other.isNotNull()
+    changed = F.when(paired, F.array_compact(F.array(*differ)))
+    return rows.withColumn("_changed", changed).drop("_candidate", "_place", *both)
+
+
+def _counterpart() -> Column:
+    """Whether the other table, among the rows that differ, pads what this row has matched, or the other way round."""
+    matched = F.col("_emission").isin(*_MATCHED)
+
+    def elsewhere(side: Which, kind: Column) -> Column:
+        same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
+        missing = {at: F.bool_or(kind & (F.col("_missing_in") == at)).over(same) for at in (BATCH, STREAM)}
+        return F.when(F.col("_missing_in") == BATCH, missing[STREAM]).otherwise(missing[BATCH])
+
+    found = [F.when(matched, elsewhere(side, ~matched)).otherwise(elsewhere(side, matched)) for side in SIDES]
+    return reduce(Column.__or__, (_present(side) & one for side, one in zip(SIDES, found, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """When a cause applies, and how to say more."""
+
+    cause: str
+    applies: Column
+    side: Column | None = None
+    """Which input's row is to blame."""
+    label: str | None = None
+    """Where that row's lateness stands: `batch` or `story`."""
+    detail: Column | None = None
+
+
+def _rules(sides: Sides) -> Iterator[_Rule]:
+    """In the order of `CAUSES`; the first that applies counts."""
+    only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
+    matched, told = F.col("_emission").isin(*_MATCHED), F.col("_told")
+    batch, grid, no_story = sides.batch, sides.batch.grid, F.lit(sides.story is None)
+
+    due = F.when(matched, F.col("_clock")).otherwise(F.unix_micros("_slice") + grid.every - 1)
+    buffered = _either("batch", lambda label: label["buffered"])
+    not_run = F.col("_clock") >= grid.start_of(batch.end)
+    yield _Rule("pending", only_stream & F.coalesce(not_run | (~matched & buffered.isNotNull()), F.lit(False)))
+    if sides.until is not None:
+        yield _Rule("pending", only_batch & (due >= sides.until))
+    if story := sides.story:
+        clock = F.greatest(*(F.col(f"_{side}_story.clock") for side in SIDES))
+        waits = _either("story", lambda label: label["buffered"])
+        untold = (clock >= story.grid.start_of(story.end)) | (~matched & waits.isNotNull())
+        behind = F.lit(f"{story.pipeline.name} has not come so far")
+        yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
+    if batch.fires_again:
+        yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
+    yield _Rule("emitted twice", only_stream & ~told & (F.col("_batch") > 0))
+    changed = F.concat_ws(", ", "_changed")
+    yield _Rule("changed value", F.size("_changed") > 0, detail=changed)
+    for only, account, told_by in ((only_stream, "batch", F.lit(True)), (only_batch, "story", ~no_story)):
+        unknown = reduce(F.coalesce, (F.when(_present(s) & F.col(f"_{s}_{account}").isNull(), s) for s in SIDES))
+        yield _Rule("missing in an input", only & told_by & unknown.isNotNull(), unknown)
+    landed = _either("batch", lambda label: label["landed"])
+    yield _Rule("landed after the slice", (only_stream | no_story) & landed.isNotNull(), landed)
+    for where, applies, account, reasons in (
+        ("stream", only_batch & told, "story", _DROPPED),
+        ("batch", only_stream & told, "batch", _LATE),
+    ):
+        late = _either(account, _has_reason(*reasons))
+        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, account)
+    behind = _either("story", _has_reason("behind_watermark"))
+    yield _Rule("evicted before its partner", only_batch & told & matched & behind.isNotNull(), behind, "story")
+    for where, applies, account in (
+        ("stream", only_batch & told, "story"),
+        ("batch", only_stream, "batch"),
+    ):
+        rejected = _either(account, lambda label: ~label["reason"].isin(*_LATE))
+        reason = reduce(F.coalesce, (F.col(f"_{side}_{account}")["reason"] for side in SIDES))
+        yield _Rule(f"rejected in the {where}", applies & rejected.isNotNull(), rejected, detail=reason)
+    if sides.settings_apart:
+        yield _Rule("other settings", told, detail=F.lit(sides.settings_apart))
+    yield _Rule("padded before its partner came", F.col("_counterpart"))
+    yield _Rule("unexplained", F.lit(True))
+
+
+def _told(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
+    """`DETAILS`, by the first rule that applies to each row."""
+    number = F.coalesce(*(F.when(rule.applies, F.lit(n)) for n, rule in enumerate(rules)))
+    rows = rows.withColumn("_rule", number)
+
+    def chosen(of: Callable[[_Rule], Column | None]) -> Column:
+        values = [of(rule) for rule in rules]
+        none = F.lit(None).cast("string")
+        return F.coalesce(*(F.when(F.col("_rule") == n, one) for n, one in enumerate(values) if one is not None), none)
+
+    told = [chosen(lambda rule: F.lit(rule.cause)), chosen(lambda rule: rule.side)]
+    told += [chosen(partial(_lateness, part)) for part in ("watermark", "behind_ms", "held_by")]
+    told += [chosen(lambda rule: rule.detail)]
+    kinds = ("string", "string", "long", "long", "string", "string")
+    columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, told, kinds, strict=True)}
+    return rows.withColumns(columns).drop("_rule")
+
+
+def _lateness(part: str, rule: _Rule) -> Column | None:
+    if rule.side is None or rule.label is None:
+        return None
+    return F.when(rule.side == "left", F.col(f"_left_{rule.label}")[part]).otherwise(
+        F.col(f"_right_{rule.label}")[part]
+    )
+
+
+def _present(side: Which) -> Column:
+    return F.col(f"_{side}").isNotNull()
+
+
+def _either(account: str, holds: Callable[[Column], Column]) -> Column:
+    """The input of whose row something holds, null for neither."""
+    return F.coalesce(*(F.when(holds(F.col(f"_{side}_{account}")), F.lit(side)) for side in SIDES))
+
+
+def _has_reason(*reasons: str) -> Callable[[Column], Column]:
+    return lambda label: label["reason"].isin(*reasons)
+
+
+def _told_settings(account: Account) -> dict[str, str]:
+    pipeline = account.pipeline
+    told = {"dialect": pipeline.dialect, "guard": str(pipeline.guard)}
+    told |= {f"join.{name}": str(getattr(pipeline.join, name)) for name in type(pipeline.join).model_fields}
+    for side in SIDES:
+        told[f"{side}.watermark_delay"] = str(getattr(pipeline, side).watermark_delay)
+    return told

@@ -1,0 +1,293 @@
+"""The same data under each dialect, and for each row that only one of two emits the rule in which they differ.
+
+Nothing is written. A rule is derived from labels of the row's input rows: whether a dialect dropped them as late, took
+them behind its watermark, rejected them, or still held them when the input ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from typing import Any, get_args
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tidemark.clock.slices import Grid
+from tidemark.clock.times import Clock, quoted
+from tidemark.commits.digest import content_hash
+from tidemark.commits.publish import emissions
+from tidemark.comparison.align import BATCH, STREAM, align
+from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.comparison.variants import replayed
+from tidemark.errors import PipelineFileError
+from tidemark.execution.replay import SIDES, Replay, Which
+from tidemark.inputs.stored import StoredInput, stored_inputs
+from tidemark.joins.firings import HALVES
+from tidemark.settings import Pipeline, changed
+from tidemark.settings.pipeline import Dialect
+
+RULES = {
+    "null keys": "who takes a row without a key",
+    "null event times": "who takes a row without an event time",
+    "late rows still join": "flink-sql's interval join drops no late row",
+    "watermark by batch": "Spark's watermark moves between micro-batches, Flink's with every row",
+    "at the watermark": "Spark drops a row at the watermark, Flink only one behind it",
+    "watermark policy": "Spark can follow the faster input, Flink follows the slower",
+    "watermark kind": "the DataStream API's watermark is 1 ms behind SQL's",
+    "end of input": "Flink's inputs end with a last watermark, a Spark query keeps what waits",
+    "whole milliseconds": "Flink reckons in ms, Spark in us",
+    "sessions": "of both inputs together, or of each by itself",
+    "eviction": "when a buffered row leaves, to the ms",
+    "not derived": "none of these",
+}
+"""Every rule with what it says; each but the last is a section of docs/dialects.md."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One dialect."""
+
+    dialect: str
+    emissions: int | None
+    """None where it does not know the join."""
+    late: int
+    """Input rows behind its watermark."""
+    refused: str | None
+    """What it does not know."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Rows that one dialect emits and another does not, by one rule."""
+
+    only_in: str
+    not_in: str
+    rule: str
+    rows: int
+    example: dict[str, Any]
+
+    @property
+    def section(self) -> str | None:
+        """Where the rule is described."""
+        return None if self.rule == "not derived" else f"docs/dialects.md#{self.rule.replace(' ', '-')}"
+
+
+@dataclass(frozen=True)
+class Dialects:
+    """The answers of all dialects, and their differences."""
+
+    pipeline: str
+    start: str
+    end: str
+    answered: tuple[Answered, ...]
+    differences: tuple[Difference, ...]
+    identity: tuple[str, ...]
+    """The columns of an example that tell most of it: keys and event times."""
+
+    def describe(self) -> dict[str, Any]:
+        """For scripts: JSON-ready."""
+        return {
+            **asdict(self),
+            "differences": [{**asdict(one), "section": one.section} for one in self.differences],
+        }
+
+
+def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> Dialects:
+    """Replay slices from empty state under every dialect that knows the join, their inputs ending behind them.
+
+    Raises:
+        InputError: an input does not serve.
+    """
+    inputs, grid = stored_inputs(spark, pipeline, lake), Grid.of(pipeline.slices)
+    answers: list[_Answer] = []
+    told: list[Answered] = []
+    for dialect in get_args(Dialect):
+        try:
+            under = _under(pipeline, dialect)
+        except PipelineFileError as error:
+            told.append(Answered(dialect, None, 0, str(error)))
+            continue
+        with replayed(under, inputs, slices, drain=under.trace is None) as replay:
+            answers.append(_Answer.of(replay, under, inputs))
+        told.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
+    pairs = ((one, other) for number, one in enumerate(answers) for other in answers[number + 1 :])
+    found = [difference for pair in pairs for difference in _differences(*pair)]
+    names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
+    identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
+    start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
+    return Dialects(pipeline.name, start, end, tuple(told), tuple(found), identity)
+
+
+def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
+    """The pipeline in another dialect, with all columns; elsewhere than in Spark without the settings of its query.
+
+    Raises:
+        PipelineFileError: the dialect does not know the join; says what.
+    """
+    changes = {"dialect": dialect, "select": None} | ({} if dialect == "spark" else {"spark": None})
+    try:
+        return changed(pipeline, changes)
+    except PipelineFileError as error:
+        raise PipelineFileError(str(error).split("the pipeline: ", 1)[-1]) from None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a dialect made of the data."""
+
+    pipeline: Pipeline
+    inputs: tuple[StoredInput, StoredInput]
+    emitted: DataFrame
+    labels: dict[Which, DataFrame]
+    """By side, and by `_hash`, what became of input rows where there is something to tell: the struct `label` of the
+    `reason` in the side output, the starts of windows `lost` to lateness one by one, and whether the row still `waits`.
+    """
+    late: int
+
+    @classmethod
+    def of(cls, answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> _Answer:
+        """Keep what is told of a replay, which can then be released."""
+        emitted = emissions(answer.joined, pipeline, Grid.of(pipeline.slices)).localCheckpoint()
+        labels = {one.side.name: _labels(answer, one.side.name, one.side.schema.names) for one in inputs}
+        late = answer.late.where(F.col("reason").isin("late", "behind_watermark")).count()
+        return cls(pipeline, inputs, emitted, {side: rows.localCheckpoint() for side, rows in labels.items()}, late)
+
+    @property
+    def dialect(self) -> str:
+        """Whose rules."""
+        return self.pipeline.dialect
+
+
+def _labels(answer: Replay, side: Which, columns: list[str]) -> DataFrame:
+    aside = answer.late.where(F.col("side") == side).select(
+        F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window"), f"{side}.*"
+    )
+    held = answer.carried.where((F.col("side") == side) & F.col("evicted_in").isNull()).select(f"{side}.*")
+    none = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
+    both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumns({**none, "_waits": F.lit(True)}))
+    partly = F.col("_reason") == "late_for_window"
+    told = both.select(content_hash(both, columns).alias("_hash"), "_reason", "_window", "_waits")
+    return told.groupBy("_hash").agg(
+        F.struct(
+            F.first(F.when(~partly, F.col("_reason")), ignorenulls=True).alias("reason"),
+            F.collect_set(F.when(partly, F.col("_window"))).alias("lost"),
+            F.max("_waits").alias("waits"),
+        ).alias("label")
+    )
+
+
+def _differences(one: _Answer, other: _Answer) -> list[Difference]:
+    """Rows that only one of two emits, by rule; in the order of `RULES`."""
+    names = [name for name in one.emitted.columns if name in other.emitted.columns and name not in NOT_COMPARED]
+    aligned = align(one.emitted, other.emitted, names, {})
+    if aligned.alike:
+        return []
+    rows = aligned.differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
+    for source in one.inputs:
+        rows = _with_labels(rows, source, one, other)
+    rules = {STREAM: _first(_Pair(other, one)), BATCH: _first(_Pair(one, other))}
+    missing = F.col("_missing_in")
+    rows = rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])).localCheckpoint()
+    ruled = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
+    told = rows.withColumn("_rule", ruled).groupBy("_missing_in", "_rule")
+    counted = told.agg(F.sum("_copies").alias("rows"), F.min(F.to_json(F.struct(*map(quoted, names)))).alias("example"))
+    only = {STREAM: (one.dialect, other.dialect), BATCH: (other.dialect, one.dialect)}
+    found = [
+        Difference(*only[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
+        for row in counted.collect()
+    ]
+    return sorted(found, key=lambda told: (told.only_in != one.dialect, list(RULES).index(told.rule)))
+
+
+def _with_labels(rows: DataFrame, source: StoredInput, *answers: _Answer) -> DataFrame:
+    """`_SIDE`, the hash of the row of that input, null without one, and `_SIDE_DIALECT`, what each did with it."""
+    side, columns = source.side.name, [f"{source.side.name}_{name}" for name in source.side.schema.names]
+    absent = {"left": ("padded_right",), "right": ("padded_left", *HALVES)}[side]
+    part = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
+    rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent), part))
+    for answer in answers:
+        labels = answer.labels[side].withColumnsRenamed({"_hash": f"_{side}", "label": f"_{side}_{answer.dialect}"})
+        rows = rows.join(labels, f"_{side}", "left")
+    return rows
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A dialect that lacks rows which another has, and what its rules say of them."""
+
+    lacks: _Answer
+    has: _Answer
+
+    def rules(self) -> Iterator[tuple[str, Column]]:
+        """What tells each rule; the first that applies counts."""
+        join, lacks = self.has.pipeline.join, self.lacks.dialect
+        late = self._either(lambda side: self._dropped(side) | self._behind(side, self.lacks))
+        yield "null keys", self._either(self._keyless)
+        yield "null event times", self._either(lambda side: self._clock(side).raw.isNull())
+        yield "late rows still join", self._either(lambda side: self._dropped(side) & self._behind(side, self.has))
+        if self.has.dialect == "spark":
+            yield "watermark by batch", late
+        elif lacks == "spark":
+            follows_faster = self.lacks.pipeline.spark.watermark_policy == "max"
+            yield "watermark policy" if follows_faster else "at the watermark", late
+            waits = self._either(lambda side: self._label(side, self.lacks, "waits"))
+            yield "end of input", (F.col("_emission") != "matched") & waits
+        else:
+            yield "watermark kind", late
+        if "spark" in {lacks, self.has.dialect}:
+            finer = self._either(lambda side: F.pmod(self._clock(side).micros, F.lit(1000)) != 0)
+            yield "whole milliseconds", finer
+        if join.window and join.window.session:
+            yield "sessions", F.lit(True)
+        if join.interval and lacks != "spark":
+            yield "eviction", F.col("_emission") == "matched"
+
+    def _either(self, holds: Callable[[Which], Column]) -> Column:
+        """Whether something holds of a row that the emission is made of."""
+        sides = SIDES[:1] if self.has.pipeline.join.type in HALVES else SIDES
+        return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & holds(side) for side in sides))
+
+    @staticmethod
+    def _label(side: Which, answer: _Answer, part: str) -> Column:
+        return F.col(quoted(f"_{side}_{answer.dialect}"))[part]
+
+    def _behind(self, side: Which, answer: _Answer) -> Column:
+        return F.coalesce(self._label(side, answer, "reason") == "behind_watermark", F.lit(False))
+
+    def _dropped(self, side: Which) -> Column:
+        late = F.coalesce(self._label(side, self.lacks, "reason") == "late", F.lit(False))
+        if self.has.pipeline.join.window is None:
+            return late
+        lost = F.array_contains(self._label(side, self.lacks, "lost"), F.col("_window_start"))
+        return late | F.coalesce(lost, F.lit(False))
+
+    def _keyless(self, side: Which) -> Column:
+        keys = self.has.inputs[SIDES.index(side)].side.keys
+        return reduce(Column.__or__, (F.col(quoted(f"{side}_{name}")).isNull() for name, _ in keys))
+
+    def _clock(self, side: Which) -> Clock:
+        event = self.has.inputs[SIDES.index(side)].side.event
+        return replace(event, name=f"{side}_{event.name}")
+
+
+def _first(pair: _Pair) -> Column:
+    return F.coalesce(*(F.when(applies, F.lit(rule)) for rule, applies in pair.rules()))
+
+
+def _rule_of_partner() -> Column:
+    """For a row alone: the rule of a pair that only the other dialect makes of it."""
+    matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
+
+    def of(side: Which) -> Column:
+        same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
+        pairs = {
+            at: F.first(F.when(matched & (missing == at), F.col("_rule")), ignorenulls=True).over(same)
+            for at in (BATCH, STREAM)
+        }
+        opposite = F.when(missing == BATCH, pairs[STREAM]).otherwise(pairs[BATCH])
+        return F.when(~matched & F.col(f"_{side}").isNotNull(), opposite)
+
+    return F.coalesce(*map(of, SIDES))

@@ -1,0 +1,266 @@
+"""The life of one input row, told from what is committed: when it came, what it met, what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, Row, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.clock.times import quoted
+from tidemark.commits.checkpoint import read_carried
+from tidemark.commits.digest import content_hash
+from tidemark.commits.ledger import committed
+from tidemark.commits.staleness import NOTHING_SEEN
+from tidemark.comparison.committed_view import Account
+from tidemark.errors import UserError, nearest
+from tidemark.execution.replay import SIDES, STILL_IN, Which, labelled
+from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, trace_of
+from tidemark.joins import join_of, lane_of
+from tidemark.settings import Pipeline
+from tidemark.settings.values import format_duration, format_instant, from_micros
+from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
+
+MOST = 5
+"""How many rows one question may be about."""
+_NO_ARRIVAL = ("null_arrival", "arrival_out_of_range")
+_NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
+_EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti": "emitted, for it has no partner"}
+
+
+@dataclass(frozen=True)
+class Life:
+    """What happened to one input row, step by step."""
+
+    side: Which
+    row: dict[str, Any]
+    steps: tuple[str, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """For scripts: JSON-ready."""
+        return {**asdict(self), "row": {name: _plain(value) for name, value in self.row.items()}}
+
+
+def parse_row(text: str) -> dict[str, str]:
+    """Read what tells a row, such as `carrier=UA,flight=1545`.
+
+    Raises:
+        ValueError: not of that form.
+
+    >>> parse_row("carrier=UA, flight=1545")
+    {'carrier': 'UA', 'flight': '1545'}
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(name.strip() and equals for name, equals, _ in parts):
+        raise ValueError(f"{text!r} does not tell a row; write columns and values, such as 'carrier=UA,flight=1545'")
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
+def explain(
+    spark: SparkSession, pipeline: Pipeline, lake: str, side: Which, wanted: Mapping[str, str]
+) -> tuple[Life, ...]:
+    """The lives of the rows of an input that have these values.
+
+    Raises:
+        UserError: no such column, no such row, or more than `MOST` of them.
+        SliceOrderError: nothing is committed.
+    """
+    return lives(Account.read(spark, pipeline, lake), side, wanted)
+
+
+def lives(account: Account, side: Which, wanted: Mapping[str, str]) -> tuple[Life, ...]:
+    """`explain` with an account that is read already."""
+    return tuple(_Story(account, side, row).life() for row in _found(account, side, wanted))
+
+
+def telling(account: Account, side: Which, row: Mapping[str, str]) -> dict[str, str] | None:
+    """The few values of an input row that tell it from others: key and event time, one more if need be, or all.
+
+    None where the input has no such row, or more than `MOST`.
+    """
+    source, pipeline = account.inputs[SIDES.index(side)], account.pipeline
+    usual = {*(getattr(pair, side) for pair in pipeline.join.keys), getattr(pipeline, side).event_time.column}
+    table = source.table.read()
+    meets = {name: _meets(source, name, value) for name, value in row.items()}
+    base = {name: value for name, value in row.items() if name in usual}
+    among = reduce(Column.__and__, (meets[name] for name in base), F.lit(True))
+    each = [F.count_if(among & one) for one in meets.values()]
+    told = table.agg(F.count_if(among), F.count_if(reduce(Column.__and__, meets.values())), *each).first()
+    assert told is not None, "an aggregate has one row"
+    alike, same, *narrowed = told
+    if not 0 < same <= MOST:
+        return None
+    if alike == same:
+        return base
+    best = min(range(len(narrowed)), key=narrowed.__getitem__)
+    name, value = list(row.items())[best]
+    return {**base, name: value} if narrowed[best] == same else dict(row)
+
+
+def _meets(source: StoredInput, name: str, value: str) -> Column:
+    """Whether a row of an input has a value, given as text."""
+    return F.col(quoted(name)) == F.lit(value).try_cast(source.side.schema[name].dataType)
+
+
+def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row]:
+    source = account.inputs[SIDES.index(side)]
+    schema = source.side.schema
+    for name in wanted:
+        if name not in schema.names:
+            hint = nearest(name, schema.names, "it has")
+            raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
+    meets = (_meets(source, name, value) for name, value in wanted.items())
+    table = source.table.read().where(reduce(Column.__and__, meets))
+    rows = source.side.labelled(table, account.grid, account.grid.start)
+    found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()
+    asked = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    if not found:
+        raise UserError(f"--{side} {asked}: input {source.table.name} has no such row")
+    if len(found) > MOST:
+        raise UserError(f"--{side} {asked}: more than {MOST} rows are so; name more of its columns")
+    return found
+
+
+@dataclass(frozen=True)
+class _Story:
+    account: Account
+    side: Which
+    row: Row
+
+    def life(self) -> Life:
+        """All that is known of the row."""
+        return Life(self.side, self.row[self.side].asDict(), tuple(self._steps()))
+
+    def _steps(self) -> Iterator[str]:
+        account, row, label = self.account, self.row, self.account.grid.label
+        by_arrival = account.pipeline.clock == "arrival"
+        happened = f"happened {self._time(row['event_time']) or 'at no known time'}"
+        if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
+            yield f"{happened}, arrived at no usable time" if by_arrival else happened
+            taken = [account.grid.number_at(one["_slice"]) for one in self._aside()]
+            where = f"in slice {label(taken[0])}" if taken else "by the next slice that runs"
+            yield f"rejected {where}: {row['rejected']}"
+            return
+        home = account.grid.number_at(row["clock"])
+        came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
+        yield f"{happened}{came}: slice {label(home)}"
+        if home not in account.ledger.entries and home >= account.end:
+            yield f"has not been read yet: the last committed slice is {label(account.last.number)}"
+            return
+        aside, emitted, held = self._aside(), self._emitted(), self._held()
+        slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
+        arrived = max((account.grid.number_at(slice_of) for slice_of in slices), default=home)
+        if arrived > home:
+            yield f"landed after that slice was committed, and arrived at the start of slice {label(arrived)}"
+        late = [one for one in aside if one["watermark"] is not None]
+        if len(late) < len(aside):
+            yield f"rejected: {next(one['reason'] for one in aside if one['watermark'] is None)}"
+            return
+        yield from (self._lateness(one) for one in late)
+        if not late:
+            yield self._on_time(home) if arrived == home else "on time"
+        yield from emitted
+        if not emitted:
+            yield "nothing was emitted of it"
+        if not late or late[0]["reason"] in STILL_IN:
+            yield self._end(held)
+
+    def _aside(self) -> list[Row]:
+        """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
+        tables = self.account.tables
+        if not DeltaTable.isDeltaTable(self.account.ledger.spark, tables.late):
+            return []
+        late = committed(self.account.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
+        mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
+        times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
+        return mine.withColumns(times).collect()
+
+    def _lateness(self, late: Row) -> str:
+        told = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
+        told += f" {_instant(late['watermark'])}, which the {late['held_by']} input held"
+        if late["window_start"] is not None:
+            told += f", for the window from {_instant(late['window_start'])}"
+        if late["fate"]:
+            told += f"; {late['fate']}"
+        partner = {True: "a partner had come", False: "no partner had come", None: None}[late["would_match"]]
+        return f"{told}; {partner}" if partner else told
+
+    def _on_time(self, number: int) -> str:
+        """By the watermark that the row met, which a replay of its slice tells."""
+        account = self.account
+        pipeline, grid, entry = account.pipeline, account.grid, account.ledger.entry(number - 1)
+        slices = range(number, number + 1)
+        rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
+        join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
+        lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(account.inputs))
+        told = labelled(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
+        mine = told.where((F.col("side") == self.side) & (content_hash(told, [self.side]) == self.row["_hash"]))
+        met = mine.select("watermark").first()
+        if met is None:
+            return "on time"
+        if met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
+            return "on time: there was no watermark yet"
+        ahead = self.row["event_time"] * pipeline.tick // 1000 - met["watermark"]
+        return f"on time by {_span(ahead)}: the watermark was {_instant(met['watermark'] * 1000)}"
+
+    def _emitted(self) -> list[str]:
+        """A line for each slice and kind of emission."""
+        columns = self.account.columns(self.side)
+        if not columns:
+            return ["its emissions cannot be told: they do not have its columns"]
+        rows = self.account.emissions()
+        mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
+        counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
+        grid = self.account.grid
+        told = ((one["_emission"], one["count"], grid.label(grid.number_at(one["at"]))) for one in counted.collect())
+        return [
+            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in told
+        ]
+
+    def _part(self, columns: Mapping[str, str]) -> Column:
+        """The hash of those columns of the row that emissions have."""
+        spark, schema = self.account.ledger.spark, self.account.inputs[SIDES.index(self.side)].side.schema
+        alone = spark.createDataFrame([self.row[self.side]], schema)
+        told = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
+        assert told is not None, "one row"
+        return F.lit(told["hash"])
+
+    def _held(self) -> list[Row]:
+        """Where checkpoints have the row: the slice of its arrival, and those at whose end it is in the buffers."""
+        account = self.account
+        if not DeltaTable.isDeltaTable(account.ledger.spark, account.tables.checkpoint):
+            return []
+        runs = {entry.run for entry in account.ledger.entries.values()}
+        held = read_carried(account.ledger.spark, account.tables, account.grid, *runs)
+        mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
+        start = self.account.grid.timestamp_column(F.col("slice"))
+        return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "evicted_in").collect()
+
+    def _end(self, held: Sequence[Row]) -> str:
+        label, last = self.account.grid.label, self.account.last.number
+        if not held:
+            return "left the buffers before the end of that slice"
+        newest = max(held, key=lambda one: one["carried_from"])
+        if newest["evicted_in"] is None or newest["evicted_in"] > last:
+            return f"waits in the buffers at the end of slice {label(last)}"
+        return f"left the buffers in slice {label(newest['evicted_in'])}"
+
+    def _time(self, ticks: int | None) -> str | None:
+        return None if ticks is None else _instant(ticks * self.account.pipeline.tick)
+
+
+def _instant(microseconds: int) -> str:
+    return format_instant(from_micros(microseconds))
+
+
+def _span(milliseconds: int) -> str:
+    return format_duration(timedelta(milliseconds=milliseconds))
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)

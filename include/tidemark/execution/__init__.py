@@ -1,0 +1,1 @@
+"""A plan run: slices read, replayed, written, judged and committed."""

@@ -1,0 +1,59 @@
+"""Which late rows would have matched, had they come in time: a look back into the inputs."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from tidemark.clock.slices import Grid
+from tidemark.inputs.stored import StoredInput
+from tidemark.joins import Join
+from tidemark.settings import Pipeline
+from tidemark.settings.values import micros
+
+_OTHER = {"left": 1, "right": 0}
+_PLACE = ("clock", "tiebreak", "event_time")
+
+
+def with_would_match(
+    late: DataFrame, join: Join, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid, last: int
+) -> DataFrame:
+    """Add `would_match` to the rows of `Replay.late`, with a number in `row`: null for rejected rows.
+
+    True where a row of the other input had arrived by then (at the same instant counts), with the same keys and an
+    event time that the join looks for. Where that row was itself late it counts too. A join's condition is not asked.
+    """
+    behind = late.where(F.col("watermark").isNotNull())
+    extents = behind.groupBy("side").agg(F.min("event_time").alias("oldest"), F.max("event_time").alias("newest"))
+    hits = [
+        _hits(
+            behind, extent["side"], join, inputs[_OTHER[extent["side"]]].history(grid, last, *_around(extent, pipeline))
+        )
+        for extent in extents.collect()
+    ]
+    if not hits:
+        return late.withColumn("would_match", F.lit(None).cast("boolean")).drop("row")
+    found = reduce(DataFrame.unionByName, hits).distinct().withColumn("hit", F.lit(True))
+    would_match = F.when(F.col("watermark").isNotNull(), F.coalesce("hit", F.lit(False)))
+    return late.join(found, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
+
+
+def _hits(behind: DataFrame, side: str, join: Join, others: DataFrame) -> DataFrame:
+    """`row` of each row of a side that a row of the other input matches."""
+    keys = [name for name in behind.columns if name.startswith("key_")]
+    late = behind.where(F.col("side") == side)
+    its = late.select("row", *keys, *(F.col(name).alias(f"late_{name}") for name in _PLACE))
+    times = F.col("late_event_time"), F.col("event_time")
+    met = join.times_match(*times) if side == "left" else join.times_match(*reversed(times))
+    before = F.struct("clock", "tiebreak") <= F.struct("late_clock", "late_tiebreak")
+    return others.select(*keys, *_PLACE).join(its, keys).where(met & before).select("row")
+
+
+def _around(extent: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:
+    """Where partners of late rows may lie in event time: [start, end) in microseconds; None for anywhere."""
+    if pipeline.join.reach is None:
+        return None, None
+    reach, tick = micros(pipeline.join.reach), pipeline.tick
+    return extent["oldest"] * tick - reach, (extent["newest"] + 1) * tick + reach

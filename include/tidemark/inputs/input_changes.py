@@ -1,0 +1,119 @@
+"""Which rows an input has gained or lost since one of its versions, read from the table's own log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.commits.digest import content_hash
+from tidemark.delta.lake import DeltaInput
+from tidemark.errors import InputError
+
+_ACTION = "struct<path: string, dataChange: boolean>"
+
+
+@dataclass(frozen=True)
+class Landing:
+    """What happened to an input table after version `seen`, up to the version that is read.
+
+    Rewrites that change no row, such as OPTIMIZE, are not new rows.
+    """
+
+    table: DeltaInput
+    seen: int
+    added: dict[int, set[str]]
+    """Names of the files with new rows, by version."""
+    changed: tuple[int, ...]
+    """Versions that deleted or changed rows."""
+    touched: frozenset[str]
+    """Names of all files that came or went."""
+
+    @classmethod
+    def since(cls, table: DeltaInput, seen: int) -> Landing:
+        """Read the log.
+
+        Raises:
+            InputError: it no longer reaches back, or the table is older than `seen`.
+        """
+        if table.version == seen:
+            return cls(table, seen, {}, (), frozenset())
+        if table.version < seen:
+            raise InputError(
+                f"input {table.name} is at version {table.version}, but the ledger has read version {seen}: the table "
+                "was replaced or restored from a copy; restore the table, or reprocess from the first slice"
+            )
+        paths = [f"{table.path}/_delta_log/{version:020d}.json" for version in range(seen + 1, table.version + 1)]
+        try:
+            actions = (
+                table.spark.read.schema(f"add {_ACTION}, remove {_ACTION}")
+                .json(paths)
+                .where("add IS NOT NULL OR remove IS NOT NULL")
+                .select(
+                    F.regexp_extract("_metadata.file_name", r"^(\d+)\.json$", 1).cast("int").alias("version"),
+                    F.coalesce("add.path", "remove.path").alias("path"),
+                    F.coalesce("add.dataChange", "remove.dataChange").alias("changes"),
+                    F.col("remove").isNotNull().alias("removed"),
+                )
+                .collect()
+            )
+        except AnalysisException:
+            raise InputError(
+                f"the log of input {table.name} no longer has versions {seen + 1} to {table.version}, so new rows "
+                "cannot be told from old ones; keep delta.logRetentionDuration longer than the pause between runs, "
+                "and reprocess from the first slice"
+            ) from None
+        added: dict[int, set[str]] = {}
+        for row in actions:
+            if row["changes"] and not row["removed"]:
+                added.setdefault(row["version"], set()).add(_file_name(row["path"]))
+        changed = sorted({row["version"] for row in actions if row["changes"] and row["removed"]})
+        return cls(table, seen, added, tuple(changed), frozenset(_file_name(row["path"]) for row in actions))
+
+    @property
+    def new(self) -> DataFrame | None:
+        """Rows that landed; None for none."""
+        if self.changed:
+            now, then = self._touched(self.table.version), self._touched(self.seen)
+            return _more(now, then)
+        if not self.added:
+            return None
+        live = {_file_name(path) for path in self.table.read().inputFiles()}
+        gone = {version: sorted(names - live) for version, names in self.added.items() if names - live}
+        parts = [_only(self.table.read(), sorted(set().union(*self.added.values()) & live))]
+        # Files that a later rewrite replaced are read from the version that added them.
+        parts += [_only(self.table.read(version), names) for version, names in gone.items()]
+        return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
+
+    @property
+    def gone(self) -> DataFrame | None:
+        """Rows that were there and no longer are, as they were; None for none."""
+        if not self.changed:
+            return None
+        return _more(self._touched(self.seen), self._touched(self.table.version))
+
+    def _touched(self, version: int) -> DataFrame:
+        return _only(self.table.read(version), sorted(self.touched))
+
+
+def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """The rows that others do not have, or do not have as often."""
+    names = [name for name in rows.columns if name in others.columns]
+    place = Window.partitionBy("_hash").orderBy(F.lit(0))
+    counted, known = (
+        part.withColumn("_hash", content_hash(part, names)).withColumn("_copy", F.row_number().over(place))
+        for part in (rows, others)
+    )
+    return counted.join(known.select("_hash", "_copy"), ["_hash", "_copy"], "anti").drop("_hash", "_copy")
+
+
+def _only(rows: DataFrame, file_names: list[str]) -> DataFrame:
+    return rows.where(F.col("_metadata.file_name").isin(file_names))
+
+
+def _file_name(path: str) -> str:
+    return unquote(path).rsplit("/", 1)[-1]

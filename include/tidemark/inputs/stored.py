@@ -1,0 +1,343 @@
+"""An input's rows for a range of slices, with event time, clock and slice beside each, bad rows named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Literal
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.clock.slices import Grid
+from tidemark.clock.times import Clock, floor_div, quoted
+from tidemark.commits.staleness import Seen
+from tidemark.delta.lake import DeltaInput, place
+from tidemark.errors import InputError, nearest
+from tidemark.inputs.input_changes import Landing
+from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
+from tidemark.settings import Guard, Input, Pipeline, TimeColumn, Trace
+from tidemark.settings.values import micros
+from tidemark.watermarks.traces import QueryTrace
+
+_NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one input's rows are read: its time columns and keys, checked against its schema.
+
+    `labelled` gives one row per table row, in columns that both sides share:
+
+    | column | meaning |
+    | --- | --- |
+    | `side` | `left` or `right` |
+    | `slice` | number of the slice in which the row arrives, long |
+    | `home` | number of the slice that its clock is in, long; 0 where none can be told |
+    | `clock` | effective arrival in microseconds UTC, long |
+    | `tiebreak` | order among equal clocks, long, 0 without one |
+    | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
+    | `floored` | whether the event time had a finer part |
+    | `key_0`.. | the join keys, in the type both sides share |
+    | `partition` | of the input, string; absent where neither input has partitions |
+    | `rejected` | why the row takes no part, null where it does |
+    | `left` or `right` | the table's own columns, struct |
+    """
+
+    name: Literal["left", "right"]
+    settings: Input
+    guard: Guard | None
+    schema: T.StructType
+    event: Clock
+    clock: Clock
+    keys: tuple[tuple[str, str], ...]
+    """Column and common type of each join key."""
+    null_keys: bool
+    """Whether rows with a null key may take part: the join decides."""
+    null_times: bool
+    """Whether rows with a null event time may."""
+    tick: int
+    """Microseconds: what the dialect compares event times in."""
+
+    def labelled(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
+        clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
+        home = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
+        tiebreak = F.lit(0).cast("long")
+        if self.settings.tiebreak:
+            tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
+        return rows.select(
+            F.lit(self.name).alias("side"),
+            grid.number_column(clock).alias("slice"),
+            F.when(self.unusable, F.lit(0).cast("long")).otherwise(home).alias("home"),
+            clock.alias("clock"),
+            tiebreak.alias("tiebreak"),
+            floor_div(self.event.micros, self.tick).alias("event_time"),
+            (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
+            *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
+            *([self._partition] if self.settings.partition else []),
+            self._rejected.alias("rejected"),
+            F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
+        )
+
+    @property
+    def _partition(self) -> Column:
+        name = quoted(self.settings.partition or "")
+        return F.coalesce(F.col(name).cast("string"), F.lit("null")).alias("partition")
+
+    @cached_property
+    def unusable(self) -> Column:
+        """Whether the clock cannot place the row in any slice; never null."""
+        return _absurd(self.clock, self.guard)
+
+    @cached_property
+    def _rejected(self) -> Column:
+        reasons: list[tuple[str, Column]] = []
+        if self.settings.arrival:
+            reasons += [("null_arrival", self.clock.raw.isNull()), ("arrival_out_of_range", self.unusable)]
+        timeless = self.event.raw.isNull()
+        reasons += [
+            ("null_event_time", timeless & F.lit(not self.null_times)),
+            ("event_time_out_of_range", ~timeless & _absurd(self.event, self.guard)),
+        ]
+        if self.settings.arrival and self.guard:
+            ahead = self.event.micros - self.clock.micros
+            reasons.append(("event_time_ahead_of_arrival", ahead > F.lit(micros(self.guard.ahead_of_arrival))))
+        if not self.null_keys:
+            no_key = reduce(Column.__or__, (F.col(quoted(name)).isNull() for name, _ in self.keys))
+            reasons.append(("null_key", no_key))
+        return F.coalesce(*(F.when(found, F.lit(reason)) for reason, found in reasons))
+
+
+@dataclass(frozen=True)
+class StoredInput:
+    """One input of a pipeline in its Delta table."""
+
+    side: Side
+    table: DeltaInput
+
+    def rows(self, grid: Grid, first: int, last: int, seen: Seen) -> DataFrame:
+        """Rows whose clock lies in slices first..last (inclusive), and those of earlier slices not taken yet.
+
+        The latter landed after their slices were committed, and arrive at the start of slice `first`. Rows without a
+        usable clock are taken by the first job that finds them, to be rejected.
+        """
+        start, end = grid.start_of(first), grid.start_of(last + 1)
+        due = self.side.clock.within(start, end) & ~self.side.unusable
+        rows = self.table.read().where(due | self.side.unusable if seen.homeless is None else due)
+        for landed in self.landed(grid, first, seen):
+            rows = rows.unionByName(landed, allowMissingColumns=True)
+        return self.side.labelled(rows, grid, start)
+
+    def refuse_changes(self, grid: Grid, first: int, seen: Seen, reprocess: str) -> None:
+        """See that rows which slices before `first` have taken are still there; `reprocess` is the command to name.
+
+        Raises:
+            InputError: some were deleted or changed, by the versions named; says from which slice to reprocess.
+        """
+        for version, taken in self._unseen(grid, first, seen).items():
+            landing = self._since(version)
+            if landing.changed:
+                self._refuse(landing, taken, grid, reprocess)
+
+    def homes_of_changes(self, grid: Grid, first: int, seen: Seen) -> set[int]:
+        """The slices before `first` of rows that have landed and not been taken, or been taken and are gone."""
+        number = grid.number_column(self.side.clock.micros).alias("home")
+        found: set[int] = set()
+        for version, missed in self._unseen(grid, first, seen).items():
+            for rows in (self._since(version).new, self._since(version).gone):
+                if rows is not None:
+                    homes = rows.where(missed & ~self.side.unusable).select(number).distinct().collect()
+                    found |= {row["home"] for row in homes}
+        return found
+
+    def landed(self, grid: Grid, first: int, seen: Seen) -> Iterator[DataFrame]:
+        """Rows of slices before `first` that were not in the versions up to which they have been taken."""
+        for version, missed in self._unseen(grid, first, seen).items():
+            if (new := self._since(version).new) is not None:
+                yield new.where(missed)
+
+    def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
+        """Which rows have been taken up to each version that is not the one read now."""
+        if not self.table.lands_late:
+            return {}
+        parts: dict[int, list[Column]] = {}
+        if seen.homeless is not None:
+            parts.setdefault(seen.homeless, []).append(self.side.unusable)
+        ends = [*(home for home, _ in seen.homes[1:] if home is not None), first]
+        clock = self.side.clock.micros
+        for (home, version), end in zip(seen.homes, ends, strict=True) if seen.homes else ():
+            before = clock < grid.start_of(end)
+            since = F.lit(True) if home is None else clock >= grid.start_of(home)
+            parts.setdefault(version, []).append(~self.side.unusable & before & since)
+        return {v: reduce(Column.__or__, told) for v, told in parts.items() if v != self.table.version}
+
+    def _since(self, version: int) -> Landing:
+        if version not in self._landings:
+            self._landings[version] = Landing.since(self.table, version)
+        return self._landings[version]
+
+    @cached_property
+    def _landings(self) -> dict[int, Landing]:
+        return {}
+
+    def _refuse(self, landing: Landing, taken: Column, grid: Grid, reprocess: str) -> None:
+        clock = F.when(~self.side.unusable, self.side.clock.micros)
+        try:
+            gone = landing.gone
+            assert gone is not None, "versions that changed rows are known"
+            found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
+            assert found is not None, "an aggregate has one row"
+            if not found["rows"]:
+                return
+            first = max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
+        except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
+            first = 0
+        start = grid.label(first)
+        raise InputError(
+            f"input {self.table.name} is not append-only: version {', '.join(map(str, landing.changed))} deleted or "
+            f"changed rows that slices from {start} on have read; {reprocess} --from {start}"
+        )
+
+    def history(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
+        """Rows that take part, with clocks up to the end of slice `last`, event times in [start, end) microseconds."""
+        rows = self.table.read().where(self.side.clock.micros < grid.start_of(last + 1))
+        if start is not None and end is not None:
+            rows = rows.where(self.side.event.within(start, end))
+        return self.side.labelled(rows, grid, grid.start).where(F.col("rejected").isNull())
+
+    def extent(self, grid: Grid) -> tuple[int | None, int]:
+        """The last slice that holds a row (None without any), and how many rows lie before the grid's start."""
+        micros_ = self.side.clock.micros
+        found = (
+            self.table.read()
+            .where(~self.side.unusable)
+            .agg(F.max(micros_).alias("newest"), F.count_if(micros_ < grid.start).alias("before"))
+            .first()
+        )
+        assert found is not None, "an aggregate has one row"
+        newest = found["newest"]
+        return (None if newest is None or newest < grid.start else grid.number_at(newest)), found["before"]
+
+
+def stored_inputs(
+    spark: SparkSession, pipeline: Pipeline, lake: str, versions: tuple[int | None, int | None] = (None, None)
+) -> tuple[StoredInput, StoredInput]:
+    """Both inputs of a pipeline, found and checked: tables, columns, types; at `versions`, by default the newest.
+
+    Raises:
+        InputError: a table or column is missing, or a type does not serve.
+    """
+    tables = (pipeline.left.table, pipeline.right.table)
+    left, right = (DeltaInput.find(spark, lake, *one) for one in zip(tables, versions, strict=True))
+    if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
+        trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
+        left = traced_input(left, trace, "left", pipeline.left.arrival)
+        right = traced_input(right, trace, "right", pipeline.right.arrival)
+    pairs = pipeline.join.keys
+    _need_columns(left, pipeline.left, [pair.left for pair in pairs])
+    _need_columns(right, pipeline.right, [pair.right for pair in pairs])
+    kinds = [_common_type(left, pair.left, right, pair.right) for pair in pairs]
+    return (
+        StoredInput(side_of(pipeline, "left", left.schema, kinds), left),
+        StoredInput(side_of(pipeline, "right", right.schema, kinds), right),
+    )
+
+
+def read_as(inputs: tuple[StoredInput, StoredInput], pipeline: Pipeline) -> tuple[StoredInput, StoredInput]:
+    """The same tables as a pipeline with other settings reads them: its ticks, its guard, the rows that it rejects."""
+    left, right = (
+        StoredInput(side_of(pipeline, one.side.name, one.side.schema, [kind for _, kind in one.side.keys]), one.table)
+        for one in inputs
+    )
+    return left, right
+
+
+def rows_of(inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, taken: Sequence[Seen]) -> DataFrame:
+    """What a replay of slices reads of both inputs (`StoredInput.rows`), as one table."""
+    left, right = (source.rows(grid, slices[0], slices[-1], known) for source, known in zip(inputs, taken, strict=True))
+    return left.unionByName(right, allowMissingColumns=True)
+
+
+def schemas_of(inputs: tuple[StoredInput, StoredInput]) -> dict[str, T.StructType]:
+    """The columns of both inputs, by side."""
+    return {source.side.name: source.side.schema for source in inputs}
+
+
+def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
+    """The query that has read the inputs; None where no trace tells when rows arrived."""
+    table = inputs[0].table
+    return table.trace if isinstance(table, TracedInput) else None
+
+
+def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.StructType, kinds: list[str]) -> Side:
+    """One side of a pipeline over rows of this schema, its keys cast to `kinds` (Spark's names of types).
+
+    Raises:
+        InputError: a time column's type does not serve.
+    """
+    settings: Input = getattr(pipeline, which)
+    where = f"input {settings.table}"
+    event = Clock.of(settings.event_time, schema, where)
+    match settings.arrival:
+        case None:
+            clock = event
+        case Trace():
+            clock = Clock(ARRIVAL, None)
+        case column:
+            clock = Clock.of(column, schema, where)
+    names = [getattr(pair, which) for pair in pipeline.join.keys]
+    return Side(
+        which,
+        settings,
+        pipeline.guard,
+        schema,
+        event,
+        clock,
+        tuple(zip(names, kinds, strict=True)),
+        null_keys=pipeline.takes_null_keys,
+        null_times=pipeline.takes_null_times,
+        tick=pipeline.tick,
+    )
+
+
+def _absurd(time: Clock, guard: Guard | None) -> Column:
+    """Whether a time is null, does not fit a long of microseconds, or lies outside the guard; never null."""
+    absurd = time.micros.isNull()
+    if guard:
+        absurd = absurd | (time.micros < F.lit(micros(guard.earliest))) | (time.micros >= F.lit(micros(guard.latest)))
+    return F.coalesce(absurd, F.lit(True))
+
+
+def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
+    wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
+    wanted["partition"] = settings.partition
+    wanted["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
+    wanted |= {f"key {key}": key for key in keys}
+    for role, column in wanted.items():
+        if column is not None and column not in table.schema.names:
+            hint = nearest(column, table.schema.names, "it has")
+            raise InputError(f"input {table.name} has no column {column} (named as {role}); {hint}")
+    if settings.tiebreak and not isinstance(table.schema[settings.tiebreak].dataType, T.IntegralType):
+        kind = table.schema[settings.tiebreak].dataType.simpleString()
+        raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {kind}; it must be an integer column")
+
+
+def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> str:
+    kinds = left.schema[left_key].dataType, right.schema[right_key].dataType
+    for table, column, kind in zip((left, right), (left_key, right_key), kinds, strict=True):
+        if isinstance(kind, _NO_KEYS):
+            raise InputError(f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared")
+    if kinds[0].simpleString() == kinds[1].simpleString():
+        return kinds[0].simpleString()
+    if not all(isinstance(kind, T.NumericType) for kind in kinds):
+        raise InputError(
+            f"keys {left.name}.{left_key} ({kinds[0].simpleString()}) and {right.name}.{right_key} "
+            f"({kinds[1].simpleString()}) are of different types; cast one where the table is written"
+        )
+    nulls = (F.lit(None).cast(kind) for kind in kinds)
+    return left.spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType.simpleString()

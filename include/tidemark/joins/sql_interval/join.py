@@ -1,0 +1,271 @@
+"""Flink SQL's interval join: a closed form, and a replay row by row of the lanes that have none.
+
+No row is late. What decides is which rows are still cached, and when an unmatched one leaves:
+
+- a cached row is joined until it expires, and then as long as the engine has not got round to removing it;
+- a timer removes it at the watermark `leaves_at` (`sql_timers`), unless before that a row of the other side with the
+  same key looks for partners: that one still finds it, and removes it;
+- rows that come later than all they could find may skip their search (`sql_sweeps`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from typing_extensions import override
+
+from tidemark.clock.times import quoted
+from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
+from tidemark.joins.firings import PADDING, JoinType
+from tidemark.joins.flink_sql import IntervalRules
+from tidemark.joins.interval import candidates
+from tidemark.joins.sql_interval.replay import replay_lanes
+from tidemark.joins.sql_interval.sweeps import Sweeps
+from tidemark.joins.sql_interval.timers import with_leaves_at
+
+_STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
+_IN_SLICES = ("matched_in", "timed_from", "gone_in")
+_ARRIVAL = ("clock", "tiebreak", "event_time")
+_LABELS = ("slice", "watermark", "clock", "tiebreak", "mark")
+_PAIR = ("slice", "left_mark", "right_mark", "left", "right")
+
+
+@dataclass(frozen=True)
+class SqlIntervalJoin(Join):
+    """`RowTimeIntervalJoin`: inner, left, right or full.
+
+    Of a carried row are known, beside the watermark that it met: `matched_in`, the slice of its first match;
+    `leaves_at`, the least watermark at which a timer removes it; and from replayed lanes `timed_from`, the slice since
+    which the key's timer is this row's, and `gone_in`, the slice that removed it while the timer stays.
+    """
+
+    rules: IntervalRules
+    join_type: JoinType
+    condition: str | None = None
+    """Part of the match, over `left_*` and `right_*`."""
+
+    exact_watermarks = True
+    carries = ("watermark", *_STATE)
+    dated = _IN_SLICES
+
+    @override
+    def times_match(self, left: Column, right: Column) -> Column:
+        return self.rules.within(left, right)
+
+    @override
+    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """All rows as suspects, with their bucket as `place`."""
+        return super().label(placed.withColumn("place", F.col("bucket")), exact=exact)
+
+    def answer(self, came: Labelled) -> Answer:
+        """The closed form, unless `Sweeps` finds it undecided."""
+        horizon = came.horizon
+        # Not `persist`: the answer uses these rows ten times, and each time their plan would be analysed anew.
+        rows = self._labelled(came).localCheckpoint(eager=False)
+        sweeps = Sweeps.of(rows, horizon)
+        undecided = F.col("lane").isin(*sweeps.undecided)
+        closed = self._closed_form(rows.where(~undecided), horizon.first, overdue=sweeps.overdue)
+        joined, states, matches = closed
+        cached, ends = [matches], dict[tuple[int, str, int], int]()
+        if sweeps.undecided:
+            replayed = self._replayed(rows.where(undecided), came, sweeps.undecided).persist()
+            cached.append(replayed)
+            for row in replayed.where(F.col("role") == "end").collect():
+                ends |= {(row["lane"], side, row["slice"]): row[f"{side}_swept"] for side in PADDING}
+            emitted = replayed.where(~F.col("role").isin("state", "end"))
+            joined = joined.unionByName(_emissions(emitted, F.col("role")))
+            states = states.unionByName(replayed.where(F.col("role") == "state").select(*states.columns))
+        return Answer(
+            joined,
+            self._side_output(states, came),
+            kept=states,
+            lines=sweeps.lines(ends),
+            cached=tuple(cached),
+        )
+
+    @property
+    def _wait(self) -> Column:
+        return F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
+
+    @property
+    def _outer(self) -> Column:
+        """Whether a row comes out padded if it finds no partner."""
+        left, right = (self.join_type.is_one_of(*types) for types in PADDING.values())
+        return F.when(F.col("side") == "left", left).otherwise(right)
+
+    def _labelled(self, came: Labelled) -> DataFrame:
+        """All rows that take part, with what becomes of them by themselves; and what the slice before knew."""
+        first, rules = came.horizon.first, self.rules
+        rows = came.suspects.where(F.col("rejected").isNull())  # all of them, because watermarks are exact
+        if came.carried is not None:
+            rows = rows.unionByName(came.carried, allowMissingColumns=True)
+        for name in _STATE:
+            if name not in rows.columns:
+                rows = rows.withColumn(name, F.lit(None).cast("long"))
+        payload = [F.to_json(F.struct("left", "right"))] if self.condition else []
+        event_time, now = F.col("event_time"), rules.now(F.col("watermark"))
+        labels = {
+            **{name: F.when(F.col(name) < first, F.col(name)) for name in _IN_SLICES},
+            "now": now,
+            "waits": rules.cached(event_time, self._wait, now),
+            "expires_at": rules.expires_at(event_time, self._wait),
+            "stale_at": rules.stale_at(event_time),
+            "stale": (rules.stale_at(event_time) <= now) & ~rules.empty,
+            "off_the_path": rules.off_the_path(event_time, self._wait),
+            # Rows of a key that agree in all of this have the same partners.
+            "mark": F.xxhash64("side", *_ARRIVAL, *payload),
+        }
+        known = rows.withColumns(labels)
+        kept = with_leaves_at(known.where("waits"))
+        timed = came.horizon.first_slice_reaching(kept, F.col("leaves_at"), "reached")
+        return timed.unionByName(known.where(~F.col("waits")).withColumn("reached", F.col("slice")))
+
+    def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """Emissions, the rows with their `matched_in` and `reached`, and the matches, which are cached."""
+        late = None
+        if overdue:
+            stays = F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
+            looked_up = _with_first_search(rows.where(stays), rows, first)
+            late = self._found_expired(looked_up)
+            removed = looked_up.withColumn("reached", F.coalesce(F.col("by.slice"), F.col("reached"))).drop("by")
+            rows = rows.where(~stays).unionByName(removed)
+        pairs = self._certain(rows, first)
+        known = pairs if self.join_type.types - {"inner"} else self._with_fleeting(rows, first)
+        if late is not None:
+            pairs, known = pairs.unionByName(late), known.unionByName(late)
+        matches = _matches(known).persist()
+        states = rows.join(matches, [*_keys(rows), "mark"], "left")
+        states = states.withColumn("matched_in", F.coalesce("matched_in", "first_match")).drop("first_match")
+        leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
+        padded = states.where(leaves).withColumn("slice", F.greatest("slice", "reached"))
+        side = F.concat(F.lit("padded_"), F.col("side"))
+        return _emissions(pairs, F.lit("matched")).unionByName(_emissions(padded, side)), states, matches
+
+    def _with_fleeting(self, rows: DataFrame, first: int) -> DataFrame:
+        """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""
+        fleeting = ~F.col("waits") & (F.col("event_time") < F.col("watermark"))
+        parts = (rows.where(F.when(F.col("side") == side, fleeting).otherwise(F.col("waits"))) for side in PADDING)
+        return reduce(DataFrame.unionByName, (self._certain(part, first) for part in parts))
+
+    def _certain(self, rows: DataFrame, first: int) -> DataFrame:
+        """Pairs whose later row comes before the other, which is cached, has expired: in the slice of the later."""
+        rules = self.rules
+        times = F.col("left_event_time"), F.col("right_event_time")
+        left_now, right_now = (rules.now(F.col(f"{side}_watermark")) for side in PADDING)
+        left_waited = rules.cached(times[0], rules.left_wait, left_now)
+        left_waited &= right_now < rules.expires_at(times[0], rules.left_wait)
+        right_waited = rules.cached(times[1], rules.right_wait, right_now)
+        right_waited &= left_now < rules.expires_at(times[1], rules.right_wait)
+        left_first = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
+        waited = F.when(left_first, left_waited).otherwise(right_waited)
+        later = F.greatest("left_slice", "right_slice")
+        joins = rules.within(*times) & waited & (later >= first)
+        found = candidates(rows, rules.lower, rules.upper, _LABELS, joins)
+        return self._matching(found.withColumn("slice", later))
+
+    def _found_expired(self, looked_up: DataFrame) -> DataFrame:
+        """Pairs of expired rows and the first row that looked for partners since."""
+        both = {"slice": F.col("by.slice")}
+        for side in PADDING:
+            for name, column in ((f"{side}_time", "event_time"), (f"{side}_mark", "mark"), (side, side)):
+                both[name] = F.when(F.col("side") == side, F.col(column)).otherwise(F.col(f"by.{column}"))
+        has_key = reduce(Column.__and__, (F.col(key).isNotNull() for key in _keys(looked_up)))
+        found = looked_up.where(F.col("by").isNotNull() & has_key).withColumns(both)
+        return self._matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))))
+
+    def _matching(self, pairs: DataFrame) -> DataFrame:
+        """The pairs that meet the join's condition."""
+        pairs = pairs.select(*_PAIR, *_keys(pairs))
+        if self.condition is None:
+            return pairs
+        flat = (
+            F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}") for side in PADDING for name in _names(pairs, side)
+        )
+        met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(F.expr(self.condition))
+        return met.select("_pair.*")
+
+    def _replayed(self, rows: DataFrame, came: Labelled, lanes: frozenset[int]) -> DataFrame:
+        """Whole lanes, row by row."""
+        keys, rules = _keys(rows), self.rules
+        outer = {f"pads_{side}": self.join_type.is_one_of(*types) for side, types in PADDING.items()}
+        params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
+        text = F.to_json(F.struct(*keys), {"ignoreNullFields": "false"})
+        keyless = reduce(Column.__or__, (F.col(key).isNull() for key in keys))
+        mates = F.lit(None).cast("array<long>")
+        if self.condition:
+            within = rules.within(F.col("left_event_time"), F.col("right_event_time"))
+            pairs = candidates(rows, rules.lower, rules.upper, _LABELS, within).withColumn("slice", F.lit(0))
+            agreed = self._matching(pairs).groupBy(*keys, F.col("right_mark").alias("mark"))
+            rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
+            mates = F.coalesce("_mates", F.array().cast("array<long>"))
+        rows = rows.withColumns({**outer, **params, "key": text, "keyless": keyless, "mates": mates})
+        return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
+
+    def _side_output(self, states: DataFrame, came: Labelled) -> DataFrame:
+        """Rejected rows, and those behind the watermark with what became of them on arrival."""
+        new = (F.col("slice") >= came.horizon.first) & (F.col("event_time") < F.col("watermark"))
+        fate = (
+            F.when(F.col("waits"), "cached")
+            .when(F.col("matched_in").isNotNull(), "matched")
+            .when(self._outer, "padded")
+            .otherwise("lost")
+        )
+        late = with_reason(states.where(new).withColumn("fate", fate), F.lit("behind_watermark"))
+        rejected = came.suspects.where(F.col("rejected").isNotNull())
+        chosen = [*came.suspects.columns, "reason", "window_start", "window_end"]
+        told = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
+        return late.select(*chosen, "fate").unionByName(told.select(*chosen, "fate"))
+
+
+def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFrame:
+    """Rows that outstay their time, with `by`: the row of the same key that removes them, null where a timer does.
+
+    It is the first one of the other side to look for partners after they have expired, if no timer is sooner.
+    """
+    keys = _keys(rows)
+    same = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
+    asked = stays.select(*(F.col(key).alias(f"_{key}") for key in keys)).distinct()
+    searches = rows.where((F.col("slice") >= first) & ~F.col("stale")).join(asked, same, "semi")
+    told = F.struct("slice", "now", "event_time", "mark", "left", "right")
+    other = F.when(F.col("side") == "left", "right").otherwise("left")
+    none = F.lit(None).cast(_kind(rows, told))
+    both = stays.withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
+    both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": told}))
+    in_order = Window.partitionBy(*keys, "of").orderBy("level", F.col("by").isNotNull(), *_ARRIVAL)
+    following = in_order.rowsBetween(1, Window.unboundedFollowing)
+    by = F.first("by", ignorenulls=True).over(following)
+    found = both.withColumn("search", by).where(F.col("by").isNull())
+    sooner = F.when(F.col("search.now") < F.col("leaves_at"), F.col("search"))
+    return found.withColumn("by", sooner).drop("search", "level", "of")
+
+
+def _matches(pairs: DataFrame) -> DataFrame:
+    """The slice of the first match of each row that has one, by key and `mark`."""
+    keys = _keys(pairs)
+    sides = (pairs.select(*keys, F.col(f"{side}_mark").alias("mark"), "slice") for side in PADDING)
+    return reduce(DataFrame.unionByName, sides).groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
+
+
+def _kind(rows: DataFrame, column: Column) -> T.DataType:
+    return rows.select(column.alias("it")).schema["it"].dataType
+
+
+def _keys(rows: DataFrame) -> list[str]:
+    return [name for name in rows.columns if name.startswith("key_")]
+
+
+def _names(rows: DataFrame, side: str) -> list[str]:
+    kind = rows.schema[side].dataType
+    assert isinstance(kind, T.StructType)
+    return kind.names
+
+
+def _emissions(rows: DataFrame, emission: Column) -> DataFrame:
+    """Rows or pairs as `Answer.joined` has them."""
+    none = F.lit(None).cast("long")
+    known = {"emission": emission, "pane": F.lit(0), "result_time": none, "window_start": none, "window_end": none}
+    return rows.select(*(known.get(name, F.col(name)).alias(name) for name in EMISSION))

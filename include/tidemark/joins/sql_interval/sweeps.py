@@ -1,0 +1,156 @@
+"""When Flink SQL's interval join last removed expired rows of a side, of any key: what makes very late rows skip.
+
+The operator remembers one such time per side and shares it among all keys. A row sweeps the other side when it looks
+for partners, a timer its own side. A row that comes so late that all it could find has expired looks only if no sweep
+has come to the same conclusion since: nearly always one has, and which one does not matter. `Sweeps` says what does,
+and which lanes have a row of which it cannot say whether it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pandas as pd
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
+
+_OTHER = {"left": "right", "right": "left"}
+_Point = tuple[int, str, int]
+"""Lane, side, slice."""
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The sweeps of a job.
+
+    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `place` (their bucket,
+    null for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
+    `stale_at` or later. The others surely look.
+    """
+
+    horizon: Horizon
+    ends: dict[_Point, int]
+    """The watermark of the last sweep of a side by the end of a slice."""
+    undecided: frozenset[int]
+    """Lanes that only a replay decides: their `ends` are not to be used."""
+    overdue: bool
+    """Whether there are rows that outstay their time."""
+
+    @classmethod
+    def of(cls, rows: DataFrame, horizon: Horizon) -> Sweeps:
+        """Collect what there is to know, in two small queries, and three more where rows are stale."""
+        new = rows.where(F.col("slice") >= horizon.first)
+        looks = F.when(~F.col("stale"), F.col("now"))
+        by_place = new.groupBy("lane", "slice", "place", "side")
+        looked = by_place.agg(F.max(looks).alias("now"), F.max("stale").alias("stale")).toPandas()
+        on_time = F.col("leaves_at") == F.col("expires_at")
+        timers = rows.groupBy("lane", "side", "reached").agg(
+            F.max(F.when(on_time, F.col("leaves_at"))).alias("timer"),
+            F.max("off_the_path").alias("off_the_path"),
+            F.coalesce(F.max(~on_time), F.lit(False)).alias("overdue"),
+        )
+        known = timers.toPandas()
+        overdue = bool(known["overdue"].any())
+        ends = _ends(looked, _fired(new, known[known["reached"] >= horizon.first], horizon), horizon)
+        undecided = set(known.loc[known["off_the_path"], "lane"])
+        if looked["stale"].any():
+            undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=overdue))
+        return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
+
+    def lines(self, replayed: dict[_Point, int]) -> list[Timeline]:
+        """The timelines with the sweeps known by each slice's end; `replayed` are those of undecided lanes."""
+        known = {**self.ends, **replayed}
+
+        def at_end(lane: int, number: int, marks: Watermarks) -> Watermarks:
+            left, right = (known[lane, side, number] for side in _OTHER)
+            return replace(marks, left_swept=left, right_swept=right)
+
+        return [
+            replace(line, ends={n: at_end(lane, n, marks) for n, marks in line.ends.items()})
+            for lane, line in enumerate(self.horizon.lines)
+        ]
+
+
+def _fired(new: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Point, int]:
+    """The watermark at which the last timer of a side fired in a slice, where one did."""
+    timers = timers.dropna(subset="timer")
+    if timers.empty:
+        return {}
+    table = timers[["lane", "side", "reached", "timer"]].astype({"reached": "int64", "timer": "int64"})
+    schema = "lane long, timer_side string, slice long, timer long"
+    asked = new.sparkSession.createDataFrame(table.set_axis(schema.replace(",", "").split()[::2], axis=1), schema)
+    met = new.join(F.broadcast(asked), ["lane", "slice"]).where(F.col("watermark") >= F.col("timer"))
+    least = met.groupBy("lane", "timer_side", "slice").agg(F.min("watermark")).collect()
+    met_by = {(lane, side, number): watermark for lane, side, number, watermark in least}
+    points = table[["lane", "side", "reached"]].itertuples(index=False, name=None)
+    return {point: met_by.get(point, horizon.lines[point[0]].reached[point[2]]) for point in points}
+
+
+def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: Horizon) -> dict[_Point, int]:
+    by_slice = looked.dropna(subset="now").groupby(["lane", "side", "slice"])["now"].max()
+    searches = {point: int(now) for point, now in by_slice.items()}
+    found = {}
+    for lane, line in enumerate(horizon.lines):
+        for side, last in _before(line):
+            for number in line.ends:
+                by_rows = searches.get((lane, _OTHER[side], number), NO_WATERMARK)
+                last = max(last, by_rows, fired.get((lane, side, number), NO_WATERMARK))  # noqa: PLW2901
+                found[lane, side, number] = last
+    return found
+
+
+def _before(line: Timeline) -> Iterator[tuple[str, int]]:
+    """The last sweep of each side before the job."""
+    begin = line.ends[min(line.ends)]
+    yield "left", begin.left_swept
+    yield "right", begin.right_swept
+
+
+def _undecided(
+    rows: DataFrame, new: DataFrame, looked: pd.DataFrame, ends: dict[_Point, int], horizon: Horizon, *, overdue: bool
+) -> Iterator[int]:
+    """Lanes with a stale row that may look, if that could find something, or be a slice's last sweep."""
+    doubtful = _doubtful(new, looked, horizon).persist()
+    latest = doubtful.groupBy("lane", "side", "slice").agg(F.max("now")).collect()
+    yield from (lane for lane, side, number, now in latest if now > ends[lane, _OTHER[side], number])
+    if latest and overdue:
+        keys = [name for name in rows.columns if name.startswith("key_")]
+        stays = rows.where(F.col("leaves_at") > F.col("expires_at"))
+        theirs = stays.select("side", "expires_at", "leaves_at", *keys).withColumnsRenamed(
+            {name: f"_{name}" for name in ("side", *keys)}
+        )
+        same: Column = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
+        reach = (F.col("now") >= F.col("expires_at")) & (F.col("now") < F.col("leaves_at"))
+        found = doubtful.select("lane", "side", "now", *keys).join(
+            theirs, same & (F.col("side") != F.col("_side")) & reach, "semi"
+        )
+        yield from (row["lane"] for row in found.select("lane").distinct().collect())
+    doubtful.unpersist()
+
+
+def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFrame:
+    """Stale rows before which no row that surely looks has swept the other side late enough.
+
+    Buckets are accumulated here; inside a bucket that holds stale rows, rows are put in order.
+    """
+    looked = looked.sort_values("place")
+    begin = {(lane, _OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
+    parts = []
+    for (lane, side), swept in begin.items():
+        part = looked[(looked["lane"] == lane) & (looked["side"] == side)]
+        so_far = part["now"].astype("Int64").fillna(NO_WATERMARK).cummax().shift(fill_value=NO_WATERMARK)
+        before = so_far.clip(lower=swept).astype("int64")
+        parts.append(part.assign(swept_before=before).loc[part["stale"], ["place", "side", "swept_before"]])
+    table = pd.concat(parts, ignore_index=True).astype({"side": object})
+    known = new.sparkSession.createDataFrame(table, "place long, side string, swept_before long")
+    in_order = Window.partitionBy("place", "side").orderBy("clock", "tiebreak", "event_time")
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    latest = F.greatest("swept_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
+    keys = [name for name in new.columns if name.startswith("key_")]
+    labels = ("lane", "slice", "place", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
+    placed = new.select(*labels, *keys).join(F.broadcast(known), ["place", "side"])
+    return placed.withColumn("swept", latest).where(F.col("stale") & (F.col("swept") < F.col("stale_at")))

@@ -1,0 +1,1 @@
+"""What would run and why, how it is cut into Spark jobs, and how long it would take."""

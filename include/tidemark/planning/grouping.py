@@ -1,0 +1,70 @@
+"""How many slices one Spark job takes when the user leaves it to Tidemark: docs/decisions/0016-groups-of-slices.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import SparkSession
+from rich import filesize
+
+from tidemark.inputs.stored import StoredInput
+
+MOST_SLICES = 10_000
+"""Of one job, whatever the rows: each slice still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
+LABELS = 100
+"""Bytes of what Tidemark sets beside each row of an input: times, slice, watermarks, keys."""
+COPIES = 4
+"""How often a job holds a row at a time: as it was read, in the bins that it reaches, and while it is sorted."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one Spark job can hold without spilling to disk."""
+
+    rows: int
+    because: str
+
+    @classmethod
+    def of(cls, spark: SparkSession, inputs: tuple[StoredInput, StoredInput], carried: int) -> Room:
+        """Of this session, for rows as wide as Spark takes these inputs' to be; `carried` rows are there already.
+
+        A job's rows are shuffled; the partitions that are worked on at once, one a core, have to fit into memory.
+        """
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+        memory = _memory(spark) / spark.sparkContext.defaultParallelism
+        width = LABELS + max(_width(source) for source in inputs)
+        rows = int(memory * partitions / (COPIES * width))
+        because = (
+            f"{rows:,} rows fill {filesize.decimal(int(memory))} of memory a core in {partitions} partitions, "
+            f"at {COPIES} times {width} bytes a row"
+        )
+        return cls(max(1, rows - carried), because + (f", {carried:,} of them carried in" if carried else ""))
+
+    def jobs(self, slices: range, rows: npt.NDArray[np.float64]) -> Iterator[range]:
+        """Cut slices into jobs that fit; `rows` is how many each slice has. A slice is never cut."""
+        start, held = slices.start, 0.0
+        for number, count in zip(slices, rows, strict=True):
+            if number > start and (held + count > self.rows or number - start == MOST_SLICES):
+                yield range(start, number)
+                start, held = number, 0.0
+            held += count
+        if slices:
+            yield range(start, slices.stop)
+
+
+def _memory(spark: SparkSession) -> int:
+    """Bytes that Spark's executors share between execution and storage."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    driver = jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
+    remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
+    return sum(one.totalOnHeapStorageMemory() for one in remote or known)
+
+
+def _width(source: StoredInput) -> int:
+    """Bytes of a row of the table, as Spark's planner reckons by its schema."""
+    return int(source.table.read()._jdf.schema().defaultSize())  # noqa: SLF001

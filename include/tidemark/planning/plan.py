@@ -1,0 +1,479 @@
+"""What would run and why, as data: `explain` shows it, `run` executes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import SparkSession
+
+from tidemark.clock.slices import Grid
+from tidemark.commits.checkpoint import kept_runs
+from tidemark.commits.ledger import Entry, Ledger, settings_of
+from tidemark.commits.publish import check_expressions
+from tidemark.commits.staleness import ranges, restorable, seen, stale, start_of_chain, waiting
+from tidemark.delta.lake import PipelineTables
+from tidemark.errors import SliceOrderError
+from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
+from tidemark.joins import Join, join_of
+from tidemark.planning.estimate import Estimate, estimate, past_jobs
+from tidemark.planning.grouping import Room
+from tidemark.planning.scan_estimate import InputFiles, Reading
+from tidemark.settings import Pipeline
+from tidemark.settings.values import micros
+from tidemark.watermarks.traces import QueryTrace
+
+Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    start: datetime | None = None
+    """First slice to run (inclusive); after the last committed one by default."""
+    end: datetime | None = None
+    """End of the last slice to run (exclusive); after the last row, and not after now, by default."""
+    slices_per_job: int | Literal["auto"] = "auto"
+    drain: bool = False
+    """End the input after the last slice: watermark to infinity."""
+    from_empty_state: bool = False
+    """Start without a predecessor, as a job without a savepoint does."""
+    reprocess: bool = False
+    """Run committed slices again; without `start` and `end` those that rows have landed for since."""
+    atomic: bool = False
+    """Commit all jobs at once, at the end."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Slices that would run for the same reason."""
+
+    slices: range
+    reason: Reason
+    because: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The slices that would run, in order, grouped into jobs.
+
+    Slices that turn stale on the way (docs/decisions/0012-attempts-and-ripple.md) run as well, until none is.
+    """
+
+    pipeline: Pipeline
+    grid: Grid
+    tables: PipelineTables
+    inputs: tuple[StoredInput, StoredInput]
+    join: Join
+    ledger: Ledger
+    """As it stood when the plan was made."""
+    segments: tuple[Segment, ...]
+    slices_per_job: int | Literal["auto"]
+    skipped: int
+    """Slices asked for that are committed already."""
+    notes: tuple[str, ...]
+    """What a user should know: rows outside the slices, why nothing runs."""
+    drain_from: int | None
+    """The slice after which the input ends."""
+    waiting: tuple[int, ...] | None = None
+    """Under policy `reprocess`: committed slices that rows have landed for and not been taken."""
+    atomic: bool = False
+
+    @cached_property
+    def jobs(self) -> tuple[range, ...]:
+        """The segments, cut into jobs."""
+        return tuple(job for one in self.segments for job in self._cut(one.slices))
+
+    @property
+    def trace(self) -> QueryTrace | None:
+        """The query whose batches the slices are made of, None where each slice is its own."""
+        return trace_of(self.inputs)
+
+    @property
+    def slices(self) -> int:
+        """How many slices would run."""
+        return sum(len(job) for job in self.jobs)
+
+    @property
+    def carry_in(self) -> Entry | None:
+        """The committed slice whose checkpoint the first job continues; None for empty state."""
+        return self.ledger.entry(self.jobs[0][0] - 1) if self.jobs else self.ledger.last
+
+    @cached_property
+    def settings(self) -> str:
+        """As the ledger holds them."""
+        return settings_text(self.pipeline)
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The runs whose checkpoints have not expired."""
+        return kept_runs(self.ledger.spark, self.tables)
+
+    @property
+    def reprocess_command(self) -> str:
+        """What a user runs to mend committed slices."""
+        return _reprocess_command(self.pipeline)
+
+    @property
+    def proposed(self) -> str | None:
+        """The command that would take the rows that wait, None without any."""
+        return _reprocess_command(self.pipeline) if self.waiting else None
+
+    def number_after(self, ledger: Ledger) -> int:
+        """Number of the commit of a job that continues a ledger."""
+        return (self.ledger if self.atomic else ledger).number + 1
+
+    @cached_property
+    def room(self) -> Room | None:
+        """What sizes the jobs; None where the user has."""
+        if self.slices_per_job != "auto":
+            return None
+        carried = sum(self.ledger.last.carried) if self.ledger.last else 0
+        return Room.of(self.ledger.spark, self.inputs, carried)
+
+    @cached_property
+    def rows_of_jobs(self) -> dict[range, float]:
+        """About how many rows of both inputs each job reads, by the statistics of their files."""
+        found: dict[range, float] = {}
+        for slices in (one.slices for one in self.segments):
+            held = np.append(0.0, self._rows_of(slices).cumsum())
+            found |= {
+                job: float(held[job.stop - slices.start] - held[job.start - slices.start]) for job in self._cut(slices)
+            }
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """The plan for scripts: JSON-ready."""
+        left, right = self.inputs
+        reads = self.reads
+        return {
+            "pipeline": self.pipeline.name,
+            "clock": self.pipeline.clock,
+            "slices": self.slices,
+            "already_committed": self.skipped,
+            "from": self.grid.label(self.jobs[0][0]) if self.jobs else None,
+            "to": self.grid.label(self.jobs[-1][-1] + 1) if self.jobs else None,
+            "jobs": [self._extent(job) for job in self.jobs],
+            "sizing": self.room.because if self.room else None,
+            "segments": [
+                {**self._extent(one.slices), "reason": one.reason, "because": one.because} for one in self.segments
+            ],
+            "why": self._why(),
+            "carry_in": self.grid.label(self.carry_in.number) if self.carry_in else None,
+            "inputs": {
+                side: {"table": source.table.name, "version": source.table.version, **asdict(reading)}
+                for side, source, reading in zip(("left", "right"), (left, right), reads, strict=True)
+            },
+            "estimate": asdict(self.estimate) if self.estimate else None,
+            "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],
+            "proposed": self.proposed,
+            "drain": self.drain_from is not None,
+            "atomic": self.atomic,
+            "notes": list(self.notes),
+        }
+
+    @cached_property
+    def reads(self) -> tuple[Reading, Reading]:
+        """What would be read of each input, by the statistics of its files."""
+        left, right = (files.to_read(one.slices for one in self.segments) for files in self._files)
+        return left, right
+
+    @cached_property
+    def _files(self) -> tuple[InputFiles, InputFiles]:
+        left, right = (InputFiles.of(source, self.grid) for source in self.inputs)
+        return left, right
+
+    def _rows_of(self, slices: range) -> npt.NDArray[np.float64]:
+        left, right = (files.rows_of(slices) for files in self._files)
+        return left + right
+
+    def _cut(self, slices: range) -> Iterable[range]:
+        if self.room:
+            return self.room.jobs(slices, self._rows_of(slices))
+        size = self.slices_per_job
+        assert size != "auto", "without room the user has sized the jobs"
+        return (slices[i : i + size] for i in range(0, len(slices), size))
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """How long the jobs would take; None without history, or with nothing to run."""
+        return estimate(past_jobs(self.ledger.rows), sum(self.rows_of_jobs.values()), len(self.jobs))
+
+    def _extent(self, slices: range) -> dict[str, Any]:
+        return {
+            "from": self.grid.label(slices[0]),
+            "to": self.grid.label(slices[-1] + 1),
+            "slices": len(slices),
+        }
+
+    def _why(self) -> str:
+        if not self.jobs:
+            return "nothing to run"
+        return "; ".join(dict.fromkeys(f"{one.reason}: {one.because}" for one in self.segments))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What a plan is made from."""
+
+    pipeline: Pipeline
+    request: Request
+    grid: Grid
+    tables: PipelineTables
+    inputs: tuple[StoredInput, StoredInput]
+    join: Join
+    ledger: Ledger
+
+    def plan(
+        self, segments: Sequence[Segment], skipped: int = 0, notes: Sequence[str] = (), drain: int | None = None
+    ) -> Plan:
+        """The plan of these segments."""
+        last = self.ledger.last
+        ahead = [segment for segment in segments if segment.slices]
+        made = Plan(
+            self.pipeline, self.grid, self.tables, self.inputs, self.join, self.ledger, tuple(ahead),
+            self.request.slices_per_job, skipped, tuple(notes),
+            drain_from=last.number if last and last.drained else drain,
+            waiting=self.waiting if self.pipeline.late_landing == "reprocess" else None,
+            atomic=self.request.atomic,
+        )  # fmt: skip
+        return _with_state(made)
+
+    @cached_property
+    def waiting(self) -> tuple[int, ...]:
+        """Committed slices that rows, which no slice has taken, have landed for."""
+        if not self.ledger.last:
+            return ()
+        known, after = waiting(self.ledger), self.ledger.last.number + 1
+        entries = self.ledger.entries.values()
+        homes = set(known[1] if known else ())
+        for side, source in enumerate(self.inputs):
+            taken = seen(entries, side)
+            if known:
+                taken = replace(taken, homes=((None, known[0][side]),))
+            homes |= source.homes_of_changes(self.grid, after, taken)
+        return tuple(sorted(homes & self.ledger.entries.keys()))
+
+    def refuse_changes(self, first: int) -> None:
+        """See that the rows which slices before `first` have read are still there."""
+        entries = [entry for entry in self.ledger.entries.values() if entry.number < first]
+        known = waiting(self.ledger)
+        for side, source in enumerate(self.inputs):
+            taken = seen(entries, side)
+            if known and taken.homes:
+                taken = replace(taken, homes=((None, known[0][side]),))
+            source.refuse_changes(self.grid, first, taken, _reprocess_command(self.pipeline))
+
+
+def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
+    """Plan the slices of a request against the ledger and the inputs as they stand now.
+
+    Raises:
+        SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
+        InputError: an input does not serve, or rows that slices have read are gone.
+        PipelineFileError: the condition or the output columns do not suit the inputs.
+    """
+    grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
+    inputs = stored_inputs(spark, pipeline, lake)
+    check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
+    join = join_of(pipeline, spark, schemas_of(inputs))
+    scene = _Scene(pipeline, request, grid, tables, inputs, join, Ledger.read(spark, tables, grid))
+    return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
+
+
+def _plan_to_run(scene: _Scene) -> Plan:
+    """First what no longer holds, then new slices."""
+    request, grid, last = scene.request, scene.grid, scene.ledger.last
+    _refuse_other_settings(scene)
+    after = last.number + 1 if last else 0
+    first = grid.boundary(request.start, "--from") if request.start else after
+    end, notes = _end(request, grid, scene.inputs)
+    if request.start and request.end and end <= first:
+        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+    if first > after and not request.from_empty_state:
+        _refuse_gap(first, last, grid)
+    start = first if request.from_empty_state and first > after else max(first, after)
+    if last and last.drained and end > start:
+        raise SliceOrderError(
+            f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it; "
+            "give the pipeline a new `output` to run it again without --drain"
+        )
+    new = range(start, end)
+    segments = [*_stale(scene.ledger, grid), Segment(new, "new", _why_new(start, after, last, grid))]
+    ahead = [segment for segment in segments if segment.slices]
+    if ahead and last:
+        scene.refuse_changes(after)
+    if not new:
+        notes.append(
+            f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows to run"
+        )
+    if len(ahead) > bool(new):
+        notes.append("slices after a stale one follow until the state is again what they have continued")
+    drain = end - 1 if request.drain and new else None
+    return scene.plan(segments, max(0, min(start, end) - first), notes, drain)
+
+
+def _plan_to_reprocess(scene: _Scene) -> Plan:
+    request, grid, last = scene.request, scene.grid, scene.ledger.last
+    if last is None:
+        raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
+    if request.start is None and request.end is None:
+        because = "rows landed for them after they were committed"
+        segments = [Segment(slices, "late landing", because) for slices in ranges(scene.waiting)]
+        notes = [] if segments else ["no rows have landed for committed slices since they were read"]
+    else:
+        segments, notes = _asked_for(scene, last), []
+    if segments:
+        first = segments[0].slices[0]
+        _refuse_older_settings(scene, first)
+        scene.refuse_changes(first)
+        behind = segments[0].slices[-1] + 1
+        if behind <= last.number:
+            notes.append(
+                f"slices from {grid.label(behind)} on follow until the state is again what they have continued, "
+                f"at most up to {grid.label(last.number + 1)}"
+            )
+    return scene.plan(segments, notes=notes)
+
+
+def _asked_for(scene: _Scene, last: Entry) -> list[Segment]:
+    """The range to reprocess; slices in it that were never committed fill a gap."""
+    request, grid, entries = scene.request, scene.grid, scene.ledger.entries
+    start = next(iter(entries))
+    first = grid.boundary(request.start, "--from") if request.start else start
+    end = grid.boundary(request.end, "--to") if request.end else last.number + 1
+    if end <= first:
+        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+    if end > last.number + 1:
+        raise SliceOrderError(
+            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
+            "at most, and run what comes after"
+        )
+    if first > 0 and first not in entries and first - 1 not in entries:
+        before = max((number for number in entries if number < first), default=-1)
+        raise SliceOrderError(
+            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+        )
+    asked = range(first, end)
+    segments = [Segment(part, "reprocess", "asked for") for part in ranges(n for n in asked if n in entries)]
+    gaps = ranges(number for number in asked if number not in entries)
+    segments += [Segment(part, "gap", "never committed") for part in gaps]
+    return sorted(segments, key=lambda segment: segment.slices[0])
+
+
+def _with_state(plan: Plan) -> Plan:
+    """The plan, with the slices before it run again where the checkpoint that it continues has expired."""
+    if not plan.jobs or plan.jobs[0][0] > (plan.ledger.last.number if plan.ledger.last else -1):
+        return plan
+    first = plan.jobs[0][0]
+    start = restorable(plan.ledger, first, plan.kept)
+    if start == first:
+        return plan
+    label = plan.grid.label
+    because = f"the checkpoint after {label(first - 1)} is rebuilt from {label(start)} on"
+    rebuilt = Segment(range(start, first), "expired checkpoint", because)
+    note = f"the checkpoint that slice {label(first)} continues has expired: slices from {label(start)} on run again"
+    return replace(plan, segments=(rebuilt, *plan.segments), notes=(*plan.notes, note))
+
+
+def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
+    """Committed slices that do not hold, each run of them by its first reason."""
+    found = stale(ledger)
+    for slices in ranges(found):
+        why = found[slices[0]]
+        if why == "changed settings":
+            yield Segment(slices, "changed settings", f"{grid.label(slices[0] - 1)} has run under the present settings")
+        else:
+            told = "has another state now" if why == "another state" else "or one before has taken rows that it had"
+            yield Segment(slices, "stale", f"{grid.label(slices[0] - 1)} {told}")
+
+
+def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
+    if last is None and start == 0:
+        return "no slice is committed yet"
+    return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
+
+
+def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
+    trace, now = trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
+    if trace and request.drain:
+        raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
+    if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
+        raise SliceOrderError(
+            f"--to {grid.label(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
+            f"{trace.checkpoint} are known for slices before {grid.label(trace.end(grid))}"
+        )
+    if request.end:
+        return grid.boundary(request.end, "--to"), []
+    if trace:
+        waits = "the last batch lies in a slice that is not over yet; --to takes it all the same"
+        return max(0, min(trace.end(grid), now)), [waits] if now < trace.end(grid) else []
+    notes, last = [], -1
+    for source in inputs:
+        newest, before = source.extent(grid)
+        if before:
+            notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
+        if newest is not None and newest >= now:
+            notes.append(f"{source.table.name} reaches to {grid.label(newest)}; slices that are not over yet wait")
+        last = max(last, -1 if newest is None else min(newest, now - 1))
+    return last + 1, notes
+
+
+def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
+    known = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
+    raise SliceOrderError(
+        f"checkpoint before slice {grid.label(first)} is missing: {known}; "
+        f"run from {grid.label(last.number + 1 if last else 0)}, or pass --from-empty-state"
+    )
+
+
+def _refuse_other_settings(scene: _Scene) -> None:
+    start = start_of_chain(scene.ledger)
+    if start and (changed := _changed(start, scene.pipeline)):
+        label = scene.grid.label(start.number)
+        raise SliceOrderError(
+            f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
+            f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or give the pipeline a "
+            "new `output`"
+        )
+
+
+def _refuse_older_settings(scene: _Scene, first: int) -> None:
+    before = scene.ledger.entry(first - 1)
+    start = start_of_chain(scene.ledger)
+    if before and start and (changed := _changed(before, scene.pipeline)):
+        raise SliceOrderError(
+            f"slice {scene.grid.label(before.number)} was written under other settings ({changed}), so its checkpoint "
+            f"cannot be continued; reprocess from {scene.grid.label(start.number)}"
+        )
+
+
+def _changed(entry: Entry, pipeline: Pipeline) -> str:
+    if entry.settings == settings_text(pipeline):
+        return ""
+    was, now = _flat(settings_of(entry.settings)), _flat(pipeline.semantic_settings())
+    changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
+    return "; ".join(changed)
+
+
+def settings_text(pipeline: Pipeline) -> str:
+    """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
+    return json.dumps(pipeline.semantic_settings(), sort_keys=True)
+
+
+def _reprocess_command(pipeline: Pipeline) -> str:
+    return f"tidemark reprocess {pipeline.name}"
+
+
+def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(settings, dict | list):
+        return {prefix: settings}
+    items = settings.items() if isinstance(settings, dict) else enumerate(settings)
+    return {k: v for key, part in items for k, v in _flat(part, f"{prefix}.{key}" if prefix else str(key)).items()}

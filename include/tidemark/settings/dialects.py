@@ -1,0 +1,106 @@
+"""Which joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidemark.settings.pipeline import Join, Pipeline
+
+TICK = {"flink-datastream": 1000, "flink-sql": 1000, "spark": 1}
+"""Microseconds: what each dialect compares event times in."""
+
+_TYPES = {
+    "flink-datastream": {"interval": "inner", "window": "inner"},
+    "flink-sql": {"interval": "inner left right full", "window": "inner left right full semi anti"},
+    "spark": dict.fromkeys(("interval", "window", "event_time_equality"), "inner left right full semi"),
+}
+_ONLY_FOR = {
+    "api": ("flink-datastream", "window"),
+    "allowed_lateness": ("flink-datastream", "window"),
+    "emit": ("flink-datastream", "window"),
+    "min_cleanup": ("flink-sql", "interval"),
+}
+_SOURCES = ("partition", "idle_after")
+_BY_UPPER = "right.watermark_delay and join.interval.upper"
+_BY_LOWER = "left.watermark_delay and join.interval.lower"
+
+
+def check_join(dialect: str, join: Join) -> None:
+    """See that a dialect has the join.
+
+    Raises:
+        ValueError: says which setting the dialect does not have, and what it has.
+    """
+    for wrong in _mistakes(dialect, join):
+        raise ValueError(wrong)
+
+
+def check_watermarks(pipeline: Pipeline) -> None:
+    """See that the inputs have the watermarks that the dialect asks for, and settings of its own only.
+
+    Raises:
+        ValueError: says what is missing.
+    """
+    for wrong in _missing_watermarks(pipeline):
+        raise ValueError(wrong)
+
+
+def takes_null_keys(dialect: str) -> bool:
+    """Whether a row may take part in the join though its key is null."""
+    return dialect in {"flink-sql", "spark"}
+
+
+def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
+    join = pipeline.join
+    given = {side for side in ("left", "right") if getattr(pipeline, side).watermark_delay is not None}
+    if pipeline.dialect != "spark":
+        yield from (
+            f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in sorted({"left", "right"} - given)
+        )
+        if "spark" in pipeline.model_fields_set:
+            yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
+    elif flinks := [f"{s}.{n}" for s in ("left", "right") for n in _SOURCES if getattr(getattr(pipeline, s), n)]:
+        yield f"{flinks[0]}: is for Flink's dialects; Spark has one watermark for an input, and none falls idle"
+    elif join.window and join.window.sliding and join.window.sliding.slide > join.window.sliding.size:
+        yield "join.window.sliding: spark has no slide above the size"
+    elif join.type == "inner":
+        return
+    elif join.interval and not join.event_time_equality:
+        upper = "right" in given and join.interval.upper is not None
+        lower = "left" in given and join.interval.lower is not None
+        if not {"right": lower, "full": lower or upper}.get(join.type, upper):
+            wanted = {"right": _BY_LOWER, "full": f"{_BY_UPPER}, or {_BY_LOWER}"}.get(join.type, _BY_UPPER)
+            yield f"join.type: spark refuses a {join.type} join without {wanted}: no row could be evicted"
+    elif not given:
+        yield f"join.type: spark refuses a {join.type} join without a watermark_delay on either side"
+
+
+def _mistakes(dialect: str, join: Join) -> Iterator[str]:
+    shapes = [name for name in ("interval", "window", "event_time_equality") if getattr(join, name)]
+    known = _TYPES[dialect]
+    if len(shapes) != 1 and not (dialect == "spark" and shapes == ["interval", "event_time_equality"]):
+        yield f"join: give exactly one of {', '.join(known)}"
+        return
+    shape = shapes[0]
+    if shape not in known:
+        yield f"join: {dialect} has no {shape}; it has {', '.join(known)}"
+    elif join.type not in known[shape].split():
+        yield f"join.type: {dialect} has {known[shape].replace(' ', ', ')} for {shape} joins, not {join.type}"
+    yield from _shape_mistakes(dialect, join)
+    for name, (only, wanted) in _ONLY_FOR.items():
+        if getattr(join, name) != type(join).model_fields[name].default and (dialect, shape) != (only, wanted):
+            yield f"join.{name}: is for {wanted} joins of {only} only"
+
+
+def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:
+    bounds = {join.interval.lower, join.interval.upper} if join.interval else set()
+    if None in bounds and (dialect != "spark" or len(bounds) == 1):
+        yield f"join.interval: {dialect} needs {'one of' if dialect == 'spark' else 'both'} lower and upper"
+    if join.window and join.window.cumulate and dialect != "flink-sql":
+        yield f"join.window: {dialect} has no cumulate windows; flink-sql has them"
+    if join.window and join.window.session and dialect == "spark":
+        yield "join.window: spark joins on tumbling and sliding windows only"
+    if join.api == "cogroup" and join.condition:
+        yield "join.condition: a coGroup emits arrays of rows; filter them where they are read"

@@ -1,0 +1,429 @@
+"""What a user writes in a pipeline file, as frozen settings validated at construction."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+
+from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration
+
+Dialect = Literal["flink-datastream", "flink-sql", "spark"]
+EpochUnit = Literal["s", "ms", "us", "ns"]
+JoinTypeName = Literal["inner", "left", "right", "full", "semi", "anti"]
+Severity = Literal["critical", "warning", "info"]
+WatermarkKind = Literal["datastream", "sql"]
+Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -, first a letter")
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TimeColumn(Settings):
+    """A column that holds a time: a bare name, or `{column: ts, unit: ms}` for epoch numbers."""
+
+    column: str
+    """Name of the column: timestamp, timestamp_ntz (read as UTC), date, or a number with its unit."""
+    unit: EpochUnit | None = None
+    """For numbers: what one stands for, counted from 1970-01-01T00:00Z."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"column": value} if isinstance(value, str) else value
+
+
+class Trace(Settings):
+    """Dialect spark: the order in which a Structured Streaming query read the rows, from its checkpoint."""
+
+    trace: str
+    """The checkpoint's path, relative to the lake root, absolute, or a URI: rows arrive in the micro-batch that read
+    them, at its timestamp."""
+    starting_version: int | None = Field(default=None, ge=0)
+    """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
+    file: str | None = None
+    """For a query that read files: the column that has the path of each row's file; by default the table is made of the
+    very files, as after CONVERT TO DELTA."""
+
+
+ARRIVAL_TAGS = ("(column)", "(trace)")
+Arrival = Annotated[
+    Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")],
+    Discriminator(lambda told: ARRIVAL_TAGS[isinstance(told, Trace) or (isinstance(told, dict) and "trace" in told)]),
+]
+
+
+class Input(Settings):
+    """One of the two streams, as a bounded Delta table."""
+
+    table: str
+    """A Delta path relative to the lake root, or a catalog name."""
+    event_time: TimeColumn
+    """When it happened."""
+    arrival: Arrival | None = None
+    """When the engine saw it: a column, or {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then
+    the clock is event time)."""
+    tiebreak: str | None = None
+    """An integer column that orders rows of equal arrival, such as a log offset."""
+    watermark_delay: Duration | None = None
+    """Bounded out-of-orderness: watermark = max event time so far - delay. Dialect spark has inputs without one."""
+    partition: str | None = None
+    """A column that tells the log's partitions apart: the input's watermark is the least of those of its partitions."""
+    idle_after: PositiveDuration | None = None
+    """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
+    until its next row; by default it always does."""
+
+    @field_validator("watermark_delay")
+    @classmethod
+    def _not_negative(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < timedelta():
+            raise ValueError("must not be negative")
+        return value
+
+
+class KeyPair(Settings):
+    """One equality of the join: a bare name where both sides call it the same."""
+
+    left: str
+    right: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"left": value, "right": value} if isinstance(value, str) else value
+
+
+class Interval(Settings):
+    """Time bounds of an interval join: lower <= right event time - left event time <= upper."""
+
+    lower: Duration | None = None
+    """Absent only in dialect spark: no lower bound."""
+    upper: Duration | None = None
+    """Absent only in dialect spark: no upper bound."""
+    lower_inclusive: bool = True
+    upper_inclusive: bool = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise ValueError(
+                f"lower ({format_duration(self.lower)}) is above upper ({format_duration(self.upper)}); "
+                "the bounds say lower <= right time - left time <= upper, so swap them or their signs"
+            )
+        return self
+
+
+class Sliding(Settings):
+    """Windows of one size that begin every slide."""
+
+    size: PositiveDuration
+    slide: PositiveDuration
+
+
+class Session(Settings):
+    """Runs of rows, each at most the gap after the one before."""
+
+    gap: PositiveDuration
+
+
+class Cumulate(Settings):
+    """Windows with a common start that grow by a step up to a size."""
+
+    size: PositiveDuration
+    step: PositiveDuration
+
+    @model_validator(mode="after")
+    def _whole_steps(self) -> Self:
+        if self.size % self.step:
+            raise ValueError(
+                f"size ({format_duration(self.size)}) has to be a multiple of step ({format_duration(self.step)})"
+            )
+        return self
+
+
+class WindowSettings(Settings):
+    """Windows that both rows have to be in: exactly one of tumbling, sliding, session, cumulate."""
+
+    tumbling: PositiveDuration | None = None
+    """Windows of this size, one after another."""
+    sliding: Sliding | None = None
+    session: Session | None = None
+    cumulate: Cumulate | None = None
+    offset: Duration = timedelta()
+    """How far windows begin after whole multiples of their size (or slide) since 1970-01-01T00:00Z."""
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        shapes = ("tumbling", "sliding", "session", "cumulate")
+        if sum(getattr(self, shape) is not None for shape in shapes) != 1:
+            raise ValueError(f"give exactly one of {', '.join(shapes)}")
+        slide = self.tumbling or (self.sliding and self.sliding.slide)
+        if slide and abs(self.offset) >= slide:
+            raise ValueError(f"offset ({format_duration(self.offset)}) has to be less than {format_duration(slide)}")
+        if self.session and self.offset:
+            raise ValueError("sessions have no offset")
+        return self
+
+
+class Join(Settings):
+    """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
+
+    type: JoinTypeName = "inner"
+    """flink-datastream: inner; flink-sql: inner, left, right, full, on windows semi and anti too; spark: not anti."""
+    keys: list[KeyPair] = Field(min_length=1)
+    """Columns that must be equal: names, or {left: a, right: b}."""
+    interval: Interval | None = None
+    window: WindowSettings | None = None
+    event_time_equality: bool = False
+    """Dialect spark: event times must be equal."""
+    condition: str | None = None
+    """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
+    in flink-datastream a filter behind the join."""
+    api: Literal["join", "cogroup"] = "join"
+    """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
+    allowed_lateness: Duration = timedelta()
+    """flink-datastream windows: how long a window takes late rows, each of which fires it again."""
+    emit: Literal["every-pane", "latest"] = "every-pane"
+    """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
+    min_cleanup: Duration = timedelta()
+    """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`."""
+
+    @property
+    def reach(self) -> timedelta | None:
+        """How far the event times of a pair can be apart, at most; None for any distance."""
+        if self.interval:
+            bounds = self.interval.lower, self.interval.upper
+            return None if None in bounds else max(abs(bound) for bound in bounds if bound is not None)
+        match self.window:
+            case WindowSettings(session=Session(gap=gap)):
+                return gap
+            case WindowSettings(sliding=Sliding(size=size)) | WindowSettings(cumulate=Cumulate(size=size)):
+                return size
+            case WindowSettings(tumbling=size):
+                return size
+        return timedelta()
+
+    def describe(self) -> str:
+        """Which times match, in one line.
+
+        >>> Join(keys=["k"], interval={"lower": "-5 minutes", "upper": "0 s"}).describe()
+        'bounds: -5 minutes ≤ right time - left time ≤ 0 seconds'
+        """
+        parts = []
+        if self.interval:
+            above, below = (
+                "≤" if closed else "<" for closed in (self.interval.lower_inclusive, self.interval.upper_inclusive)
+            )
+            lower = f"{format_duration(self.interval.lower)} {above} " if self.interval.lower is not None else ""
+            upper = f" {below} {format_duration(self.interval.upper)}" if self.interval.upper is not None else ""
+            parts.append(f"bounds: {lower}right time - left time{upper}")
+        if self.window:
+            told = self.window.model_dump(mode="json", exclude_defaults=True)
+            parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in told.items())}")
+        if self.event_time_equality:
+            parts.append("event times are equal")
+        return "; ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+
+
+class SparkSettings(Settings):
+    """How the Spark query runs that the answer is that of; the defaults are Spark's own."""
+
+    watermark_policy: Literal["min", "max"] = "min"
+    """`spark.sql.streaming.multipleWatermarkPolicy`."""
+    late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
+    """Which batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
+    batches: Literal["idle", "back_to_back"] = "idle"
+    """Each slice with rows is a micro-batch. `idle`: no input waits when it ends, so that a batch without data may run;
+    `back_to_back`: the next slice waits already, and such a batch runs only at the end, with `--drain`."""
+
+
+class Slices(Settings):
+    """How the pipeline's clock is cut: half-open intervals [start + n * every, start + (n + 1) * every)."""
+
+    every: PositiveDuration
+    start: Instant
+
+
+class Guard(Settings):
+    """Rows with absurd times go to the side output instead of dragging the watermark; `guard: off` for exact replay."""
+
+    earliest: Instant = datetime(1970, 1, 1, tzinfo=UTC)
+    """Times before this are rejected."""
+    latest: Instant = datetime(2100, 1, 1, tzinfo=UTC)
+    """Times at or after this are rejected."""
+    ahead_of_arrival: Duration = timedelta(days=1)
+    """On the arrival clock: event times further than this after their row's arrival are rejected."""
+
+
+class Expectation(Settings):
+    """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
+
+    Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
+    It holds for what one Spark job publishes: about single rows that is each slice, about many (row counts, means,
+    `mostly`) as many slices as the job takes.
+    """
+
+    type: str = Field(pattern=r"^expect_[a-z0-9_]+$")
+    kwargs: dict[str, Any] = {}
+    severity: Severity = "critical"
+    """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1 and "type" not in value:
+            (name, arguments), *_ = value.items()
+            value = {"type": name, **(arguments or {})}
+        own = {k: v for k, v in value.items() if k in cls.model_fields}
+        flat = {k: v for k, v in value.items() if k not in cls.model_fields}
+        return {**own, "kwargs": {**own.get("kwargs", {}), **flat}}
+
+
+class Budget(Settings):
+    """How many rows may differ before a comparison fails: a number, or a share of the rows compared such as 0.1 %."""
+
+    unexplained: Rows = Field(default=0, validate_default=True)
+    """Rows that differ without a cause."""
+    differing: Rows | None = None
+    """All rows that differ, but for those not due yet; by default any number."""
+
+
+class CompareSettings(Settings):
+    """What `tidemark compare` does by default; its options come before these."""
+
+    table: str = Field(alias="with")
+    """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
+    told_by: str | None = None
+    """A pipeline that has replayed how the stream ran: a file, relative to this one, or the name of one."""
+    on: list[str] = []
+    """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
+    ignore: list[str] = []
+    """Columns that are not compared."""
+    within: float = Field(default=0.0, ge=0)
+    """By how much fractions may differ."""
+    every: PositiveDuration | None = None
+    """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
+    lag: PositiveDuration | None = None
+    """By how much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
+    budget: Budget = Budget()
+
+
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing", "compare"}
+
+
+class Pipeline(Settings):
+    """One pipeline file."""
+
+    name: str = Name
+    dialect: Dialect
+    """Whose rules decide what is late, kept and matched."""
+    left: Input
+    right: Input
+    join: Join
+    slices: Slices
+    output: str = ""
+    """Folder of the pipeline's own tables, relative to the lake root; the pipeline's name by default."""
+    select: list[str] | dict[str, str] | None = None
+    """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}."""
+    quality: list[Expectation] = []
+    """Expectations on the output, beside those derived from the join itself."""
+    guard: Guard | None = Guard()
+    """Bounds on believable times; `off` for exact replay."""
+    watermark_kind: WatermarkKind | None = None
+    """`datastream`: max - delay - 1 ms; `sql`: max - delay. The dialect's own by default."""
+    spark: SparkSettings = SparkSettings()
+    """Dialect spark: settings of the query."""
+    late_landing: Literal["append", "reprocess"] = "append"
+    """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
+    the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
+    compare: CompareSettings | None = None
+    """What a stream wrote of the same join, and how far it may differ."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        value = {"output": value.get("name"), **value}
+        if value.get("guard") is False:
+            value["guard"] = None
+        elif value.get("guard") is True:
+            value["guard"] = {}
+        return value
+
+    @model_validator(mode="after")
+    def _one_clock(self) -> Self:
+        if (self.left.arrival is None) != (self.right.arrival is None):
+            named, bare = ("left", "right") if self.left.arrival else ("right", "left")
+            raise ValueError(
+                f"{named} names an arrival column and {bare} does not; "
+                "name one on both for the arrival clock, or on neither for the event-time clock"
+            )
+        traces = {source.arrival.trace for source in (self.left, self.right) if isinstance(source.arrival, Trace)}
+        columns = [source for source in (self.left, self.right) if isinstance(source.arrival, TimeColumn)]
+        if len(traces) > 1 or (traces and columns):
+            raise ValueError("arrival: a trace tells of both inputs; name the same checkpoint on both")
+        if traces and self.dialect != "spark":
+            raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
+        return self
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace that tells when rows arrived, None where a column or the event time does."""
+        return self.left.arrival if isinstance(self.left.arrival, Trace) else None
+
+    @property
+    def clock(self) -> Literal["arrival", "event-time"]:
+        """Which time slices are cut on."""
+        return "arrival" if self.left.arrival else "event-time"
+
+    def clock_of(self, side: Input) -> str:
+        """What the clock of one input is read from: a column, or a checkpoint."""
+        clock = side.arrival or side.event_time
+        return clock.trace if isinstance(clock, Trace) else clock.column
+
+    @model_validator(mode="after")
+    def _compares_whole_slices(self) -> Self:
+        every = self.compare and self.compare.every
+        if every and every % self.slices.every:
+            raise ValueError(
+                f"compare.every ({format_duration(every)}) has to be a multiple of "
+                f"slices.every ({format_duration(self.slices.every)})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _as_the_dialect_allows(self) -> Self:
+        check_join(self.dialect, self.join)
+        check_watermarks(self)
+        return self
+
+    @property
+    def tick(self) -> int:
+        """Microseconds: what the dialect compares event times in."""
+        return TICK[self.dialect]
+
+    @property
+    def takes_null_times(self) -> bool:
+        """Whether a row may take part though its event time is null; the clock has to place it."""
+        return self.dialect == "spark" and self.clock == "arrival"
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """Whether a row may take part though its key is null."""
+        return takes_null_keys(self.dialect)
+
+    def semantic_settings(self) -> dict[str, Any]:
+        """The settings that decide the answer; slices under different ones do not continue each other."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_SEMANTIC)

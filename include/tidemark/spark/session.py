@@ -1,0 +1,176 @@
+"""The Spark session that every job runs in: Delta-enabled, UTC, sized for where it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.errors import FaultError
+
+_PROJECT = Path(__file__).resolve().parents[3]
+
+# Settings that Tidemark's queries rely on, local or on a cluster; all can be set at run time.
+_QUERY_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Shuffled hash join where every partition's build side is small enough, sort-merge elsewhere: 1.8x on interval
+    # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # INT96, the default, takes longer to write and to read, and has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A writer for the one run that a job writes, instead of sorting its rows by run.
+    "spark.sql.maxConcurrentOutputFileWriters": "1",
+    # Python call sites in Spark's errors cost three calls to the JVM for each function of a query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # 50 by default; a snapshot of a pipeline's own table is small.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Without the interface nobody reads what it would remember of a thousand jobs and a hundred thousand tasks.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "50",
+    "spark.driver.memory": "4g",
+    # Small hash tables stay in the processor's caches; Spark merges what is small.
+    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
+}
+# Generating and compiling code for a query takes longer than interpreting it over a few rows.
+_TINY = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    # Small files are read by one task, a table's log among them.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+def spark_session(app_name: str) -> SparkSession:
+    """The running session, or a new one on `TIDEMARK_MASTER` (default `local[*]`), ready for Delta.
+
+    Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
+    `.jars` of the project.
+
+    Raises:
+        FaultError: Java or Delta's jars are missing.
+    """
+    builder = SparkSession.builder
+    if not _submitted():
+        builder = builder.appName(app_name)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(os.environ.get("TIDEMARK_MASTER", "local[*]"))
+        builder = builder.config("spark.jars", ",".join(map(str, delta_jars())))
+        for key, value in _LOCAL_SETTINGS.items():
+            builder = builder.config(key, value)
+    builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
+        "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    )
+    for key, value in _QUERY_SETTINGS.items():
+        builder = builder.config(key, value)
+    _need_java()
+    try:
+        with _quiet_start():
+            session = builder.getOrCreate()
+    except PySparkException as error:
+        raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
+    session.sparkContext.setLogLevel("ERROR")
+    # They print the stack of each error in a user's expression, which is told in one line.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
+    _need_delta(session)
+    return session
+
+
+@contextmanager
+def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
+    """Settings under which queries over a few thousand rows take half the time; the answers stay the same."""
+    with _set(spark, _TINY):
+        yield spark
+
+
+@contextmanager
+def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
+    """Commit to Delta tables without a checksum file for each version.
+
+    It tells a process that opens a table what is in it. One that has the table open does not need it, and every
+    look at the table lists it: in a thousand versions they are half of a log's files and nine tenths of its size.
+    """
+    with _set(spark, {"spark.databricks.delta.writeChecksumFile.enabled": "false"}):
+        yield spark
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            spark.conf.set(key, earlier) if earlier is not None else spark.conf.unset(key)
+
+
+def delta_jars() -> list[Path]:
+    """Delta's jars on this machine.
+
+    Raises:
+        FaultError: they have not been fetched.
+    """
+    folder = Path(os.environ.get("TIDEMARK_JARS", _PROJECT / ".jars"))
+    jars = sorted(folder.glob("*.jar"))
+    if not any("delta-spark" in jar.name for jar in jars):
+        raise FaultError(f"Delta's jars are not in {folder}; run 'make setup', or point TIDEMARK_JARS at them")
+    return jars
+
+
+def _need_delta(session: SparkSession) -> None:
+    jvm = session.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"):
+        raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
+
+
+def _submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Let a JVM that starts now write its standard error to a file: it greets with a dozen lines about itself."""
+    if _submitted() or os.environ.get("TIDEMARK_DEBUG"):
+        yield
+        return
+    with _spark_log().open("w") as log:
+        terminal = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+def _spark_log() -> Path:
+    return Path(tempfile.gettempdir(), f"tidemark-spark-{os.getpid()}.log")
+
+
+def _need_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
+        raise FaultError("Java is not on this machine's PATH; install Java 17 (or set JAVA_HOME) and run again")

@@ -1,0 +1,86 @@
+"""A state, named by the instant at which a slice ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.clock.slices import Grid
+from tidemark.commits.checkpoint import kept_runs, restore
+from tidemark.commits.ledger import Entry, Ledger
+from tidemark.errors import SliceOrderError
+from tidemark.settings import Pipeline
+
+
+@dataclass(frozen=True)
+class State:
+    """What a pipeline carried on from the end of a committed slice."""
+
+    pipeline: Pipeline
+    lake: str
+    ledger: Ledger
+    entry: Entry
+    """The slice."""
+
+    @classmethod
+    def at(cls, spark: SparkSession, pipeline: Pipeline, lake: str, at: datetime | None = None) -> State:
+        """The state at the end of a slice, by default of the last committed one.
+
+        Raises:
+            SliceOrderError: no committed slice ends at `at`.
+        """
+        ledger = Ledger.of(spark, pipeline, lake)
+        return cls(pipeline, lake, ledger, entry_before(ledger, at, "--at"))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.ledger.spark
+
+    @property
+    def grid(self) -> Grid:
+        """The pipeline's slices."""
+        return self.ledger.grid
+
+    @property
+    def label(self) -> str:
+        """The end of the slice, as people write it."""
+        return self.grid.label(self.entry.number + 1)
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The runs whose checkpoints have not expired."""
+        return kept_runs(self.spark, self.ledger.tables)
+
+    def is_kept(self, entry: Entry) -> bool:
+        """Whether the checkpoint of a slice has not expired; an empty one never does."""
+        return not any(entry.carried) or entry.run in self.kept
+
+    def rows(self, entry: Entry) -> DataFrame:
+        """The rows in the buffers at the end of a slice, from its checkpoint."""
+        return restore(self.spark, self.ledger.tables, entry, self.grid)
+
+
+def entry_before(ledger: Ledger, instant: datetime | None, option: str) -> Entry:
+    """The committed slice that ends at an instant given by the user, by default the last.
+
+    Raises:
+        SliceOrderError: there is none; names the option and what there is.
+    """
+    grid, last = ledger.grid, ledger.last
+    if last is None:
+        raise SliceOrderError("no slice is committed yet, so there is no state; use tidemark run")
+    if instant is None:
+        return last
+    number = grid.boundary(instant, option)
+    entry = ledger.entry(number - 1)
+    if entry is None:
+        first = next(iter(ledger.entries))
+        raise SliceOrderError(
+            f"{option} {grid.label(number)}: no committed slice ends there; they end at {grid.label(first + 1)} to "
+            f"{grid.label(last.number + 1)}"
+        )
+    return entry

@@ -1,0 +1,134 @@
+"""A pipeline's join as the text of a Structured Streaming query, which `state.continued` makes a query of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.clock.times import quoted
+from tidemark.inputs.stored import StoredInput
+from tidemark.joins.firings import HALVES, PADDING
+from tidemark.joins.spark import OTHER, SIDES
+from tidemark.settings import Interval, Pipeline, WindowSettings
+from tidemark.settings.values import millis
+
+
+@dataclass(frozen=True)
+class SideText:
+    """How one side is read. `time` is SQL over the input's columns, the others over labelled rows."""
+
+    columns: list[str]
+    """Of the input."""
+    time: str
+    delay: str | None
+    """Of its watermark, None without one."""
+    window: str | None
+    accepts: str | None = None
+    """Which rows take part; None for all."""
+
+
+@dataclass(frozen=True)
+class QueryText:
+    """A query in SQL, over the columns of `state.continued.labelled`."""
+
+    left: SideText
+    right: SideText
+    how: str
+    on: str
+    wide: list[str]
+    """The columns of `emissions` that an engine can tell: the inputs', `_emission`, and the window's bounds."""
+    select: list[str]
+    """What the user wants of these; empty for all."""
+    settings: dict[str, str]
+    """Of the session when the query starts."""
+    where: str | None = None
+    """Which of the join's rows are emitted; None for all."""
+    told: str = "BOOLEAN"
+    """Type of `_left_told` and `_right_told`, where the query goes on from a state."""
+
+
+def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> QueryText:
+    """The query of a pipeline of dialect spark over these inputs."""
+    left, right = (_side(pipeline, source) for source in inputs)
+    join, lagging = pipeline.join, pipeline.spark.late_watermark == "previous_batch"
+    sides = {"left": left} if join.type in HALVES else {"left": left, "right": right}
+    own = [quoted(f"{side}_{name}") for side, text in sides.items() for name in text.columns]
+    told = dict(_told(pipeline, tuple(sides)))
+    return QueryText(
+        left,
+        right,
+        how="leftsemi" if join.type == "semi" else join.type,
+        on=" AND ".join(f"({part})" for part in _conditions(pipeline)),
+        wide=[*own, *(f"{text} AS {name}" for name, text in told.items())],
+        select=_select(pipeline, list(told)),
+        settings={
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.watermark_policy,
+            "spark.sql.streaming.statefulOperator.allowMultiple": str(lagging).lower(),
+        },
+    )
+
+
+def _side(pipeline: Pipeline, source: StoredInput) -> SideText:
+    side, window = source.side, pipeline.join.window
+    delay = side.settings.watermark_delay
+    return SideText(
+        list(side.schema.names),
+        side.event.sql,
+        None if delay is None else f"{millis(delay)} milliseconds",
+        _window(window, f"_{side.name}_time") if window else None,
+    )
+
+
+def _conditions(pipeline: Pipeline) -> Iterator[str]:
+    join = pipeline.join
+    for pair in join.keys:
+        yield f"{quoted(f'left_{pair.left}')} = {quoted(f'right_{pair.right}')}"
+    if join.window:
+        yield "_left_window = _right_window"
+    if join.event_time_equality:
+        yield "_left_time = _right_time"
+    yield from _bounds(join.interval)
+    if join.condition:
+        yield join.condition
+
+
+def _bounds(interval: Interval | None) -> Iterator[str]:
+    """In the form from which Spark derives what it may evict."""
+    if interval and interval.lower is not None:
+        sign = ">=" if interval.lower_inclusive else ">"
+        yield f"_right_time {sign} _left_time + INTERVAL {millis(interval.lower)} MILLISECONDS"
+    if interval and interval.upper is not None:
+        sign = "<=" if interval.upper_inclusive else "<"
+        yield f"_right_time {sign} _left_time + INTERVAL {millis(interval.upper)} MILLISECONDS"
+
+
+def _window(settings: WindowSettings, column: str) -> str:
+    size, slide = settings.tumbling, settings.tumbling
+    if settings.sliding:
+        size, slide = settings.sliding.size, settings.sliding.slide
+    assert size, "spec.dialects sees to it"
+    assert slide, "as for the size"
+    spans = (f"'{millis(part)} milliseconds'" for part in (size, slide, settings.offset))
+    return f"window({column}, {', '.join(spans)})"
+
+
+def _told(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    join = pipeline.join
+    padded = (f"WHEN _{OTHER[side]} IS NULL THEN 'padded_{side}'" for side in SIDES if join.type in PADDING[side])
+    plain = "'semi'" if join.type in HALVES else "'matched'"
+    cases = " ".join(padded)
+    yield "_emission", f"CASE {cases} ELSE {plain} END" if cases else plain
+    if join.window:
+        for end in ("start", "end"):
+            yield f"_window_{end}", f"coalesce({', '.join(f'_{side}_window.{end}' for side in sides)})"
+
+
+def _select(pipeline: Pipeline, told: list[str]) -> list[str]:
+    match pipeline.select:
+        case None:
+            return []
+        case list(names):
+            return [*map(quoted, names), *told]
+        case dict(expressions):
+            return [*(f"{text} AS {quoted(name)}" for name, text in expressions.items()), *told]

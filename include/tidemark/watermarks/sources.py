@@ -1,0 +1,280 @@
+"""Inputs that fall idle, and inputs of several partitions: what holds the watermark back changes with the clock.
+
+A source is one partition of an input, or an input without partitions. An input's watermark is the least of those of its
+sources that count, and never goes down. A source counts when the clock of its first row has passed, until it has had no
+row for longer than `idle_after`, and again after its next row; an input of which no source counts does not hold the
+join back.
+
+Buckets are cut where a source begins or ceases to count, so that inside a bucket the same sources do: then the
+watermarks before and after each bucket follow from the sources' greatest event times in it, whatever their order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.watermarks.buckets import (
+    BUCKET_COLUMNS,
+    END_OF_INPUT,
+    NO_WATERMARK,
+    Buckets,
+    Lane,
+    Source,
+    Timeline,
+    Watermarks,
+    by_lane,
+    suspects,
+    with_watermarks,
+)
+
+SIDES = ("left", "right")
+COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
+_Key = tuple[str, str | None]
+_WHOLE = None
+"""The partition of an input that has none, or no row yet."""
+
+
+@dataclass(frozen=True)
+class SourceLane(Lane):
+    """A stream whose inputs may fall idle, or have partitions."""
+
+    idle_after: dict[str, int | None] = field(default_factory=dict)
+    """By side, microseconds of the clock without a row after which a source does not count; None for never."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A source ceases to count for rows at this clock or later, or counts for rows after it."""
+
+    clock: int
+    source: _Key
+    counts: bool
+
+    @property
+    def since(self) -> int:
+        """The first clock at which rows see it."""
+        return self.clock + self.counts
+
+
+def timelines(
+    rows: DataFrame, lanes: Sequence[SourceLane], buckets: Buckets
+) -> tuple[DataFrame, Buckets, pd.DataFrame, list[Timeline]]:
+    """The rows in buckets cut where sources begin or cease to count, these buckets, their maxima, and the watermarks.
+
+    Rows have a `bucket`, and a `partition` where an input has any. Of the maxima, one row per bucket, there are only
+    the counts. Reads the rows once, and once more where a bucket was cut.
+    """
+    if "partition" not in rows.columns:
+        rows = rows.withColumn("partition", F.lit(_WHOLE).cast("string"))
+    maxima = _maxima(rows)
+    changes = [list(_changes(part, lane, buckets)) for lane, part in by_lane(maxima, lanes, buckets)]
+    if cuts := _cuts(maxima, changes, buckets):
+        rows, buckets = _cut(rows, cuts, buckets)
+        maxima = _maxima(rows)
+    parts = by_lane(maxima, lanes, buckets)
+    lines = [_timeline(part, lane, told, buckets) for (lane, part), told in zip(parts, changes, strict=True)]
+    counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
+    by_bucket = maxima.assign(**counted).groupby("bucket", as_index=False)
+    combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
+    return rows, buckets, by_bucket.agg(combined), lines
+
+
+def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
+    """As `watermarks.label`: the rows that are surely on time, and the suspects, with the watermarks that each met.
+
+    In an unsettled bucket the marks of each source are accumulated by themselves, up to each place that a suspect asks
+    about.
+    """
+    suspect = suspects(exact=exact)
+    unsettled = F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
+    where = ["bucket", "clock", "tiebreak"]
+    is_left = F.col("side") == "left"
+    mark = F.col("event_time") - F.when(is_left, F.col("left_lag")).otherwise(F.col("right_lag"))
+    held_at = F.when(is_left, F.col("left_before")).otherwise(F.col("right_before"))
+    asked = placed.where(suspect & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
+    raised = placed.where(unsettled & (mark > held_at)).select(*where, "side", "partition", mark.alias("mark"))
+    marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
+    earlier = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
+    so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    met = marks.withColumn("mark", F.max("mark").over(so_far)).where("role = 0")
+    least = met.groupBy(*where).agg(
+        *(F.min(F.when(F.col("side") == side, F.col("mark"))).alias(f"{side}_met") for side in SIDES)
+    )
+    held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
+    in_order = placed.where(suspect).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
+    settled, suspected = (
+        with_watermarks(rows.drop("partition", "sources")) for rows in (placed.where(~suspect), in_order)
+    )
+    return settled, suspected
+
+
+def _maxima(rows: DataFrame) -> pd.DataFrame:
+    """Of each bucket and source: greatest and least event time, first and last clock, and row counts."""
+    usable = F.col("rejected").isNull()
+    time, clock = (F.when(usable, F.col(name)) for name in ("event_time", "clock"))
+    landed = F.col("home") < F.col("slice")
+    found = rows.groupBy("bucket", "side", "partition").agg(
+        F.max(time).alias("newest"),
+        F.min(time).alias("oldest"),
+        F.min(clock).alias("first"),
+        F.max(clock).alias("last"),
+        F.count("*").alias("rows"),
+        F.count_if(~usable).alias("rejected"),
+        F.count_if(usable & F.col("floored")).alias("floored"),
+        F.count_if(landed).alias("landed"),
+        F.min(F.when(landed, F.col("home"))).alias("landed_from"),
+    )
+    maxima: pd.DataFrame = found.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
+    named = maxima["partition"].astype(object)
+    return maxima.assign(partition=named.where(named.notna(), _WHOLE))
+
+
+def _sources(lane: SourceLane, buckets: Buckets) -> dict[_Key, Source]:
+    """The sources that the lane has had when the job starts; an input without a row yet has been silent since then."""
+    start = buckets.grid.start_of(buckets.slices[0])
+    known = {(one.side, one.partition): one for one in lane.before.sources}
+    missing = [side for side in SIDES if side not in {one.side for one in lane.before.sources}]
+    return {**{(side, _WHOLE): Source(side, _WHOLE, NO_WATERMARK, start) for side in missing}, **known}
+
+
+def _changes(maxima: pd.DataFrame, lane: SourceLane, buckets: Buckets) -> Iterator[_Change]:
+    """When each source of a lane begins and ceases to count."""
+    lasts = {key: one.last for key, one in _sources(lane, buckets).items()}
+    seen = maxima[maxima["first"].notna()]
+    rows: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    for side, partition, first, last in zip(seen["side"], seen["partition"], seen["first"], seen["last"], strict=True):
+        rows[side, partition].append((int(first), int(last)))
+    for key in {**lasts, **rows}:
+        idle, last = lane.idle_after.get(key[0]), lasts.get(key)
+        if last is None:
+            yield _Change(rows[key][0][0], key, counts=True)
+            last = rows[key][0][0]
+        for first, then in rows[key]:
+            if idle is not None and first - last > idle:
+                yield _Change(last + idle + 1, key, counts=False)
+                yield _Change(first, key, counts=True)
+            last = then
+        if idle is not None:
+            yield _Change(last + idle + 1, key, counts=False)
+
+
+def _cuts(maxima: pd.DataFrame, changes: Sequence[list[_Change]], buckets: Buckets) -> dict[int, list[int]]:
+    """The clocks at which buckets have to be cut: after their first row, and not after their last."""
+    spans = maxima.groupby("bucket").agg({"first": "min", "last": "max"}).dropna()
+    first, last = spans["first"].to_dict(), spans["last"].to_dict()
+    found = defaultdict(set)
+    for lane, told in enumerate(changes):
+        for change in told:
+            bucket = buckets.number_of(lane, change.since) if buckets.holds(change.since) else -1
+            if bucket in first and first[bucket] < change.since <= last[bucket]:
+                found[bucket].add(change.since)
+    return {bucket: sorted(clocks) for bucket, clocks in found.items()}
+
+
+def _cut(rows: DataFrame, cuts: dict[int, list[int]], buckets: Buckets) -> tuple[DataFrame, Buckets]:
+    finer = replace(buckets, parts=1 + max(map(len, cuts.values())))
+    table = rows.sparkSession.createDataFrame(list(cuts.items()), "bucket long, cuts array<long>")
+    passed = F.size(F.filter("cuts", lambda cut: cut <= F.col("clock")))
+    part = F.when(F.col("cuts").isNull(), 0).otherwise(passed)
+    cut = rows.join(F.broadcast(table), "bucket", "left")
+    return cut.withColumn("bucket", F.col("bucket") * finer.parts + part).drop("cuts"), finer
+
+
+class _State:
+    """The watermarks of a lane while its buckets pass by."""
+
+    def __init__(self, lane: SourceLane, buckets: Buckets) -> None:
+        self.marks = _sources(lane, buckets)
+        self.counting = set(self.marks)
+        self.inputs = {"left": lane.before.left, "right": lane.before.right}
+        self.combined = lane.before.combined
+
+    def apply(self, changes: Iterable[_Change]) -> None:
+        """Sources begin or cease to count."""
+        for change in changes:
+            if change.counts:
+                self.counting.discard((change.source[0], _WHOLE))  # stood for the input while it had no row
+                self.counting.add(change.source)
+            else:
+                self.counting.discard(change.source)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the watermarks advance as far as the sources that count allow."""
+        holding = []
+        for side in SIDES:
+            marks = [self.marks[key].watermark for key in self.counting if key[0] == side]
+            if marks:
+                self.inputs[side] = max(self.inputs[side], min(marks))
+                holding.append(self.inputs[side])
+        self.combined = max(self.combined, min(holding, default=NO_WATERMARK))
+
+    def watermarks(self) -> Watermarks:
+        """As they stand, with the sources: those of a partitioned input only."""
+        partitioned = {side for side, partition in self.marks if partition is not _WHOLE}
+        kept = [one for (side, part), one in self.marks.items() if part is not _WHOLE or side not in partitioned]
+        kept.sort(key=lambda one: (one.side, one.partition or ""))
+        return Watermarks(self.inputs["left"], self.inputs["right"], advanced=self.combined, sources=tuple(kept))
+
+
+def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], buckets: Buckets) -> Timeline:
+    state, told, ends, suspected = _State(lane, buckets), [], {}, bool(maxima["rejected"].any())
+    lag = {"left": lane.lag.left, "right": lane.lag.right}
+    marks = maxima.assign(mark=maxima["newest"] - maxima["side"].map(lag).astype("Int64"), clock=maxima["first"])
+    clocks = marks.groupby("bucket")["clock"].min()
+    contents = {clocks[bucket]: rows for bucket, rows in marks.groupby("bucket") if not pd.isna(clocks[bucket])}
+    end_clocks = {buckets.grid.start_of(number + 1): number for number in buckets.slices}
+    changes_at: dict[int, list[_Change]] = defaultdict(list)
+    for change in changes:
+        changes_at[change.clock].append(change)
+    for clock in sorted({*contents, *end_clocks, *changes_at}):
+        if clock in end_clocks:
+            ends[end_clocks[clock]] = state.watermarks()
+        state.apply(change for change in changes_at.get(clock, []) if not change.counts)
+        if clock in contents:
+            told.append(_passed(contents[clock], state, lag))
+            oldest = contents[clock]["oldest"].min()
+            suspected = suspected or (not pd.isna(oldest) and oldest <= state.combined)
+        state.apply(change for change in changes_at.get(clock, []) if change.counts)
+    if lane.drain is not None:
+        ended = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
+        ends |= {number: ended for number in buckets.slices if number >= lane.drain}
+    table = pd.DataFrame(told, columns=[*BUCKET_COLUMNS, "sources"])
+    reached = {buckets.slices[0] - 1: lane.before.combined, **{n: ends[n].combined for n in buckets.slices}}
+    return Timeline(table, suspected, {n: ends[n] for n in buckets.slices}, reached)
+
+
+def _passed(rows: pd.DataFrame, state: _State, lag: dict[str, int]) -> dict[str, object]:
+    """What is known of a bucket, whose rows the state then has seen."""
+    before, combined, counting = state.watermarks(), state.combined, sorted(state.counting, key=str)
+    sources = [(*key, state.marks[key].watermark) for key in counting]
+    seen = rows[rows["first"].notna()]
+    for side, partition, mark, last in zip(seen["side"], seen["partition"], seen["mark"], seen["last"], strict=True):
+        known = state.marks.get((side, partition), Source(side, partition, NO_WATERMARK, int(last)))
+        state.marks[side, partition] = replace(
+            known, watermark=known.watermark if pd.isna(mark) else max(known.watermark, int(mark)), last=int(last)
+        )
+    state.settle()
+    after = state.watermarks()
+    moving = (before.left, before.right, combined) != (after.left, after.right, state.combined)
+    oldest = rows["oldest"].min()
+    return {
+        "bucket": int(rows["bucket"].iloc[0]),
+        "left_before": before.left,
+        "right_before": before.right,
+        "before": combined,
+        "after": state.combined,
+        "moving": moving,
+        "unsettled": combined < state.combined and not pd.isna(oldest) and oldest <= state.combined,
+        "left_counts": any(side == "left" for side, _ in counting),
+        "right_counts": any(side == "right" for side, _ in counting),
+        "left_lag": lag["left"],
+        "right_lag": lag["right"],
+        "sources": sources if moving else [],
+    }

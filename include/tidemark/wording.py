@@ -1,0 +1,23 @@
+"""Numbers and spans of time as people write them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "slice"), counted(2, "batch")
+    ('1 slice', '2 batches')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def brief_span(milliseconds: int) -> str:
+    """A span of time to the minute, or to the second below an hour.
+
+    >>> brief_span(90_061_000), brief_span(61_000)
+    ('25 h 01 min', '1 min 01 s')
+    """
+    minutes, seconds = divmod(round(milliseconds / 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
