@@ -17,14 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.publish import check_expressions, emissions
+from tidemark.commits.outputs import check_expressions, emissions
 from tidemark.comparison.compare import NOT_COMPARED
 from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import FaultError, TidemarkError, UserError
-from tidemark.execution.replay import SIDES
 from tidemark.inputs.stored import stored_inputs
 from tidemark.joins.firings import HALVES
+from tidemark.joins.keys import key_columns
 from tidemark.settings import Pipeline, load_pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import numbered, placed
 from tidemark.streaming.flink_query import ANSWER, flink_query
@@ -84,7 +85,7 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> Told:
 
 
 def _hand_over(rows: DataFrame, folder: Path) -> None:
-    keys = (F.col(name).cast("string").alias(name) for name in rows.columns if name.startswith("key_"))
+    keys = (F.col(name).cast("string").alias(name) for name in key_columns(rows))
     event_ms = F.col("event_time").alias("event_ms")
     told = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
     # One file, compressed: Flink splits no such file, and reads it in the order in which it was written.

@@ -14,7 +14,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}

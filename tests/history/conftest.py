@@ -8,7 +8,7 @@ from tidemark.commits.ledger import Ledger, committed
 from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

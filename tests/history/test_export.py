@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings.values import micros, parse_instant
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import State
 from tidemark.streaming.export import export
 

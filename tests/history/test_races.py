@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark.commits.publish import withdraw, write_run
+from tidemark.commits.runs import withdraw, write_run
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute

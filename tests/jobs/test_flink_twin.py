@@ -12,7 +12,7 @@ from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.streaming.flink_query import flink_query
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

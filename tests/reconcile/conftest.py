@@ -9,7 +9,7 @@ from tidemark.commits.ledger import committed
 from tidemark.comparison import Asked, compare
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp, v double"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -14,7 +14,7 @@ from tidemark.comparison import Asked, agreement, due
 from tidemark.comparison.compare import Agreement, over
 from tidemark.settings import Budget
 from tidemark.settings.values import format_instant
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 INNER = LEFT_JOIN | {"type": "inner"}
 

@@ -13,7 +13,7 @@ from tidemark.comparison import Asked
 from tidemark.comparison.explain import explain
 from tidemark.delta.lake import PipelineTables
 from tidemark.report import Called, gather
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 
 def lateness(rows):

@@ -14,7 +14,7 @@ from tidemark.conformance import check_files, read_vectors
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp"
 START = datetime(2024, 1, 1, tzinfo=UTC)

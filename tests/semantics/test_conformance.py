@@ -6,7 +6,7 @@ import pytest
 
 from tidemark import conformance
 from tidemark.cli.app import main
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -14,7 +14,7 @@ from hypothesis.errors import NoSuchExample
 
 from tests.semantics.strategies import VECTORS, cases
 from tidemark import conformance
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(VECTORS)
 BATCH = 2000

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tests.semantics.sources_oracle import oracle_of
 from tidemark.clock.slices import Grid
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks import sources
 from tidemark.watermarks.buckets import BUCKETS, Buckets, WatermarkLag, place
 from tidemark.watermarks.sources import SourceLane

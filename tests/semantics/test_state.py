@@ -6,7 +6,7 @@ import pytest
 
 from tests.semantics.flink_datastream_interval import Event, oracle_of
 from tidemark import conformance
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 FILE = Path(__file__).parent / "vectors" / "flink_datastream_interval.jsonl.gz"
 VECTORS = [vector for vector in conformance.read_vectors(FILE) if len(vector["events"]) < 1000]

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.publish import commit_of, new_run
+from tidemark.commits.runs import commit_of, new_run
 from tidemark.commits.staleness import Seen, seen
 from tidemark.errors import CheckFailedError, SliceOrderError
 from tidemark.execution.job import JobResult

@@ -11,7 +11,7 @@ from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError
 from tidemark.inputs.traced import ARRIVAL, traced_input
 from tidemark.settings import Trace
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.traces import QueryTrace
 
 

@@ -15,7 +15,7 @@ from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
 from tidemark.settings.values import from_micros, parse_instant
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.streaming.feed import parse_rate
 from tidemark.streaming.twin import Places, stream
 from tidemark.watermarks.traces import QueryTrace

@@ -32,9 +32,9 @@ from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import lake_root
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
 from tidemark.execution import quality
-from tidemark.execution.replay import SIDES
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import load_pipeline, pipeline_schema
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import parse_rate
@@ -42,7 +42,7 @@ from tidemark.streaming.twin import Places
 from tidemark.streaming.twin import stream as run_twin
 
 app = typer.Typer(
-    help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
+    help="SideName rows would the streaming join have emitted, over Delta tables, slice by slice.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

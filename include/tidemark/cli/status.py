@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.commits.ledger import Ledger, committed
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros
 
 
@@ -68,7 +69,7 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
     rows, tables, grid = ledger.rows, ledger.tables, ledger.grid
     rows = rows[rows["number"] >= since]
     if rows.empty:
-        empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in _SIDES}
+        empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in SIDES}
         return Status(
             pipeline.name, pipeline.clock, 0, 0, None, None, 0, 0, **empty, quality={}, findings=[], seconds=0
         )
@@ -78,7 +79,7 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
     last = rows.iloc[-1]
     jobs = rows.drop_duplicates("run")
     sides = {}
-    for side in _SIDES:
+    for side in SIDES:
         counts = list(rows[side])
         mine = [row for row in aside if row["side"] == side]
         sides[side] = SideStatus(
@@ -105,7 +106,6 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
     )
 
 
-_SIDES = ("left", "right")
 _BEHIND = ("late", "behind_watermark")
 _QUANTILES = ("p50", "p99", "max")
 

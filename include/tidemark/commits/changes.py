@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import content_hash
 from tidemark.commits.ledger import Entry
-from tidemark.commits.publish import RUN
+from tidemark.commits.runs import RUN
 from tidemark.delta.lake import read_now
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import ROW_HASH, carried_hash
 from tidemark.commits.ledger import Entry
-from tidemark.commits.publish import RUN, read_runs
+from tidemark.commits.runs import RUN, read_runs
 from tidemark.delta.lake import PipelineTables, files_in_log
 from tidemark.joins import Join
 

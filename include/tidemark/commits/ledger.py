@@ -26,7 +26,7 @@ from tidemark.delta.lake import CONFLICTS, PipelineTables, compact, read_now
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.settings import Pipeline
 from tidemark.settings.values import micros
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
 
 FORMAT = 2

@@ -18,8 +18,8 @@ from tidemark.commits.digest import content_hash
 from tidemark.comparison.align import BATCH, STREAM
 from tidemark.comparison.committed_view import LABEL, Account
 from tidemark.comparison.variants import answer, candidates
-from tidemark.execution.replay import SIDES, Which
 from tidemark.joins.firings import HALVES
+from tidemark.settings.sides import SIDES, SideName
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",
@@ -133,7 +133,7 @@ def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], colu
     return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
 
 
-def _with_labels(rows: DataFrame, side: Which, sides: Sides) -> DataFrame:
+def _with_labels(rows: DataFrame, side: SideName, sides: Sides) -> DataFrame:
     """`_SIDE`, the hash of the row of that input (null without one), and its labels `_SIDE_batch` and `_SIDE_story`."""
     columns = sides.batch.columns(side)
     absent = F.lit(None).cast(LABEL)
@@ -180,7 +180,7 @@ def _counterpart() -> Column:
     """Whether the other table, among the rows that differ, pads what this row has matched, or the other way round."""
     matched = F.col("_emission").isin(*_MATCHED)
 
-    def elsewhere(side: Which, kind: Column) -> Column:
+    def elsewhere(side: SideName, kind: Column) -> Column:
         same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
         missing = {at: F.bool_or(kind & (F.col("_missing_in") == at)).over(same) for at in (BATCH, STREAM)}
         return F.when(F.col("_missing_in") == BATCH, missing[STREAM]).otherwise(missing[BATCH])
@@ -196,7 +196,7 @@ class _Rule:
     cause: str
     applies: Column
     side: Column | None = None
-    """Which input's row is to blame."""
+    """SideName input's row is to blame."""
     label: str | None = None
     """Where that row's lateness stands: `batch` or `story`."""
     detail: Column | None = None
@@ -277,7 +277,7 @@ def _lateness(part: str, rule: _Rule) -> Column | None:
     )
 
 
-def _present(side: Which) -> Column:
+def _present(side: SideName) -> Column:
     return F.col(f"_{side}").isNotNull()
 
 

@@ -17,10 +17,10 @@ from tidemark.commits.ledger import Entry, Ledger, committed
 from tidemark.commits.staleness import Seen
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
-from tidemark.execution.replay import SIDES, Which
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES, SideName
 
 _LATENESS = "reason string, watermark long, behind_ms long, held_by string"
 LABEL = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"
@@ -72,7 +72,7 @@ class Account:
         """The emissions that count, as stored."""
         return committed(self._spark, self.tables, self.tables.emissions).drop("_run")
 
-    def columns(self, side: Which) -> dict[str, str]:
+    def columns(self, side: SideName) -> dict[str, str]:
         """The columns of an input, by their names in the emissions; with a `select` perhaps not all."""
         if (side == "right" and self.pipeline.join.type in HALVES) or self.pipeline.join.api == "cogroup":
             return {}
@@ -86,7 +86,7 @@ class Account:
                 bare = {name: text.strip().strip("`") for name, text in expressions.items()}
                 return {name: source[text] for name, text in bare.items() if text in source}
 
-    def labels(self, side: Which, columns: list[str], wanted: DataFrame) -> DataFrame:
+    def labels(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         """What is known of rows of an input: `label` (`LABEL`) by `_hash`, the hash of these columns.
 
         Rows that the input does not have are missing; of rows with equal columns the first to arrive counts.
@@ -102,7 +102,7 @@ class Account:
         names = [part.split()[0] for part in LABEL.removeprefix("struct<").removesuffix(">").split(", ")]
         return told.select("_hash", F.struct(*names).alias("label"))
 
-    def _late(self, side: Which, columns: list[str], wanted: DataFrame) -> DataFrame:
+    def _late(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         if not DeltaTable.isDeltaTable(self._spark, self.tables.late):
             return self._spark.createDataFrame([], f"_hash long, {_LATENESS}")
         late = committed(self._spark, self.tables, self.tables.late).where(F.col("side") == side)
@@ -113,14 +113,14 @@ class Account:
         furthest = F.coalesce("_behind_ms", F.lit(-(2**63)))
         return _of(hashed, wanted).agg(*(F.max_by(f"_{name}", furthest).alias(name) for name in names))
 
-    def _landed(self, side: Which, columns: list[str], wanted: DataFrame) -> DataFrame:
+    def _landed(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         number = SIDES.index(side)
         landed = self.inputs[number].landed(self.grid, self.end, self._own_versions[number])
         none = self._spark.createDataFrame([], "_hash long")
         hashes = (rows.select(content_hash(rows, columns).alias("_hash")) for rows in landed)
         return _of(reduce(DataFrame.unionByName, hashes, none), wanted).agg(F.lit(True).alias("landed"))
 
-    def _buffered(self, side: Which, columns: list[str], wanted: DataFrame) -> DataFrame:
+    def _buffered(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         if not any(self.last.carried):
             return self._spark.createDataFrame([], "_hash long, buffered boolean")
         held = restore(self._spark, self.tables, self.last, self.grid).where(F.col("side") == side)

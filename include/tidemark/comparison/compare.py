@@ -21,9 +21,9 @@ from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with
 from tidemark.comparison.committed_view import Account
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, UserError, nearest
-from tidemark.execution.replay import SIDES
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Budget, Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros, micros
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")

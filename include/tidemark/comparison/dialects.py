@@ -18,16 +18,17 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import Clock, quoted
 from tidemark.commits.digest import content_hash
-from tidemark.commits.publish import emissions
+from tidemark.commits.outputs import emissions
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.compare import NOT_COMPARED
 from tidemark.comparison.variants import replayed
 from tidemark.errors import PipelineFileError
-from tidemark.execution.replay import SIDES, Replay, Which
+from tidemark.execution.replay import Replay
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
+from tidemark.settings.sides import SIDES, SideName
 
 RULES = {
     "null keys": "who takes a row without a key",
@@ -141,7 +142,7 @@ class _Answer:
     pipeline: Pipeline
     inputs: tuple[StoredInput, StoredInput]
     emitted: DataFrame
-    labels: dict[Which, DataFrame]
+    labels: dict[SideName, DataFrame]
     """By side, and by `_hash`, what became of input rows where there is something to tell: the struct `label` of the
     `reason` in the side output, the starts of windows `lost` to lateness one by one, and whether the row still `waits`.
     """
@@ -161,7 +162,7 @@ class _Answer:
         return self.pipeline.dialect
 
 
-def _labels(answer: Replay, side: Which, columns: list[str]) -> DataFrame:
+def _labels(answer: Replay, side: SideName, columns: list[str]) -> DataFrame:
     aside = answer.late.where(F.col("side") == side).select(
         F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window"), f"{side}.*"
     )
@@ -245,30 +246,30 @@ class _Pair:
         if join.interval and lacks != "spark":
             yield "eviction", F.col("_emission") == "matched"
 
-    def _either(self, holds: Callable[[Which], Column]) -> Column:
+    def _either(self, holds: Callable[[SideName], Column]) -> Column:
         """Whether something holds of a row that the emission is made of."""
         sides = SIDES[:1] if self.has.pipeline.join.type in HALVES else SIDES
         return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & holds(side) for side in sides))
 
     @staticmethod
-    def _label(side: Which, answer: _Answer, part: str) -> Column:
+    def _label(side: SideName, answer: _Answer, part: str) -> Column:
         return F.col(quoted(f"_{side}_{answer.dialect}"))[part]
 
-    def _behind(self, side: Which, answer: _Answer) -> Column:
+    def _behind(self, side: SideName, answer: _Answer) -> Column:
         return F.coalesce(self._label(side, answer, "reason") == "behind_watermark", F.lit(False))
 
-    def _dropped(self, side: Which) -> Column:
+    def _dropped(self, side: SideName) -> Column:
         late = F.coalesce(self._label(side, self.lacks, "reason") == "late", F.lit(False))
         if self.has.pipeline.join.window is None:
             return late
         lost = F.array_contains(self._label(side, self.lacks, "lost"), F.col("_window_start"))
         return late | F.coalesce(lost, F.lit(False))
 
-    def _keyless(self, side: Which) -> Column:
+    def _keyless(self, side: SideName) -> Column:
         keys = self.has.inputs[SIDES.index(side)].side.keys
         return reduce(Column.__or__, (F.col(quoted(f"{side}_{name}")).isNull() for name, _ in keys))
 
-    def _clock(self, side: Which) -> Clock:
+    def _clock(self, side: SideName) -> Clock:
         event = self.has.inputs[SIDES.index(side)].side.event
         return replace(event, name=f"{side}_{event.name}")
 
@@ -281,7 +282,7 @@ def _rule_of_partner() -> Column:
     """For a row alone: the rule of a pair that only the other dialect makes of it."""
     matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
 
-    def of(side: Which) -> Column:
+    def of(side: SideName) -> Column:
         same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
         pairs = {
             at: F.first(F.when(matched & (missing == at), F.col("_rule")), ignorenulls=True).over(same)

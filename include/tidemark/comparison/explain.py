@@ -19,10 +19,11 @@ from tidemark.commits.ledger import committed
 from tidemark.commits.staleness import NOTHING_SEEN
 from tidemark.comparison.committed_view import Account
 from tidemark.errors import UserError, nearest
-from tidemark.execution.replay import SIDES, STILL_IN, Which, labelled
+from tidemark.execution.replay import STILL_IN, labelled
 from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 
@@ -37,7 +38,7 @@ _EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti
 class Life:
     """What happened to one input row, step by step."""
 
-    side: Which
+    side: SideName
     row: dict[str, Any]
     steps: tuple[str, ...]
 
@@ -62,7 +63,7 @@ def parse_row(text: str) -> dict[str, str]:
 
 
 def explain(
-    spark: SparkSession, pipeline: Pipeline, lake: str, side: Which, wanted: Mapping[str, str]
+    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, wanted: Mapping[str, str]
 ) -> tuple[Life, ...]:
     """The lives of the rows of an input that have these values.
 
@@ -73,12 +74,12 @@ def explain(
     return lives(Account.read(spark, pipeline, lake), side, wanted)
 
 
-def lives(account: Account, side: Which, wanted: Mapping[str, str]) -> tuple[Life, ...]:
+def lives(account: Account, side: SideName, wanted: Mapping[str, str]) -> tuple[Life, ...]:
     """`explain` with an account that is read already."""
     return tuple(_Story(account, side, row).life() for row in _found(account, side, wanted))
 
 
-def telling(account: Account, side: Which, row: Mapping[str, str]) -> dict[str, str] | None:
+def telling(account: Account, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:
     """The few values of an input row that tell it from others: key and event time, one more if need be, or all.
 
     None where the input has no such row, or more than `MOST`.
@@ -107,7 +108,7 @@ def _meets(source: StoredInput, name: str, value: str) -> Column:
     return F.col(quoted(name)) == F.lit(value).try_cast(source.side.schema[name].dataType)
 
 
-def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row]:
+def _found(account: Account, side: SideName, wanted: Mapping[str, str]) -> list[Row]:
     source = account.inputs[SIDES.index(side)]
     schema = source.side.schema
     for name in wanted:
@@ -129,7 +130,7 @@ def _found(account: Account, side: Which, wanted: Mapping[str, str]) -> list[Row
 @dataclass(frozen=True)
 class _Story:
     account: Account
-    side: Which
+    side: SideName
     row: Row
 
     def life(self) -> Life:

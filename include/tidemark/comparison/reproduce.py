@@ -10,12 +10,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.commits.digest import content_hash
@@ -24,12 +23,13 @@ from tidemark.comparison.committed_view import Account
 from tidemark.comparison.compare import Cause, Comparison
 from tidemark.conformance import Case, Cut, Vector, replays
 from tidemark.errors import UserError
-from tidemark.execution.replay import SIDES, Which
 from tidemark.inputs.stored import StoredInput
 from tidemark.joins.flink import watermark_kind
+from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_instant, from_micros, micros, millis
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
 MOST = 40
 """How many rows of the same keys are tried, those nearest to the difference in event time."""
@@ -50,7 +50,7 @@ class _Event:
 
     clock: int
     tiebreak: int
-    side: Which
+    side: SideName
     ts: int
     key: str | None
     number: int
@@ -132,7 +132,7 @@ def _chosen(told: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
     raise UserError(f"--reproduce {number}: {known}; --examples says how many of each cause it shows")
 
 
-def _events(account: Account, wanted: dict[Which, int]) -> tuple[list[_Event], list[_Event]]:
+def _events(account: Account, wanted: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
     """The rows that the difference is made of, and others that may decide it.
 
     Those are rows of the same keys within reach, and for each row the two that the watermark which it met is of.
@@ -162,13 +162,13 @@ def _placed(account: Account, source: StoredInput) -> DataFrame:
     """The rows of an input that take part, in the columns of `_Event`."""
     side, grid = source.side, account.grid
     rows = side.labelled(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
-    keys = [F.col(name) for name in rows.columns if name.startswith("key_")]
-    absent = reduce(Column.__or__, (key.isNull() for key in keys))
     known = {
         "_clock": F.col("clock"),
         "_tiebreak": F.col("tiebreak"),
         "_ts": F.col("event_time"),
-        "_key": F.when(~absent, F.concat_ws(", ", *(key.cast("string") for key in keys))),
+        "_key": F.when(
+            ~has_null_key(rows), F.concat_ws(", ", *(F.col(key).cast("string") for key in key_columns(rows)))
+        ),
     }
     flat = rows.where("rejected IS NULL").select(*(one.alias(name) for name, one in known.items()), f"{side.name}.*")
     number = content_hash(flat, account.columns(side.name).values())
@@ -205,7 +205,7 @@ def _vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Which rows show the difference."""
+    """SideName rows show the difference."""
 
     spark: SparkSession
     pipeline: Pipeline

@@ -13,16 +13,17 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.publish import emissions
+from tidemark.commits.outputs import emissions
 from tidemark.commits.staleness import NOTHING_SEEN
 from tidemark.comparison.align import BATCH
 from tidemark.comparison.committed_view import Account
 from tidemark.errors import PipelineFileError
-from tidemark.execution.replay import SIDES, Replay, Which, replay
+from tidemark.execution.replay import Replay, replay
 from tidemark.inputs.stored import StoredInput, read_as, rows_of, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration
 from tidemark.watermarks.buckets import Buckets, Watermarks
 
@@ -86,7 +87,7 @@ def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> I
 class _Extent:
     """What is known of rows without a cause."""
 
-    behind: dict[Which, timedelta]
+    behind: dict[SideName, timedelta]
     """How much longer a delay would have to be for rows that only the stream has, by the input that held the watermark.
     """
     apart: tuple[timedelta, timedelta] | None

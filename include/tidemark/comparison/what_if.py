@@ -16,13 +16,15 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.publish import emissions
+from tidemark.commits.outputs import emissions
 from tidemark.commits.staleness import NOTHING_SEEN
 from tidemark.errors import UserError
-from tidemark.execution.replay import SIDES, Replay, replay
+from tidemark.execution.replay import Replay, replay
 from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
+from tidemark.joins.keys import key_name
 from tidemark.settings import Pipeline, changed
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration
 from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets, Watermarks
 
@@ -83,7 +85,7 @@ class WhatIf:
         return outcome.matched / self.complete.matched if self.complete.matched else 1.0
 
     def recommendation(self, enough: float = 0.99) -> str | None:
-        """Which value is enough, and what more would cost, in words."""
+        """SideName value is enough, and what more would cost, in words."""
         if self.complete is None:
             return None
         good = [one for one in self.outcomes if self.kept(one) >= enough]
@@ -160,7 +162,7 @@ def _replayed(
     slices: range,
 ) -> Replay:
     rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
-    key = f"key_{len(pipelines[0].join.keys)}"
+    key = key_name(len(pipelines[0].join.keys))
     lanes = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))
     rows = rows.withColumn("lane", F.explode(lanes)).withColumn(key, F.col("lane"))
     # Emissions are made of the inputs' rows, so these have to tell the lane.

@@ -17,12 +17,14 @@ from tidemark.conformance.vectors import Cut
 from tidemark.execution.replay import Replay
 from tidemark.joins import Join, flink_datastream, flink_sql
 from tidemark.joins.firings import HALVES, JoinType
-from tidemark.joins.flink import moved_inwards, watermark_lag
+from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline
+from tidemark.settings.bounds import closed_bounds
+from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Lane
 
 _SIDES = {"L": "left", "R": "right"}
@@ -42,7 +44,7 @@ class FlinkKind(Kind):
     @override
     def pipeline(self) -> Pipeline:
         watermark = self.vector["watermark"]
-        left, right = ({"watermark_delay": f"{watermark[f'delay_ms_{side}']} ms"} for side in ("left", "right"))
+        left, right = ({"watermark_delay": f"{watermark[f'delay_ms_{side}']} ms"} for side in SIDES)
         join = {"keys": [*KEYS, *self.params], **self.join_settings}
         settings = self.settings(left, right, "ms", dialect=self.dialect, watermark_kind=watermark["kind"], join=join)
         return Pipeline.model_validate(settings)
@@ -130,7 +132,7 @@ class DatastreamInterval(FlinkKind):
     def params(self) -> Params:
         told = self.vector["params"]
         closed = {f"{bound}_inclusive": told.get(f"{bound}_inclusive", True) for bound in _BOUNDS}
-        return dict(zip(_BOUNDS, moved_inwards(told["lower"], told["upper"], **closed), strict=True))
+        return dict(zip(_BOUNDS, closed_bounds(told["lower"], told["upper"], **closed), strict=True))
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
@@ -194,7 +196,7 @@ class DatastreamWindow(FlinkKind):
         if self.vector["params"]["mode"] == "join":
             ids = {"left_id": row["left"]["id"], "right_id": row["right"]["id"]}
             return row["left"]["lane"], self.emitted({**told, **ids})
-        ids = {f"{side}_ids": sorted(its["id"] for its in row[side]) for side in ("left", "right")}
+        ids = {f"{side}_ids": sorted(its["id"] for its in row[side]) for side in SIDES}
         return (row["left"] or row["right"])[0]["lane"], self.emitted({**told, **ids})
 
     @override
@@ -224,7 +226,7 @@ class SqlInterval(FlinkKind):
             f"{bound}_inclusive": told.get(f"{other}_inclusive", True)
             for bound, other in zip(_BOUNDS, reversed(_BOUNDS), strict=True)
         }
-        lower, upper = moved_inwards(-told["upper"], -told["lower"], **closed)
+        lower, upper = closed_bounds(-told["upper"], -told["lower"], **closed)
         return {
             "type": told["join_type"],
             "lower": lower,

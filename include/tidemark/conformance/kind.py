@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.conformance.vectors import Cut, Vector
 from tidemark.execution.replay import Replay
 from tidemark.joins import Join
+from tidemark.joins.keys import key_name
 from tidemark.settings import Pipeline
 from tidemark.watermarks.buckets import Lane
 
@@ -69,7 +70,7 @@ class Kind(ABC):
 
     def param(self, name: str) -> Column:
         """The column of a parameter."""
-        return F.col(f"key_{len(KEYS) + list(self.params).index(name)}")
+        return F.col(key_name(len(KEYS) + list(self.params).index(name)))
 
     def settings(self, left: dict[str, Any], right: dict[str, Any], unit: str, **more: Any) -> dict[str, Any]:
         """A pipeline file's content."""

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,13 +16,16 @@ from rich.progress import track
 from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import buffered_after
 from tidemark.conformance import flink, stream_stream
-from tidemark.conformance.kind import Kind
+from tidemark.conformance.kind import KEYS, Kind
 from tidemark.conformance.vectors import Case, Cut, Vector, Verdict, parse_cuts, read_vectors, steps
 from tidemark.errors import UserError
 from tidemark.execution.replay import Replay, replay
 from tidemark.inputs.stored import Side, side_of
+from tidemark.joins.keys import key_name
 from tidemark.settings import Pipeline
-from tidemark.spark.session import spark_session, tuned_for_tiny_queries
+from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.session import spark_session
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 
 _KINDS: dict[str, type[Kind]] = {**flink.KINDS, **stream_stream.KINDS}
@@ -66,7 +68,7 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
     pipelines = [kind.pipeline() for kind in kinds]
     one_job = cases[0].cut.one_job
     slices = range(max(len(case.cut.starts) for case in cases) + 1)
-    tables = [_table(spark, cases, kinds, side) for side in ("left", "right")]
+    tables = [_table(spark, cases, kinds, side) for side in SIDES]
     sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
     join, carried = kinds[0].join(spark, kinds), None
     lanes = [
@@ -77,7 +79,11 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
         came = [
             side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
         ]
-        rows = came[0].unionByName(came[1], allowMissingColumns=True).withColumn("lane", F.col("key_1"))
+        rows = (
+            came[0]
+            .unionByName(came[1], allowMissingColumns=True)
+            .withColumn("lane", F.col(key_name(KEYS.index("lane"))))
+        )
         answer = replay(rows, carried, lanes, join, Buckets(_GRID, job, kinds[0].steps_per_bucket))
         yield answer
         if job[-1] != slices[-1]:
@@ -136,7 +142,7 @@ def _clock(cut: Cut, step: int) -> int:
     return cut.slice_of(step) * _GRID.every + step
 
 
-def _side(pipeline: Pipeline, which: Literal["left", "right"], table: DataFrame) -> Side:
+def _side(pipeline: Pipeline, which: SideName, table: DataFrame) -> Side:
     kinds = [table.schema[pair.left].dataType.simpleString() for pair in pipeline.join.keys]
     return side_of(pipeline, which, table.schema, kinds)
 

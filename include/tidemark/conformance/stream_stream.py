@@ -20,9 +20,10 @@ from tidemark.joins import Join, lane_of
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import JoinType
 from tidemark.joins.micro_batch import MicroBatchJoin
-from tidemark.joins.spark import SIDES, Range, Rules
+from tidemark.joins.spark import Range, Rules
 from tidemark.joins.window import Windows
 from tidemark.settings import Interval, Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Lane, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
 
@@ -69,7 +70,7 @@ class StreamStream(Kind):
     @override
     def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
         texts = {str(other.params["condition"]) for other in others}
-        inputs = dict.fromkeys(SIDES, _ROWS)
+        inputs: dict[str, T.StructType] = dict.fromkeys(SIDES, _ROWS)
         conditions = {text: Condition.of(spark, text, inputs) for text in sorted(texts) if text}
         rules = Rules(
             JoinType(self.param("type"), frozenset(str(other.params["type"]) for other in others)),

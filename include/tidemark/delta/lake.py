@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from delta import exceptions
 from delta.tables import DeltaTable
@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.errors import InputError
+from tidemark.spark.jvm import DeltaSnapshot
 
 CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
 """What Delta raises where another process has committed to the same table meanwhile; the classes share no base."""
@@ -38,30 +39,15 @@ def place(lake: str, name: str) -> str:
 def read_now(spark: SparkSession, path: str) -> DataFrame:
     """A Delta table as it stands now; what is committed before the rows are asked for does not change them.
 
-    Spark's own `load` takes the version of the moment at which rows are asked for, and lists the log twice.
-
     Raises:
         AnalysisException: there is none.
     """
-    jvm, log, snapshot = _newest(spark, path)
-    no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
-    relation = log.createRelation(no_filters, jvm.scala.Option.apply(snapshot), jvm.scala.Option.empty(), True)
-    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)  # noqa: SLF001
+    return DeltaSnapshot.newest(spark, path).rows()
 
 
 def files_in_log(spark: SparkSession, path: str) -> DataFrame:
     """The files of a Delta table now, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
-    _, _, snapshot = _newest(spark, path)
-    return DataFrame(snapshot.allFiles().toDF(), spark)
-
-
-def _newest(spark: SparkSession, path: str) -> tuple[Any, Any, Any]:
-    """The JVM, and in it the log of a Delta table and its newest snapshot."""
-    jvm = spark.sparkContext._jvm  # noqa: SLF001
-    assert jvm is not None, "a classic session has a JVM"
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
-    none = jvm.scala.Option.empty()
-    return jvm, log, log.update(False, none, none)
+    return DeltaSnapshot.newest(spark, path).files()
 
 
 def delete(spark: SparkSession, path: str, gone: Column) -> None:

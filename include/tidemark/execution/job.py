@@ -22,17 +22,19 @@ from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.checkpoint import read_carried, restore, stored
 from tidemark.commits.digest import digests, state_parts
 from tidemark.commits.ledger import Counts, Entry, Landing, Ledger
-from tidemark.commits.publish import emissions, late_table, new_run, read_runs, withdraw, write_run
+from tidemark.commits.outputs import emissions, late_table
+from tidemark.commits.runs import new_run, read_runs, withdraw, write_run
 from tidemark.commits.staleness import seen
 from tidemark.errors import CheckFailedError
 from tidemark.execution import quality
-from tidemark.execution.replay import SIDES, STILL_IN, Replay, replay
+from tidemark.execution.replay import STILL_IN, Replay, replay
 from tidemark.execution.would_match import with_would_match
 from tidemark.inputs.stored import rows_of
 from tidemark.joins import lane_of
 from tidemark.planning.plan import Plan
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import millis
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import END_OF_INPUT, Buckets, Lane, Watermarks
 
 TINY_ROWS = 20_000

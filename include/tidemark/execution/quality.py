@@ -24,11 +24,11 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
+from tidemark.clock.times import floor_div, quoted
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Expectation, Pipeline
-from tidemark.settings.values import micros
+from tidemark.settings.sides import SIDES
 
 if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import DataAsset
@@ -103,7 +103,7 @@ def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
 
     What the output's `select` leaves out cannot be checked and counts as 0.
     """
-    keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in ("left", "right")]
+    keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in SIDES]
     matched = F.col("_emission") == "matched"
     nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in keys if key in output.columns]
     if pipeline.dialect == "spark" and pipeline.join.type == "full":  # there null equals null
@@ -128,21 +128,21 @@ def _outside(output: DataFrame, pipeline: Pipeline) -> Column:
     kinds = dict(output.dtypes)
     if any(kinds.get(name) != "timestamp" for name in times):
         return F.lit(False)
-    # Flink reckons in whole milliseconds.
-    unit = F.unix_micros if pipeline.dialect == "spark" else lambda time: F.unix_millis(time) * 1000
-    left, right = (unit(F.col(quoted(name))) for name in times)
+    # In whole ticks: Flink reckons in milliseconds.
+    tick = pipeline.tick
+    left, right = (floor_div(F.unix_micros(quoted(name)), tick) for name in times)
     outside = F.lit(False)
     if interval := pipeline.join.interval:
-        distance = right - left
-        if interval.lower is not None:
-            lower = F.lit(micros(interval.lower))
-            outside = outside | (distance < lower if interval.lower_inclusive else distance <= lower)
-        if interval.upper is not None:
-            upper = F.lit(micros(interval.upper))
-            outside = outside | (distance > upper if interval.upper_inclusive else distance >= upper)
+        lower, upper = interval.closed(tick)
+        if lower is not None:
+            outside = outside | (right - left < lower)
+        if upper is not None:
+            outside = outside | (right - left > upper)
     if pipeline.join.window and {"_window_start", "_window_end"} <= kinds.keys():
-        start, end = F.unix_micros("_window_start"), F.unix_micros("_window_end")
-        right_start = F.unix_micros("_right_window_start") if "_right_window_start" in kinds else start
+        start, end = (floor_div(F.unix_micros(name), tick) for name in ("_window_start", "_window_end"))
+        right_start = start
+        if "_right_window_start" in kinds:
+            right_start = floor_div(F.unix_micros("_right_window_start"), tick)
         outside = outside | (left < start) | (left >= end) | (right < right_start) | (right >= end)
     return outside
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import pandas as pd
 from pyspark.sql import DataFrame, Observation
@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div
 from tidemark.joins.base import Join, Labelled
+from tidemark.joins.keys import key_columns
+from tidemark.settings.sides import SIDES
 from tidemark.watermarks import sources
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, bucket_maxima, place
 from tidemark.watermarks.sources import SourceLane
 
-Which = Literal["left", "right"]
-SIDES: tuple[Which, Which] = ("left", "right")
 STILL_IN = ("late_for_window", "behind_watermark")
 """Reasons in the side output of rows that take part all the same."""
 CACHED_ROWS = 1_000_000
@@ -149,7 +149,7 @@ def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:
         "tiebreak",
         "event_time",
         *labels,
-        *(name for name in kept.columns if name.startswith("key_")),
+        *key_columns(kept),
         "carried_from",
         F.when(F.col("reached").isNotNull(), F.greatest("reached", "carried_from")).alias("evicted_in"),
         *SIDES,
@@ -171,7 +171,7 @@ def _side_output(rows: DataFrame, tick: int) -> DataFrame:
         "clock",
         "tiebreak",
         "event_time",
-        *(name for name in rows.columns if name.startswith("key_")),
+        *key_columns(rows),
         F.when(late, F.col("watermark")).alias("watermark"),
         F.when(late, behind).alias("behind_ms"),
         F.when(late, held_by).alias("held_by"),

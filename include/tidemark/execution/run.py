@@ -10,13 +10,13 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.publish import sweep, withdraw
+from tidemark.commits.runs import sweep, withdraw
 from tidemark.commits.staleness import restorable, settled, stale
 from tidemark.errors import CheckFailedError, FaultError, StoppedError, UserError
 from tidemark.execution import quality
 from tidemark.execution.job import JobResult, run_job
 from tidemark.planning.plan import Plan
-from tidemark.spark.session import short_logs
+from tidemark.spark.tuning import short_logs
 
 STEPS = ("reading", "joining", "checking", "committing")
 Progress = Callable[[range, str], None]

@@ -1,4 +1,4 @@
-"""Which late rows would have matched, had they come in time: a look back into the inputs."""
+"""SideName late rows would have matched, had they come in time: a look back into the inputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.inputs.stored import StoredInput
 from tidemark.joins import Join
+from tidemark.joins.keys import key_columns
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import micros
 
-_OTHER = {"left": 1, "right": 0}
 _PLACE = ("clock", "tiebreak", "event_time")
 
 
@@ -29,7 +30,10 @@ def with_would_match(
     extents = behind.groupBy("side").agg(F.min("event_time").alias("oldest"), F.max("event_time").alias("newest"))
     hits = [
         _hits(
-            behind, extent["side"], join, inputs[_OTHER[extent["side"]]].history(grid, last, *_around(extent, pipeline))
+            behind,
+            extent["side"],
+            join,
+            inputs[SIDES.index(OTHER[extent["side"]])].history(grid, last, *_around(extent, pipeline)),
         )
         for extent in extents.collect()
     ]
@@ -42,7 +46,7 @@ def with_would_match(
 
 def _hits(behind: DataFrame, side: str, join: Join, others: DataFrame) -> DataFrame:
     """`row` of each row of a side that a row of the other input matches."""
-    keys = [name for name in behind.columns if name.startswith("key_")]
+    keys = key_columns(behind)
     late = behind.where(F.col("side") == side)
     its = late.select("row", *keys, *(F.col(name).alias(f"late_{name}") for name in _PLACE))
     times = F.col("late_event_time"), F.col("event_time")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Literal
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -20,7 +19,9 @@ from tidemark.delta.lake import DeltaInput, place
 from tidemark.errors import InputError, nearest
 from tidemark.inputs.input_changes import Landing
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
+from tidemark.joins.keys import key_name
 from tidemark.settings import Guard, Input, Pipeline, TimeColumn, Trace
+from tidemark.settings.sides import SideName
 from tidemark.settings.values import micros
 from tidemark.watermarks.traces import QueryTrace
 
@@ -48,7 +49,7 @@ class Side:
     | `left` or `right` | the table's own columns, struct |
     """
 
-    name: Literal["left", "right"]
+    name: SideName
     settings: Input
     guard: Guard | None
     schema: T.StructType
@@ -78,7 +79,7 @@ class Side:
             tiebreak.alias("tiebreak"),
             floor_div(self.event.micros, self.tick).alias("event_time"),
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
-            *(F.col(quoted(name)).cast(kind).alias(f"key_{i}") for i, (name, kind) in enumerate(self.keys)),
+            *(F.col(quoted(name)).cast(kind).alias(key_name(i)) for i, (name, kind) in enumerate(self.keys)),
             *([self._partition] if self.settings.partition else []),
             self._rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
@@ -162,7 +163,7 @@ class StoredInput:
                 yield new.where(missed)
 
     def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
-        """Which rows have been taken up to each version that is not the one read now."""
+        """SideName rows have been taken up to each version that is not the one read now."""
         if not self.table.lands_late:
             return {}
         parts: dict[int, list[Column]] = {}
@@ -274,7 +275,7 @@ def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
     return table.trace if isinstance(table, TracedInput) else None
 
 
-def side_of(pipeline: Pipeline, which: Literal["left", "right"], schema: T.StructType, kinds: list[str]) -> Side:
+def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: list[str]) -> Side:
     """One side of a pipeline over rows of this schema, its keys cast to `kinds` (Spark's names of types).
 
     Raises:

@@ -22,6 +22,7 @@ from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline, WindowSettings
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros, millis
 from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
@@ -52,7 +53,7 @@ def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, tr
             return Lane(watermark_lag(pipeline), before, drain)
         left, right = (micros(source.idle_after) if source.idle_after else None for source in inputs)
         return SourceLane(watermark_lag(pipeline), before, drain, idle_after={"left": left, "right": right})
-    delays = {side: getattr(pipeline, side).watermark_delay for side in ("left", "right")}
+    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
     given = {side: delay for side, delay in delays.items() if delay is not None}
     return QueryLane(
         WatermarkLag(*(millis(given.get(side, timedelta())) for side in delays)),
@@ -68,7 +69,7 @@ def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, tr
 
 
 def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
-    refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in ("left", "right")})
+    refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in SIDES})
     join, windows = pipeline.join, None
     if join.window:
         size, slide, offset = (whole(micros(part)) for part in _size_and_slide(join.window))

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.classic.column import Column as ClassicColumn
 
 from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
+from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.jvm import AnalysedFilter, Expression
 
-SIDES = ("left", "right")
-_BOUNDS = {"GreaterThanOrEqual": -1, "GreaterThan": 0}
-_MIRRORED = {"LessThanOrEqual": "GreaterThanOrEqual", "LessThan": "GreaterThan"}
+_BOUNDS = {">=": -1, ">": 0}
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,8 @@ class Condition:
         """
         if not text:
             return cls.none()
-        parser = spark._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), _flat(rows))
-        parts = [_Conjunct.of(empty, part) for part in _conjuncts(parser.parseExpression(text))]
+        parts = [_Conjunct.of(empty, part) for part in Expression.parse(spark, text).conjuncts()]
         return cls(
             alone={side: _all(part.column for part in parts if part.sides == {side}) for side in SIDES},
             complete={
@@ -91,30 +88,25 @@ class Condition:
 @dataclass(frozen=True)
 class _Conjunct:
     column: Column
-    sides: set[str]
-    names: Mapping[str, frozenset[str]]
-    required: Mapping[str, frozenset[str]]
+    sides: set[SideName]
+    names: Mapping[SideName, frozenset[str]]
+    required: Mapping[SideName, frozenset[str]]
     floors: tuple[int, ...]
 
     @classmethod
-    def of(cls, empty: DataFrame, parsed: Any) -> _Conjunct:
+    def of(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
         """Spark's optimizer tells what a conjunct comes to, and which columns it implies not to be null."""
-        jvm = empty.sparkSession.sparkContext._jvm  # noqa: SLF001
-        assert jvm is not None, "a classic session has a JVM"
-        column = ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(parsed))
-        plan = empty.where(column)._jdf.queryExecution()  # noqa: SLF001
-        read = _references(plan.analyzed().condition())
-        optimized = plan.optimizedPlan()
-        known = list(_conjuncts(optimized.condition())) if _kind(optimized) == "Filter" else []
-        names = {side: _names(read, side) for side in SIDES}
+        analysed = AnalysedFilter.of(empty, parsed.column)
+        names = {side: _names(analysed.references, side) for side in SIDES}
         sides = {side for side in SIDES if names[side]}
-        implied = {_references(part)[0] for part in known if _kind(part) == "IsNotNull"} if len(sides) > 1 else set()
+        not_null = (part.references[0] for part in analysed.optimized if part.kind == "IsNotNull")
+        implied = set(not_null) if len(sides) > 1 else set()
         return cls(
-            column=F.coalesce(column, F.lit(False)),
+            column=F.coalesce(parsed.column, F.lit(False)),
             sides=sides,
             names=names,
             required={side: frozenset(n for n in implied if n.startswith(f"{side}_")) for side in SIDES},
-            floors=tuple(floor for part in known for floor in _floor(part)),
+            floors=tuple(floor for part in analysed.optimized for floor in _floor(part)),
         )
 
 
@@ -155,40 +147,13 @@ def _all(columns: Iterable[Column]) -> Column:
     return reduce(Column.__and__, columns, F.lit(True))
 
 
-def _kind(expression: Any) -> str:
-    return str(expression.getClass().getSimpleName())
-
-
-def _conjuncts(expression: Any) -> Iterator[Any]:
-    if _kind(expression) == "And":
-        yield from _conjuncts(expression.left())
-        yield from _conjuncts(expression.right())
-    else:
-        yield expression
-
-
-def _references(expression: Any) -> list[str]:
-    found = expression.references().toSeq()
-    return [found.apply(i).name() for i in range(found.size())]
-
-
 def _names(read: Iterable[str], side: str) -> frozenset[str]:
     """The columns of an input among those read."""
     return frozenset(name.removeprefix(f"{side}_") for name in read if name.startswith(f"{side}_"))
 
 
-def _floor(conjunct: Any) -> Iterator[int]:
+def _floor(conjunct: Expression) -> Iterator[int]:
     """The event time in ms that Spark makes of `column >= number`, as a state watermark."""
-    kind = _kind(conjunct)
-    if kind not in {*_BOUNDS, *_MIRRORED}:
-        return
-    column, number = conjunct.left(), conjunct.right()
-    if kind in _MIRRORED:
-        column, number, kind = number, column, _MIRRORED[kind]
-    numeric = _kind(number) == "Literal" and isinstance(_type_of(number), T.NumericType)
-    if _kind(column) == "AttributeReference" and numeric:
-        yield int(float(str(number.value())) * 1000) + _BOUNDS[kind]
-
-
-def _type_of(literal: Any) -> T.DataType:
-    return T._parse_datatype_json_string(literal.dataType().json())  # noqa: SLF001
+    comparison = conjunct.comparison()
+    if comparison and comparison.operator in _BOUNDS:
+        yield int(comparison.number * 1000) + _BOUNDS[comparison.operator]

@@ -15,6 +15,8 @@ from pyspark.sql import types as T
 
 from tidemark.clock.times import quoted
 from tidemark.joins.base import EMISSION
+from tidemark.joins.keys import key_columns
+from tidemark.settings.sides import OTHER
 
 PADDING = {"left": ("left", "full"), "right": ("right", "full")}
 """The join types that keep a row without a partner, padded, by the row's side."""
@@ -32,7 +34,7 @@ class Members:
     @property
     def firing(self) -> list[str]:
         """The columns that name a firing."""
-        keys = [name for name in self.rows.columns if name.startswith("key_")]
+        keys = key_columns(self.rows)
         return [*keys, "slice", "pane", "window_end", *(["window_start"] if self.by_start else [])]
 
 
@@ -61,7 +63,7 @@ def join_members(members: Members, join_type: JoinType, condition: str | None = 
     if join_type.types - set(HALVES):
         pads = [side for side, types in PADDING.items() if join_type.types & set(types)]
         how = "full" if len(pads) > 1 else next(iter(pads), "inner")
-        alone = {side: F.col(other).isNull() for side, other in (("left", "right"), ("right", "left"))}
+        alone = {side: F.col(other).isNull() for side, other in OTHER.items()}
         owed = (alone[side] & join_type.is_one_of(*types) for side, types in PADDING.items())
         paired = _joined(*sides, members.firing, how, condition)
         kind = F.when(alone["left"], "padded_left").when(alone["right"], "padded_right").otherwise("matched")

@@ -12,6 +12,8 @@ from typing_extensions import override
 from tidemark.clock.times import floor_div, quoted
 from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
+from tidemark.joins.keys import key_columns
+from tidemark.settings.sides import SIDES
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,12 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
     interval, so that a right row reaches one bin or two.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
-    keys = [name for name in rows.columns if name.startswith("key_")]
+    keys = key_columns(rows)
     left, left_row = one_side(rows, "left", keys, labels)
     right, right_row = one_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")
     reached = F.sequence(floor_div(times[1] - upper, size), floor_div(times[1] - lower, size))
-    columns = [f"{side}_{name}" for side in ("left", "right") for name in ("event_time", *labels)]
+    columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
     return (
         left.withColumn("bin", floor_div(times[0], size))
         .join(right.withColumn("bin", F.explode(reached)), [*keys, "bin"])

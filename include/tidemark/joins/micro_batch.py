@@ -15,9 +15,11 @@ from tidemark.clock.times import floor_div
 from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import PADDING
-from tidemark.joins.spark import OTHER, SIDES, Rules
+from tidemark.joins.keys import has_null_key, key_columns
+from tidemark.joins.spark import Rules
 from tidemark.joins.window import Windows
 from tidemark.settings.dialects import TICK
+from tidemark.settings.sides import OTHER, SIDES
 from tidemark.watermarks.buckets import Buckets, Lane, Timeline
 from tidemark.watermarks.micro_batches import BATCHES, micro_batches
 
@@ -58,13 +60,11 @@ class MicroBatchJoin(Join):
         alone. On a side with padding a row that fails the condition is `early`: emitted at once. Windows have no place
         for a row without a time on any side.
         """
-        keys = [name for name in rows.columns if name.startswith("key_")]
-        without_key = reduce(Column.__or__, (F.col(name).isNull() for name in keys))
         timeless, owed = F.col("event_time").isNull(), _by_side(self.rules.preserved)
         alone, complete = (_by_side(part.__getitem__) for part in (self.condition.alone, self.condition.complete))
         reason = F.coalesce(
             "rejected",
-            F.when(~owed & without_key, F.lit("null_key")),
+            F.when(~owed & has_null_key(rows), F.lit("null_key")),
             F.when(timeless if self.windows else timeless & ~owed, F.lit("null_event_time")),
             F.when(~owed & ~(alone & complete), F.lit("condition_not_met")),
         )
@@ -166,7 +166,7 @@ class MicroBatchJoin(Join):
     def _keys(self, copies: DataFrame) -> list[str]:
         window = ["window_start"] if self.windows else []
         times = ["event_time"] if self.on_event_time else []
-        return [*(name for name in copies.columns if name.startswith("key_")), *window, *times]
+        return [*key_columns(copies), *window, *times]
 
     def _equal(self, one: Column, other: Column) -> Column:
         """Null keys equal each other: only a full join lets them in on both sides."""
@@ -182,7 +182,7 @@ class MicroBatchJoin(Join):
         """Each pair once, in the slice of its later row."""
         met = self._meetings(copies, "left", "inner", first)
         told = {"slice": F.greatest("left.slice", "right.slice"), "emission": F.lit("matched")}
-        rows = {side: F.col(f"{side}.row") for side in SIDES}
+        rows: dict[str, Column] = {side: F.col(f"{side}.row") for side in SIDES}
         bounds = {name: F.col(f"left.{name}") for name in ("window_start", "window_end")}
         return _emitted(met.where(~self.rules.join_type.is_one_of("semi")), {**told, **bounds, **rows})
 
@@ -271,6 +271,6 @@ def _emitted(rows: DataFrame, told: dict[str, Column]) -> DataFrame:
 
 
 def _row_columns(rows: DataFrame) -> DataFrame:
-    keys = [name for name in rows.columns if name.startswith("key_")]
+    keys = key_columns(rows)
     labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "matched", "reached")
     return rows.select(*labels, *keys, *SIDES)

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from tidemark.joins.base import Answer, Join, Labelled, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
+from tidemark.joins.keys import key_columns
 from tidemark.joins.window import Rules
 from tidemark.watermarks.buckets import END_OF_INPUT
 
@@ -77,7 +78,7 @@ class SessionJoin(Join):
 
     def _parts(self, rows: DataFrame) -> list[str]:
         """What a session belongs to."""
-        return [*(name for name in rows.columns if name.startswith("key_")), *(["side"] if self.by_side else [])]
+        return [*key_columns(rows), *(["side"] if self.by_side else [])]
 
     def _runs(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         """The rows of runs that are sessions as they stand (with `window_start` and `window_end`), and the others.

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from tidemark.clock.times import floor_div, whole
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.settings import Interval, Pipeline
-from tidemark.settings.values import micros, millis
+from tidemark.settings.dialects import TICK
+from tidemark.settings.sides import SIDES
+from tidemark.settings.values import millis
 
-SIDES = ("left", "right")
-OTHER = {"left": "right", "right": "left"}
 FOREVER = 2**52
 """A wait, or a watermark, in ms, that no query reaches."""
 
@@ -40,14 +40,14 @@ class Range:
 
         An inclusive bound waits a whole millisecond more, where a microsecond would do.
         """
-        least, greatest, waits = -FOREVER * 1000, FOREVER * 1000, {"left": FOREVER, "right": FOREVER}
+        waits = {"left": FOREVER, "right": FOREVER}
+        closed = interval.closed(TICK["spark"]) if interval else (None, None)
         if interval and interval.lower is not None:
-            least = micros(interval.lower) + (not interval.lower_inclusive)
             waits["right"] = -millis(interval.lower) + interval.lower_inclusive
         if interval and interval.upper is not None:
-            greatest = micros(interval.upper) - (not interval.upper_inclusive)
             waits["left"] = millis(interval.upper) + interval.upper_inclusive
-        return cls(least, greatest, waits)
+        least, greatest = closed
+        return cls(-FOREVER * 1000 if least is None else least, FOREVER * 1000 if greatest is None else greatest, waits)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ class Rules:
     def of(cls, pipeline: Pipeline) -> Rules:
         """The rules of a pipeline file's join."""
         join, told = pipeline.join, Range.of(pipeline.join.interval)
-        watermarked = {side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES}
+        watermarked: dict[str, Column] = {
+            side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES
+        }
         return cls(
             JoinType.of(join.type),
             watermarked,

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from tidemark.joins.base import Answer, Join, Labelled, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
+from tidemark.joins.keys import key_columns
 
 
 class Rules(Protocol):
@@ -95,7 +96,7 @@ class WindowJoin(Join):
 
     def _refired(self, entered: DataFrame, first: int) -> DataFrame:
         """The members of late firings: each late row fires its window with all rows that came before it, and itself."""
-        window = [*(name for name in entered.columns if name.startswith("key_")), "window_start", "window_end"]
+        window = [*key_columns(entered), "window_start", "window_end"]
         on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
         touched = entered.where(~on_time).select(*window).distinct()
         rows = entered.join(touched, window, "semi")

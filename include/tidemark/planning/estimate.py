@@ -9,6 +9,8 @@ from statistics import median
 
 import pandas as pd
 
+from tidemark.settings.sides import SIDES
+
 FEWEST = 3
 """Committed jobs before which there is no history to speak of."""
 NEWEST = 60
@@ -62,7 +64,7 @@ def past_jobs(ledger: pd.DataFrame) -> list[PastJob]:
     """The committed jobs in the order of their commits, of a ledger's rows (`Ledger.rows`)."""
     if ledger.empty:
         return []
-    read = sum(ledger[side].map(lambda counts: counts["read"]) for side in ("left", "right"))
+    read = sum(ledger[side].map(lambda counts: counts["read"]) for side in SIDES)
     by_run = ledger.assign(rows=read).groupby("run", sort=False)
     known = by_run.agg(
         rows=("rows", "sum"),

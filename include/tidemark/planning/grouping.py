@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from rich import filesize
 
 from tidemark.inputs.stored import StoredInput
+from tidemark.spark.jvm import execution_memory, row_width
 
 MOST_SLICES = 10_000
 """Of one job, whatever the rows: each slice still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
@@ -34,8 +35,8 @@ class Room:
         A job's rows are shuffled; the partitions that are worked on at once, one a core, have to fit into memory.
         """
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-        memory = _memory(spark) / spark.sparkContext.defaultParallelism
-        width = LABELS + max(_width(source) for source in inputs)
+        memory = execution_memory(spark) / spark.sparkContext.defaultParallelism
+        width = LABELS + max(row_width(source.table.read()) for source in inputs)
         rows = int(memory * partitions / (COPIES * width))
         because = (
             f"{rows:,} rows fill {filesize.decimal(int(memory))} of memory a core in {partitions} partitions, "
@@ -53,18 +54,3 @@ class Room:
             held += count
         if slices:
             yield range(start, slices.stop)
-
-
-def _memory(spark: SparkSession) -> int:
-    """Bytes that Spark's executors share between execution and storage."""
-    jvm = spark.sparkContext._jvm  # noqa: SLF001
-    assert jvm is not None, "a classic session has a JVM"
-    driver = jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
-    known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
-    remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
-    return sum(one.totalOnHeapStorageMemory() for one in remote or known)
-
-
-def _width(source: StoredInput) -> int:
-    """Bytes of a row of the table, as Spark's planner reckons by its schema."""
-    return int(source.table.read()._jdf.schema().defaultSize())  # noqa: SLF001

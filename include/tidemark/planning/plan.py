@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.ledger import Entry, Ledger, settings_of
-from tidemark.commits.publish import check_expressions
+from tidemark.commits.outputs import check_expressions
 from tidemark.commits.staleness import ranges, restorable, seen, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
@@ -26,6 +26,7 @@ from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, Reading
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
 from tidemark.watermarks.traces import QueryTrace
 
@@ -169,7 +170,7 @@ class Plan:
             "carry_in": self.grid.label(self.carry_in.number) if self.carry_in else None,
             "inputs": {
                 side: {"table": source.table.name, "version": source.table.version, **asdict(reading)}
-                for side, source, reading in zip(("left", "right"), (left, right), reads, strict=True)
+                for side, source, reading in zip(SIDES, (left, right), reads, strict=True)
             },
             "estimate": asdict(self.estimate) if self.estimate else None,
             "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],

@@ -16,10 +16,10 @@ from tidemark.comparison import Asked, Comparison
 from tidemark.comparison.committed_view import Account
 from tidemark.comparison.what_if import WhatIf, what_if
 from tidemark.delta.lake import DeltaInput
-from tidemark.execution.replay import SIDES
 from tidemark.report.lateness import Late, delay_to_vary, delays_to_try, late_rows
 from tidemark.report.lives import ExplainedCause, Stories, Story
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, format_instant, parse_instant
 
 MOST_DRAWN = 400

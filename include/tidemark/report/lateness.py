@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.ledger import committed
 from tidemark.comparison.committed_view import Account
-from tidemark.execution.replay import SIDES, STILL_IN, Which
+from tidemark.execution.replay import STILL_IN
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import millis
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -33,7 +34,7 @@ QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max
 class Lateness:
     """One input's rows that came behind the watermark. A row counts once for each window that it was late for."""
 
-    side: Which
+    side: SideName
     table: str
     read: int
     delay_ms: int | None
@@ -55,7 +56,7 @@ class Late:
 
     pipeline: str
     inputs: tuple[Lateness, ...]
-    asked_ms: dict[Which, dict[str, int]]
+    asked_ms: dict[SideName, dict[str, int]]
     """By the input that held the watermark: quantiles of how far behind rows were. So much longer that input's delay
     would have to be."""
 
@@ -120,7 +121,7 @@ def _quantiles(told: pd.DataFrame, side: str | None, held_by: str | None) -> dic
     return {}
 
 
-def delay_to_vary(late: Late) -> Which | None:
+def delay_to_vary(late: Late) -> SideName | None:
     """The input whose delay decides most: it held the watermark of most late rows; without them the longest delay."""
     delays = {one.side: one.delay_ms for one in late.inputs if one.delay_ms is not None}
     if not delays:

@@ -10,8 +10,8 @@ from tidemark.comparison import CAUSES, Comparison
 from tidemark.comparison.committed_view import Account
 from tidemark.comparison.compare import Cause
 from tidemark.comparison.explain import Life, lives, telling
-from tidemark.execution.replay import SIDES, Which
 from tidemark.report.remedies import REMEDIES
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_instant, from_micros
 from tidemark.wording import brief_span
 
@@ -84,7 +84,7 @@ class Stories:
         shown = {name: value for name, value in row.items() if name not in _TOLD}
         return Example(shown, _why(row), tuple(one.name for one in stories if one))
 
-    def _story(self, account: Account, side: Which, row: Mapping[str, Any]) -> Story | None:
+    def _story(self, account: Account, side: SideName, row: Mapping[str, Any]) -> Story | None:
         columns = self.batch.columns(side)
         part = {columns[name]: _text(value) for name, value in row.items() if name in columns and _is_plain(value)}
         key = (account is self.story, side, *part.items())

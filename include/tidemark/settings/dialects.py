@@ -1,9 +1,11 @@
-"""Which joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
+"""SideName joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from tidemark.settings.sides import SIDES
 
 if TYPE_CHECKING:
     from tidemark.settings.pipeline import Join, Pipeline
@@ -54,14 +56,12 @@ def takes_null_keys(dialect: str) -> bool:
 
 def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
-    given = {side for side in ("left", "right") if getattr(pipeline, side).watermark_delay is not None}
+    given = {side for side in SIDES if getattr(pipeline, side).watermark_delay is not None}
     if pipeline.dialect != "spark":
-        yield from (
-            f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in sorted({"left", "right"} - given)
-        )
+        yield from (f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in SIDES if side not in given)
         if "spark" in pipeline.model_fields_set:
             yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
-    elif flinks := [f"{s}.{n}" for s in ("left", "right") for n in _SOURCES if getattr(getattr(pipeline, s), n)]:
+    elif flinks := [f"{s}.{n}" for s in SIDES for n in _SOURCES if getattr(getattr(pipeline, s), n)]:
         yield f"{flinks[0]}: is for Flink's dialects; Spark has one watermark for an input, and none falls idle"
     elif join.window and join.window.sliding and join.window.sliding.slide > join.window.sliding.size:
         yield "join.window.sliding: spark has no slide above the size"

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
-from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration
+from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -16,6 +17,10 @@ JoinTypeName = Literal["inner", "left", "right", "full", "semi", "anti"]
 Severity = Literal["critical", "warning", "info"]
 WatermarkKind = Literal["datastream", "sql"]
 Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -, first a letter")
+
+
+_SIGNS = {">=": "≤", ">": "<", "<=": "≤", "<": "<"}
+"""How `describe` writes an operator, with the bound on the left of the lower one."""
 
 
 class Settings(BaseModel):
@@ -117,6 +122,16 @@ class Interval(Settings):
             )
         return self
 
+    def closed(self, tick: int) -> tuple[int | None, int | None]:
+        """Both bounds in ticks of so many microseconds, inclusive; None for no bound."""
+        lower, upper = (None if bound is None else micros(bound) // tick for bound in (self.lower, self.upper))
+        return closed_bounds(lower, upper, lower_inclusive=self.lower_inclusive, upper_inclusive=self.upper_inclusive)
+
+    @property
+    def comparisons(self) -> tuple[str, str]:
+        """SQL's operators of both bounds: `right time OPERATOR left time + bound`."""
+        return comparisons(lower_inclusive=self.lower_inclusive, upper_inclusive=self.upper_inclusive)
+
 
 class Sliding(Settings):
     """Windows of one size that begin every slide."""
@@ -171,7 +186,7 @@ class WindowSettings(Settings):
 
 
 class Join(Settings):
-    """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
+    """SideName rows belong together: equal keys, and one of interval, window, or equal event times."""
 
     type: JoinTypeName = "inner"
     """flink-datastream: inner; flink-sql: inner, left, right, full, on windows semi and anti too; spark: not anti."""
@@ -209,16 +224,15 @@ class Join(Settings):
         return timedelta()
 
     def describe(self) -> str:
-        """Which times match, in one line.
+        """SideName times match, in one line.
 
         >>> Join(keys=["k"], interval={"lower": "-5 minutes", "upper": "0 s"}).describe()
         'bounds: -5 minutes ≤ right time - left time ≤ 0 seconds'
         """
         parts = []
         if self.interval:
-            above, below = (
-                "≤" if closed else "<" for closed in (self.interval.lower_inclusive, self.interval.upper_inclusive)
-            )
+            at_least, at_most = self.interval.comparisons
+            above, below = _SIGNS[at_least], _SIGNS[at_most]
             lower = f"{format_duration(self.interval.lower)} {above} " if self.interval.lower is not None else ""
             upper = f" {below} {format_duration(self.interval.upper)}" if self.interval.upper is not None else ""
             parts.append(f"bounds: {lower}right time - left time{upper}")
@@ -240,7 +254,7 @@ class SparkSettings(Settings):
     watermark_policy: Literal["min", "max"] = "min"
     """`spark.sql.streaming.multipleWatermarkPolicy`."""
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
-    """Which batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
+    """SideName batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
     batches: Literal["idle", "back_to_back"] = "idle"
     """Each slice with rows is a micro-batch. `idle`: no input waits when it ends, so that a batch without data may run;
     `back_to_back`: the next slice waits already, and such a batch runs only at the end, with `--drain`."""
@@ -385,7 +399,7 @@ class Pipeline(Settings):
 
     @property
     def clock(self) -> Literal["arrival", "event-time"]:
-        """Which time slices are cut on."""
+        """SideName time slices are cut on."""
         return "arrival" if self.left.arrival else "event-time"
 
     def clock_of(self, side: Input) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
+from tidemark.spark.jvm import can_load
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -47,16 +48,6 @@ _LOCAL_SETTINGS = {
     "spark.driver.memory": "4g",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
-}
-# Generating and compiling code for a query takes longer than interpreting it over a few rows.
-_TINY = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    # Small files are read by one task, a table's log among them.
-    "spark.sql.files.minPartitionNum": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 
@@ -96,36 +87,6 @@ def spark_session(app_name: str) -> SparkSession:
     return session
 
 
-@contextmanager
-def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
-    """Settings under which queries over a few thousand rows take half the time; the answers stay the same."""
-    with _set(spark, _TINY):
-        yield spark
-
-
-@contextmanager
-def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
-    """Commit to Delta tables without a checksum file for each version.
-
-    It tells a process that opens a table what is in it. One that has the table open does not need it, and every
-    look at the table lists it: in a thousand versions they are half of a log's files and nine tenths of its size.
-    """
-    with _set(spark, {"spark.databricks.delta.writeChecksumFile.enabled": "false"}):
-        yield spark
-
-
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, earlier in before.items():
-            spark.conf.set(key, earlier) if earlier is not None else spark.conf.unset(key)
-
-
 def delta_jars() -> list[Path]:
     """Delta's jars on this machine.
 
@@ -140,9 +101,7 @@ def delta_jars() -> list[Path]:
 
 
 def _need_delta(session: SparkSession) -> None:
-    jvm = session.sparkContext._jvm  # noqa: SLF001
-    assert jvm is not None, "a classic session has a JVM"
-    if not jvm.org.apache.spark.util.Utils.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"):
+    if not can_load(session, "io.delta.sql.DeltaSparkSessionExtension"):
         raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.publish import RUN
+from tidemark.commits.runs import RUN
 from tidemark.commits.staleness import ranges, restorable, stale
 from tidemark.delta.lake import delete, read_now
 from tidemark.planning.plan import Plan, Request, make_plan

@@ -26,7 +26,7 @@ from tidemark.execution.replay import replay
 from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.planning.plan import settings_text
-from tidemark.spark.session import tuned_for_tiny_queries
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import State
 from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane

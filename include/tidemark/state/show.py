@@ -11,8 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.commits.checkpoint import held_after
-from tidemark.commits.publish import read_runs
-from tidemark.execution.replay import SIDES
+from tidemark.commits.runs import read_runs
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros
 from tidemark.state.saved import State
 from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK

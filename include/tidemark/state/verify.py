@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidemark.commits.digest import carried_hash
 from tidemark.commits.ledger import Entry
 from tidemark.errors import SliceOrderError
-from tidemark.execution.replay import SIDES
+from tidemark.settings.sides import SIDES
 from tidemark.state.rebuild import Rebuilt, rebuild
 from tidemark.state.saved import State, entry_before
 from tidemark.state.show import time_of

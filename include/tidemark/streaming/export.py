@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import UserError
-from tidemark.execution.replay import SIDES
 from tidemark.inputs.stored import schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.joins.micro_batch import MicroBatchJoin
+from tidemark.settings.sides import SIDES
 from tidemark.state.restore import rows_of
 from tidemark.state.saved import State
 from tidemark.streaming import continued, readme

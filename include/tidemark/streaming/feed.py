@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import floor_div
 from tidemark.errors import InputError
-from tidemark.execution.replay import SIDES
 from tidemark.inputs.stored import StoredInput
 from tidemark.inputs.traced import FEED
+from tidemark.settings.sides import SIDES
 
 Rate = Literal["slice", "now"] | int
 """What a micro-batch takes: a slice, as many rows of both inputs together, or what Spark gives it."""

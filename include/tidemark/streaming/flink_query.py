@@ -8,7 +8,9 @@ from datetime import timedelta
 
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES
+from tidemark.joins.keys import key_name
 from tidemark.settings import Interval, Join, Pipeline, WindowSettings
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import millis
 
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"
@@ -49,7 +51,7 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
     """
     for wrong in _unsuitable(pipeline):
         raise PipelineFileError(f"{pipeline.name} {wrong}")
-    keys = [f"key_{number}" for number in range(len(pipeline.join.keys))]
+    keys = [key_name(number) for number in range(len(pipeline.join.keys))]
     columns = ", ".join([ROWS, *(f"{key} STRING" for key in keys)])
     tick = _span(timedelta(milliseconds=1))
     return FlinkQuery(
@@ -60,7 +62,7 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
         },
         statements=[
             _TABLE.format(columns=columns, tick=tick, files=_files(rows)),
-            *(_VIEW.format(side=side, keys=", ".join(keys)) for side in ("left", "right")),
+            *(_VIEW.format(side=side, keys=", ".join(keys)) for side in SIDES),
             f"CREATE TABLE answer ({ANSWER}) {_files(answer)}",
             _INTO.format(query=_query(pipeline.join, keys)),
         ],
@@ -84,12 +86,12 @@ def _query(join: Join, keys: list[str]) -> str:
     same = [f"l.{key} = r.{key}" for key in keys]
     if join.interval:
         on, none = " AND ".join([*same, *_bounds(join.interval)]), "CAST(NULL AS STRING)"
-        sides = {side: f"{side}_rows" for side in ("left", "right")}
+        sides = {side: f"{side}_rows" for side in SIDES}
         return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=f"{none}, {none}")
     assert join.window, "spec.dialects sees to it"
     ends = ("start", "end")
     on = " AND ".join([*same, *(f"l.window_{end} = r.window_{end}" for end in ends)])
-    sides = {side: _windows(join.window, f"{side}_rows") for side in ("left", "right")}
+    sides = {side: _windows(join.window, f"{side}_rows") for side in SIDES}
     if join.type in HALVES:
         bounds = ", ".join(f"CAST(l.window_{end} AS STRING)" for end in ends)
         return _HALF.format(**sides, how={"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type], on=on, bounds=bounds)
@@ -98,9 +100,9 @@ def _query(join: Join, keys: list[str]) -> str:
 
 
 def _bounds(interval: Interval) -> Iterator[str]:
-    assert interval.lower is not None and interval.upper is not None, "spec.dialects sees to it"  # noqa: PT018
-    yield f"r.ts {'>=' if interval.lower_inclusive else '>'} l.ts + {_span(interval.lower)}"
-    yield f"r.ts {'<=' if interval.upper_inclusive else '<'} l.ts + {_span(interval.upper)}"
+    for bound, operator in zip((interval.lower, interval.upper), interval.comparisons, strict=True):
+        assert bound is not None, "settings.dialects sees to it"
+        yield f"r.ts {operator} l.ts + {_span(bound)}"
 
 
 def _windows(settings: WindowSettings, rows: str) -> str:

@@ -20,7 +20,7 @@ from tidemark.inputs.stored import StoredInput
 from tidemark.joins import Join, lane_of
 from tidemark.joins.firings import PADDING
 from tidemark.joins.micro_batch import MicroBatchJoin
-from tidemark.joins.spark import OTHER, SIDES
+from tidemark.settings.sides import OTHER, SIDES
 from tidemark.state.saved import State
 from tidemark.streaming.spark_query import QueryText, SideText
 from tidemark.watermarks.buckets import NO_WATERMARK
@@ -114,7 +114,7 @@ def _told_type(join: MicroBatchJoin) -> str:
 
 
 def _emitted(how: str, join: MicroBatchJoin) -> Iterator[str]:
-    """Which of the join's rows have not been emitted before.
+    """SideName of the join's rows have not been emitted before.
 
     No part would keep a bearer from its side's watermark: Spark filters below it by what reads that side alone.
     """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tidemark.clock.times import quoted
 from tidemark.inputs.stored import StoredInput
 from tidemark.joins.firings import HALVES, PADDING
-from tidemark.joins.spark import OTHER, SIDES
 from tidemark.settings import Interval, Pipeline, WindowSettings
+from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import millis
 
 
@@ -24,7 +24,7 @@ class SideText:
     """Of its watermark, None without one."""
     window: str | None
     accepts: str | None = None
-    """Which rows take part; None for all."""
+    """SideName rows take part; None for all."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class QueryText:
     settings: dict[str, str]
     """Of the session when the query starts."""
     where: str | None = None
-    """Which of the join's rows are emitted; None for all."""
+    """SideName of the join's rows are emitted; None for all."""
     told: str = "BOOLEAN"
     """Type of `_left_told` and `_right_told`, where the query goes on from a state."""
 
@@ -95,12 +95,11 @@ def _conditions(pipeline: Pipeline) -> Iterator[str]:
 
 def _bounds(interval: Interval | None) -> Iterator[str]:
     """In the form from which Spark derives what it may evict."""
-    if interval and interval.lower is not None:
-        sign = ">=" if interval.lower_inclusive else ">"
-        yield f"_right_time {sign} _left_time + INTERVAL {millis(interval.lower)} MILLISECONDS"
-    if interval and interval.upper is not None:
-        sign = "<=" if interval.upper_inclusive else "<"
-        yield f"_right_time {sign} _left_time + INTERVAL {millis(interval.upper)} MILLISECONDS"
+    if interval is None:
+        return
+    for bound, operator in zip((interval.lower, interval.upper), interval.comparisons, strict=True):
+        if bound is not None:
+            yield f"_right_time {operator} _left_time + INTERVAL {millis(bound)} MILLISECONDS"
 
 
 def _window(settings: WindowSettings, column: str) -> str:

@@ -8,25 +8,26 @@ rate `now` there is no feed: the query reads the inputs as they lie.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.publish import check_expressions
+from tidemark.commits.outputs import check_expressions
 from tidemark.delta.lake import PipelineTables, place
 from tidemark.errors import PipelineFileError
 from tidemark.inputs.stored import stored_inputs
-from tidemark.joins.spark import SIDES, evicts
+from tidemark.joins.spark import evicts
 from tidemark.settings import Pipeline
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, micros
+from tidemark.spark.tuning import session_settings
 from tidemark.streaming.continued import joined, labelled
 from tidemark.streaming.feed import Rate, read_feed, write_feed
 from tidemark.streaming.spark_query import query_text
@@ -109,11 +110,11 @@ def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, r
         batches = write_feed(inputs, grid, places.feed, rate, pauses=pauses)
         read = [read_feed(spark, places.feed, side) for side in SIDES]
     query = asdict(query_text(pipeline, inputs))
-    sides = {
+    sides: dict[str, DataFrame] = {
         side: labelled(rows, side, query[side]["columns"], query[side]["time"])
         for side, rows in zip(SIDES, read, strict=True)
     }
-    with _settings(spark, query["settings"], batches):
+    with session_settings(spark, _settings(spark, query["settings"], batches)):
         sink = joined(query, sides).writeStream.format("delta").outputMode("append")
         running = sink.trigger(availableNow=True).option("checkpointLocation", places.checkpoint).start(places.table)
     dropped = _followed(running, progress, batches)
@@ -133,24 +134,15 @@ def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, r
     )
 
 
-@contextmanager
-def _settings(spark: SparkSession, query: dict[str, str], batches: int | None) -> Iterator[None]:
+def _settings(spark: SparkSession, query: dict[str, str], batches: int | None) -> dict[str, str]:
     """The session's settings while the query starts, which it then keeps."""
-    settings = {
+    return {
         **query,
         "spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism),
         # A trace needs all of its batches, and the engine's own count of late rows their progress.
         "spark.sql.streaming.minBatchesToRetain": str((batches or 0) + 1000),
         "spark.sql.streaming.numRecentProgressUpdates": str((batches or 0) + 1000),
     }
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            spark.conf.set(key, old) if old is not None else spark.conf.unset(key)
 
 
 def _followed(query: StreamingQuery, progress: Progress, batches: int | None) -> int:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import floor_div
+from tidemark.settings.sides import SIDES
 
 NO_WATERMARK = -(2**63)
 """An input's watermark before its first row."""
@@ -235,7 +236,7 @@ def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS, *, b
     """
     table = pd.concat([line.buckets for line in lines], ignore_index=True)
     known = F.broadcast(rows.sparkSession.createDataFrame(table, kinds))
-    parts = [rows.where(F.col("side") == side) for side in ("left", "right")] if by_side else [rows]
+    parts = [rows.where(F.col("side") == side) for side in SIDES] if by_side else [rows]
     return reduce(DataFrame.unionByName, (part.join(known, "bucket", "left") for part in parts))
 
 
@@ -258,7 +259,7 @@ def suspects(*, exact: bool) -> Column:
 def with_watermarks(rows: DataFrame) -> DataFrame:
     """Name the watermarks that rows met, those `_before`, and drop what else is known of their bucket."""
     met = {"left_watermark": F.col("left_before"), "right_watermark": F.col("right_before")}
-    holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in ("left", "right"))
+    holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in SIDES)
     rows = rows.withColumns(met).withColumn("watermark", F.greatest("before", F.least(*holding)))
     return rows.drop(*BUCKET_COLUMNS)
 
@@ -308,9 +309,7 @@ def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
     may be both, and is then in the window twice. At equal places (clock and tiebreak) those that ask come first, so
     that simultaneous rows do not see each other.
     """
-    marks = {
-        side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in ("left", "right")
-    }
+    marks = {side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in SIDES}
     higher = (marks["left"] > F.col("left_before")) | (marks["right"] > F.col("right_before"))
     raises = F.col(unsettled) & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
     roles = F.array_compact(F.array(F.when(suspect, F.lit(0)), F.when(raises, F.lit(1))))
@@ -324,7 +323,7 @@ def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
     return (
         rows.where(suspect | raises)
         .withColumn("role", F.explode(roles))
-        .withColumns({side: F.when(asks, F.col(side)) for side in ("left", "right")})
+        .withColumns({side: F.when(asks, F.col(side)) for side in SIDES})
         .withColumns(met)
         .where(asks)
         .drop("role")

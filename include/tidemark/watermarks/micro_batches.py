@@ -11,6 +11,7 @@ from typing import Literal
 
 import pandas as pd
 
+from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Lane, Timeline, Watermarks, by_lane
 
 BATCHES = """
@@ -23,7 +24,7 @@ _COLUMNS = tuple(kind.split()[0] for kind in BATCHES.split(","))
 class QueryLane(Lane):
     """A streaming query: `before.batch` is the watermark of its last batch; from the slice `drain` no input waits."""
 
-    watermarked: tuple[str, ...] = ("left", "right")
+    watermarked: tuple[str, ...] = SIDES
     """The sides that have a watermark."""
     policy: Literal["min", "max"] = "min"
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"

@@ -19,6 +19,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import (
     BUCKET_COLUMNS,
     END_OF_INPUT,
@@ -33,7 +34,6 @@ from tidemark.watermarks.buckets import (
     with_watermarks,
 )
 
-SIDES = ("left", "right")
 COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
 _Key = tuple[str, str | None]
 _WHOLE = None

@@ -23,6 +23,7 @@ from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.joins.flink_sql import IntervalRules
 from tidemark.joins.interval import candidates
+from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.sweeps import Sweeps
 from tidemark.joins.sql_interval.timers import with_leaves_at
@@ -138,7 +139,7 @@ class SqlIntervalJoin(Join):
         if late is not None:
             pairs, known = pairs.unionByName(late), known.unionByName(late)
         matches = _matches(known).persist()
-        states = rows.join(matches, [*_keys(rows), "mark"], "left")
+        states = rows.join(matches, [*key_columns(rows), "mark"], "left")
         states = states.withColumn("matched_in", F.coalesce("matched_in", "first_match")).drop("first_match")
         leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
         padded = states.where(leaves).withColumn("slice", F.greatest("slice", "reached"))
@@ -173,13 +174,12 @@ class SqlIntervalJoin(Join):
         for side in PADDING:
             for name, column in ((f"{side}_time", "event_time"), (f"{side}_mark", "mark"), (side, side)):
                 both[name] = F.when(F.col("side") == side, F.col(column)).otherwise(F.col(f"by.{column}"))
-        has_key = reduce(Column.__and__, (F.col(key).isNotNull() for key in _keys(looked_up)))
-        found = looked_up.where(F.col("by").isNotNull() & has_key).withColumns(both)
+        found = looked_up.where(F.col("by").isNotNull() & ~has_null_key(looked_up)).withColumns(both)
         return self._matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))))
 
     def _matching(self, pairs: DataFrame) -> DataFrame:
         """The pairs that meet the join's condition."""
-        pairs = pairs.select(*_PAIR, *_keys(pairs))
+        pairs = pairs.select(*_PAIR, *key_columns(pairs))
         if self.condition is None:
             return pairs
         flat = (
@@ -190,11 +190,10 @@ class SqlIntervalJoin(Join):
 
     def _replayed(self, rows: DataFrame, came: Labelled, lanes: frozenset[int]) -> DataFrame:
         """Whole lanes, row by row."""
-        keys, rules = _keys(rows), self.rules
+        keys, rules = key_columns(rows), self.rules
         outer = {f"pads_{side}": self.join_type.is_one_of(*types) for side, types in PADDING.items()}
         params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
         text = F.to_json(F.struct(*keys), {"ignoreNullFields": "false"})
-        keyless = reduce(Column.__or__, (F.col(key).isNull() for key in keys))
         mates = F.lit(None).cast("array<long>")
         if self.condition:
             within = rules.within(F.col("left_event_time"), F.col("right_event_time"))
@@ -202,7 +201,7 @@ class SqlIntervalJoin(Join):
             agreed = self._matching(pairs).groupBy(*keys, F.col("right_mark").alias("mark"))
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
-        rows = rows.withColumns({**outer, **params, "key": text, "keyless": keyless, "mates": mates})
+        rows = rows.withColumns({**outer, **params, "key": text, "keyless": has_null_key(rows), "mates": mates})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
     def _side_output(self, states: DataFrame, came: Labelled) -> DataFrame:
@@ -226,7 +225,7 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
 
     It is the first one of the other side to look for partners after they have expired, if no timer is sooner.
     """
-    keys = _keys(rows)
+    keys = key_columns(rows)
     same = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
     asked = stays.select(*(F.col(key).alias(f"_{key}") for key in keys)).distinct()
     searches = rows.where((F.col("slice") >= first) & ~F.col("stale")).join(asked, same, "semi")
@@ -245,17 +244,13 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
 
 def _matches(pairs: DataFrame) -> DataFrame:
     """The slice of the first match of each row that has one, by key and `mark`."""
-    keys = _keys(pairs)
+    keys = key_columns(pairs)
     sides = (pairs.select(*keys, F.col(f"{side}_mark").alias("mark"), "slice") for side in PADDING)
     return reduce(DataFrame.unionByName, sides).groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
 
 
 def _kind(rows: DataFrame, column: Column) -> T.DataType:
     return rows.select(column.alias("it")).schema["it"].dataType
-
-
-def _keys(rows: DataFrame) -> list[str]:
-    return [name for name in rows.columns if name.startswith("key_")]
 
 
 def _names(rows: DataFrame, side: str) -> list[str]:

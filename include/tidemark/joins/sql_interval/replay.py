@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidemark.settings.sides import OTHER
 from tidemark.watermarks.buckets import NO_WATERMARK, Timeline
 
 _OUTPUTS = T.StructType([
@@ -20,7 +21,6 @@ _OUTPUTS = T.StructType([
     T.StructField("left_swept", T.LongType()),
     T.StructField("right_swept", T.LongType()),
 ])  # fmt: skip
-_OTHER = {"left": "right", "right": "left"}
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "reached")
 _READ = ("side", "key", "keyless", "event_time", "mark", "slice", "mates", *_STATE[:-1])
 _ORDER = ("clock", "tiebreak", "side", "event_time")
@@ -111,7 +111,7 @@ class _Operator:
 
     def arrive(self, row: _Row) -> None:
         """A row, before its own watermark."""
-        other = _OTHER[row.side]
+        other = OTHER[row.side]
         first, last = row.event_time - self.waits[other], row.event_time + self.waits[row.side]
         if self._expired(other) < last:
             self._sweep(other)
@@ -198,7 +198,7 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
     begin = line.ends[first]
     operator = _Operator(
         waits={"left": param["upper"], "right": -param["lower"]},
-        outer=frozenset(side for side in _OTHER if table[f"pads_{side}"][0].as_py()),
+        outer=frozenset(side for side in OTHER if table[f"pads_{side}"][0].as_py()),
         lateness=param["lateness"],
         min_cleanup=param["min_cleanup"],
         watermark=line.reached[first - 1],

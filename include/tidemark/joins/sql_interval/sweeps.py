@@ -16,9 +16,10 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.joins.keys import key_columns
+from tidemark.settings.sides import OTHER
 from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
 
-_OTHER = {"left": "right", "right": "left"}
 _Point = tuple[int, str, int]
 """Lane, side, slice."""
 
@@ -66,7 +67,7 @@ class Sweeps:
         known = {**self.ends, **replayed}
 
         def at_end(lane: int, number: int, marks: Watermarks) -> Watermarks:
-            left, right = (known[lane, side, number] for side in _OTHER)
+            left, right = (known[lane, side, number] for side in OTHER)
             return replace(marks, left_swept=left, right_swept=right)
 
         return [
@@ -97,7 +98,7 @@ def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: Horizon) -> d
     for lane, line in enumerate(horizon.lines):
         for side, last in _before(line):
             for number in line.ends:
-                by_rows = searches.get((lane, _OTHER[side], number), NO_WATERMARK)
+                by_rows = searches.get((lane, OTHER[side], number), NO_WATERMARK)
                 last = max(last, by_rows, fired.get((lane, side, number), NO_WATERMARK))  # noqa: PLW2901
                 found[lane, side, number] = last
     return found
@@ -116,9 +117,9 @@ def _undecided(
     """Lanes with a stale row that may look, if that could find something, or be a slice's last sweep."""
     doubtful = _doubtful(new, looked, horizon).persist()
     latest = doubtful.groupBy("lane", "side", "slice").agg(F.max("now")).collect()
-    yield from (lane for lane, side, number, now in latest if now > ends[lane, _OTHER[side], number])
+    yield from (lane for lane, side, number, now in latest if now > ends[lane, OTHER[side], number])
     if latest and overdue:
-        keys = [name for name in rows.columns if name.startswith("key_")]
+        keys = key_columns(rows)
         stays = rows.where(F.col("leaves_at") > F.col("expires_at"))
         theirs = stays.select("side", "expires_at", "leaves_at", *keys).withColumnsRenamed(
             {name: f"_{name}" for name in ("side", *keys)}
@@ -138,7 +139,7 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
     Buckets are accumulated here; inside a bucket that holds stale rows, rows are put in order.
     """
     looked = looked.sort_values("place")
-    begin = {(lane, _OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
+    begin = {(lane, OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
     parts = []
     for (lane, side), swept in begin.items():
         part = looked[(looked["lane"] == lane) & (looked["side"] == side)]
@@ -150,7 +151,7 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
     in_order = Window.partitionBy("place", "side").orderBy("clock", "tiebreak", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     latest = F.greatest("swept_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
-    keys = [name for name in new.columns if name.startswith("key_")]
+    keys = key_columns(new)
     labels = ("lane", "slice", "place", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
     placed = new.select(*labels, *keys).join(F.broadcast(known), ["place", "side"])
     return placed.withColumn("swept", latest).where(F.col("stale") & (F.col("swept") < F.col("stale_at")))

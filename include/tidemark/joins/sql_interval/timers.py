@@ -17,13 +17,15 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tidemark.joins.keys import key_columns
+
 
 def with_leaves_at(rows: DataFrame) -> DataFrame:
     """Fill in `leaves_at`, the least watermark that removes a row (ms), where no earlier slice has.
 
     Takes cached rows with `expires_at`, the `watermark` that they met, and whatever identifies their slot.
     """
-    keys = [name for name in rows.columns if name.startswith("key_")]
+    keys = key_columns(rows)
     slot, order = Window.partitionBy(*keys, "side"), ("clock", "tiebreak", "event_time")
     so_far = slot.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     placed = rows.withColumns(

@@ -1,18 +1,11 @@
-"""Writing a job's outputs so that they become visible all at once, with the ledger row.
-
-Every table is partitioned by run: what one try of one job wrote. Writing only ever appends, and no two tries share a
-run, so a killed or a second process can leave rows behind but never change those of another.
-"""
+"""The columns of the tables that a pipeline writes: what readers see of a join's answer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
-from uuid import uuid4
 
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,28 +13,10 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import quoted
-from tidemark.delta.lake import PipelineTables, delete, read_now
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
 from tidemark.settings import Pipeline
-
-RUN = "_run"
-
-
-def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
-    """Name of a run: the ledger's commit that it would be, its first slice and attempt, a token no other try has."""
-    start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
-    return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
-
-
-def commit_of(run: str) -> int:
-    """The ledger's commit that a run would be; 0 for runs of format 1.
-
-    >>> commit_of("00000012.20240101T010000Z.1.0a1b2c3d")
-    12
-    """
-    number = run.split(".", 1)[0]
-    return int(number) if number.isdigit() else 0
+from tidemark.settings.sides import SIDES
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
@@ -52,7 +27,7 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     a filter behind the join; elsewhere the join itself has seen to it.
     """
     join = pipeline.join
-    sides = ("left",) if join.type in HALVES else ("left", "right")
+    sides = ("left",) if join.type in HALVES else SIDES
     if join.api == "cogroup":
         columns = [F.col(side) for side in sides]
     else:
@@ -133,45 +108,3 @@ def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         "left",
         "right",
     )
-
-
-def write_run(rows: DataFrame, path: str, run: str) -> None:
-    """Append one run's rows."""
-    rows = rows.withColumn(RUN, F.lit(run))
-    rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
-
-
-def read_runs(spark: SparkSession, path: str, *runs: str) -> DataFrame:
-    """The rows of some runs."""
-    return read_now(spark, path).where(F.col(RUN).isin(*runs))
-
-
-def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:
-    """Take back an uncommitted run from emissions, late and checkpoint: all of it, or its slices from `since` on.
-
-    What earlier slices have carried stays in the checkpoint, whatever later ones would have done with it.
-    """
-    for path, column in {tables.emissions: "_slice", tables.late: "_slice", tables.checkpoint: "carried_from"}.items():
-        if DeltaTable.isDeltaTable(spark, path):
-            behind = F.lit(True) if since is None else F.col(column) >= F.lit(since)
-            delete(spark, path, (F.col(RUN) == run) & behind)
-
-
-def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:
-    """Take back what can no longer be committed: runs for commits up to `number` that are not `committed`."""
-    for path in (tables.emissions, tables.late, tables.checkpoint):
-        dead = [run for run in _runs(spark, path) if run not in committed and commit_of(run) <= number]
-        if dead:
-            delete(spark, path, F.col(RUN).isin(sorted(dead)))
-
-
-def _runs(spark: SparkSession, path: str) -> list[str]:
-    # A listing of folders: milliseconds, where a query over the table would cost as much as writing it.
-    jvm = spark.sparkContext._jvm  # noqa: SLF001
-    assert jvm is not None, "a classic session has a JVM"
-    hadoop = jvm.org.apache.hadoop.fs
-    folders = hadoop.Path(f"{path}/{RUN}=*")
-    system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    # As one text: each call for each folder would take longer than the listing.
-    told = jvm.org.apache.commons.lang3.ArrayUtils.toString(hadoop.FileUtil.stat2Paths(system.globStatus(folders)))
-    return re.findall(rf"{RUN}=([^/,}}]+)", told)

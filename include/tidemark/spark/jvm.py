@@ -1,0 +1,174 @@
+"""All that Tidemark asks of Spark's private JVM objects, which no public API of PySpark 4.1 tells.
+
+Another version of Spark or Delta may answer otherwise, and a session of Spark Connect has none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.classic.column import Column as ClassicColumn
+
+_COMPARISONS = {"GreaterThanOrEqual": ">=", "GreaterThan": ">", "LessThanOrEqual": "<=", "LessThan": "<"}
+
+
+def can_load(spark: SparkSession, class_name: str) -> bool:
+    """Tell whether a class is on the session's class path."""
+    return bool(_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
+
+
+def execution_memory(spark: SparkSession) -> int:
+    """Add up the bytes that Spark's executors share between execution and storage."""
+    driver = _jvm(spark).org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
+    remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
+    return sum(one.totalOnHeapStorageMemory() for one in remote or known)
+
+
+def row_width(rows: DataFrame) -> int:
+    """Give the bytes of a row, as Spark's planner reckons by its schema."""
+    return int(rows._jdf.schema().defaultSize())  # noqa: SLF001
+
+
+def partition_values(spark: SparkSession, path: str, column: str) -> list[str]:
+    """List the values of a partition column that a table has folders of: milliseconds, where a query takes seconds."""
+    hadoop = _jvm(spark).org.apache.hadoop.fs
+    folders = hadoop.Path(f"{path}/{column}=*")
+    system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    # As one text: each call for each folder would take longer than the listing.
+    paths = hadoop.FileUtil.stat2Paths(system.globStatus(folders))
+    listed = _jvm(spark).org.apache.commons.lang3.ArrayUtils.toString(paths)
+    return re.findall(rf"{column}=([^/,}}]+)", listed)
+
+
+@dataclass(frozen=True)
+class DeltaSnapshot:
+    """A Delta table as it stood when it was looked at; what is committed later does not change it.
+
+    Spark's own `load` takes the version of the moment at which rows are asked for, and lists the log twice.
+    """
+
+    spark: SparkSession
+    log: Any
+    snapshot: Any
+
+    @classmethod
+    def newest(cls, spark: SparkSession, path: str) -> DeltaSnapshot:
+        """Look at a table now; one that is not there is an AnalysisException once its rows are asked for."""
+        none = _jvm(spark).scala.Option.empty()
+        log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
+        return cls(spark, log, log.update(False, none, none))
+
+    def rows(self) -> DataFrame:
+        """Give the table's rows."""
+        jvm = _jvm(self.spark)
+        no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
+        option = jvm.scala.Option
+        relation = self.log.createRelation(no_filters, option.apply(self.snapshot), option.empty(), True)
+        rows = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
+        return DataFrame(rows, self.spark)
+
+    def files(self) -> DataFrame:
+        """Give the table's files, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
+        return DataFrame(self.snapshot.allFiles().toDF(), self.spark)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A column compared with a number: `column operator number`."""
+
+    operator: str
+    number: float
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression as Spark has parsed or optimized it."""
+
+    spark: SparkSession
+    node: Any
+
+    @classmethod
+    def parse(cls, spark: SparkSession, text: str) -> Expression:
+        """Parse SQL.
+
+        Raises:
+            ParseException: it is none.
+        """
+        return cls(spark, spark._jsparkSession.sessionState().sqlParser().parseExpression(text))  # noqa: SLF001
+
+    @property
+    def kind(self) -> str:
+        """The class of the outermost operator, such as `And`."""
+        return str(self.node.getClass().getSimpleName())
+
+    @property
+    def column(self) -> Column:
+        """The expression as a column."""
+        return ClassicColumn(_jvm(self.spark).org.apache.spark.sql.classic.ExpressionUtils.column(self.node))
+
+    @property
+    def references(self) -> list[str]:
+        """The names of the columns that it reads."""
+        found = self.node.references().toSeq()
+        return [found.apply(number).name() for number in range(found.size())]
+
+    def conjuncts(self) -> Iterator[Expression]:
+        """Take it apart at each AND."""
+        if self.kind == "And":
+            for part in (self.node.left(), self.node.right()):
+                yield from Expression(self.spark, part).conjuncts()
+        else:
+            yield self
+
+    def comparison(self) -> Comparison | None:
+        """Read it as a column compared with a literal number, the column first; None for anything else."""
+        if self.kind not in _COMPARISONS:
+            return None
+        sides = [Expression(self.spark, side) for side in (self.node.left(), self.node.right())]
+        operator = _COMPARISONS[self.kind]
+        if sides[0].kind == "Literal":
+            sides.reverse()
+            operator = operator.translate(str.maketrans("<>", "><"))
+        column, number = sides
+        if column.kind != "AttributeReference" or number.kind != "Literal" or not number._is_number:  # noqa: SLF001
+            return None
+        return Comparison(operator, float(str(number.node.value())))
+
+    @property
+    def _is_number(self) -> bool:
+        kind = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
+        return isinstance(kind, T.NumericType)
+
+
+@dataclass(frozen=True)
+class AnalysedFilter:
+    """What Spark makes of a filter: the columns that it reads, and the conjuncts that it comes to."""
+
+    references: list[str]
+    optimized: list[Expression]
+
+    @classmethod
+    def of(cls, rows: DataFrame, condition: Column) -> AnalysedFilter:
+        """Analyse and optimize a filter over rows; nothing runs.
+
+        Raises:
+            AnalysisException: it makes no sense over these rows.
+        """
+        spark, plan = rows.sparkSession, rows.where(condition)._jdf.queryExecution()  # noqa: SLF001
+        read = Expression(spark, plan.analyzed().condition()).references
+        optimized = Expression(spark, plan.optimizedPlan())
+        if optimized.kind != "Filter":  # it is always true, or never
+            return cls(read, [])
+        return cls(read, list(Expression(spark, optimized.node.condition()).conjuncts()))
+
+
+def _jvm(spark: SparkSession) -> Any:
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None, "a classic session has a JVM"
+    return jvm
