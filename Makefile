@@ -26,9 +26,10 @@ demo: setup ## join January's real flights with the weather, slice by slice
 test: $(DEV) $(JARS) browser ## run every test, two files at a time
 	@$(VENV)/pytest -n 2 --dist loadfile
 
-lint: $(DEV) ## check style and format
+lint: $(DEV) ## check style, format, and which room of the package uses which
 	@$(VENV)/ruff check
 	@$(VENV)/ruff format --check
+	@$(VENV)/lint-imports --no-cache --no-logo
 
 types: $(DEV) ## check types
 	@$(VENV)/mypy

@@ -49,9 +49,9 @@ def compared(spark, lake, write, pipeline):
     return run
 
 
-def failing(path):
+def failing(spark, path):
     """What the only vector of a file is told to lack, and to have too much."""
-    (verdict,) = check_files([path], "1")
+    (verdict,) = check_files(spark, [path], "1")
     return verdict.missing, verdict.unexpected
 
 
@@ -65,7 +65,7 @@ def test_a_pair_that_only_the_stream_has(spark, lake, pipeline, compared, tmp_pa
     assert vector["dialect"] == "datastream_interval"
     # A pair, and what the watermark that left one of them behind was made of.
     assert 3 <= len(vector["events"]) <= 4
-    missing, unexpected = failing(path)
+    missing, unexpected = failing(spark, path)
     assert (len(missing), unexpected) == (1, ())
 
     with pytest.raises(UserError, match="--reproduce 999: the comparison shows differences 1 to"):
@@ -94,7 +94,7 @@ def test_a_padded_row_that_only_the_pipeline_has(spark, lake, compared, tmp_path
     vector = reproduce(spark, settings, str(lake), told, padded["_number"], path)
     assert len(vector["events"]) == 1
     assert vector["params"]["join_type"] == "left"
-    missing, unexpected = failing(path)
+    missing, unexpected = failing(spark, path)
     assert (missing, len(unexpected)) == ((), 1)
     command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake)]
     assert cli.main([*command, "--reproduce", "1"]) == 2

@@ -45,6 +45,10 @@ class Mutant:
         path.write_text(source.replace(self.rule, self.broken))
 
 
+def read_mutants() -> list[Mutant]:
+    return [Mutant(**one) for one in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
+
+
 def killers(mutant: Mutant) -> list[str]:
     """The vectors that fail under a mutant: of the small ones, or if none does of the large ones."""
     with tempfile.TemporaryDirectory() as folder:
@@ -74,8 +78,9 @@ def failing(folder: Path, vectors: list[bytes]) -> list[str]:
 
 
 def main() -> None:
-    mutants = [Mutant(**one) for one in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
-    chosen = [mutant for mutant in mutants if not sys.argv[1:] or {mutant.name, mutant.vectors} & {*sys.argv[1:]}]
+    chosen = [
+        mutant for mutant in read_mutants() if not sys.argv[1:] or {mutant.name, mutant.vectors} & {*sys.argv[1:]}
+    ]
     survivors = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for number, (mutant, found) in enumerate(zip(chosen, pool.map(killers, chosen), strict=True), start=1):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.progress import track
 
 from tidemark import conformance as vectors
 from tidemark.cli.compare import compare
@@ -318,7 +320,9 @@ def conformance(
 
     Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
     """
-    verdicts = list(vectors.check_files(files, cuts))
+    spark = spark_session("tidemark conformance")
+    shown = partial(track, description="replaying", console=err, transient=True)
+    verdicts = list(vectors.check_files(spark, files, cuts, shown))
     for verdict in verdicts:
         if not verdict.passed:
             out.print(

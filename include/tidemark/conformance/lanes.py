@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
-from rich.progress import track
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import buffered_after
@@ -24,7 +22,6 @@ from tidemark.inputs.stored import Side, side_of
 from tidemark.joins.keys import key_name
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
-from tidemark.spark.session import spark_session
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 
@@ -35,16 +32,20 @@ _GRID = Grid(0, 1 << 20)
 _LANES = 400
 
 
-def check_files(files: list[Path], cuts: str) -> Iterator[Verdict]:
-    """Check every vector of the files under every cut, in a session tuned for many tiny queries.
+def check_files(
+    spark: SparkSession,
+    files: list[Path],
+    cuts: str,
+    shown: Callable[[Sequence[Sequence[Case]]], Iterable[Sequence[Case]]] = iter,
+) -> Iterator[Verdict]:
+    """Check every vector of the files under every cut, batch by batch; `shown` may tell of each as it goes through.
 
     Raises:
         UserError: a file cannot be read, or a cut or a dialect is unknown.
     """
     cases = [Case(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
-    with tuned_for_tiny_queries(spark_session("tidemark conformance")) as spark:
-        batches = list(_batches(cases))
-        for batch in track(batches, "replaying", console=Console(stderr=True), transient=True):
+    with tuned_for_tiny_queries(spark):
+        for batch in shown(list(_batches(cases))):
             yield from check(spark, batch)
 
 

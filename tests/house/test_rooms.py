@@ -1,0 +1,47 @@
+"""Which room of the package may use which: the contracts hold, and one that is broken is told."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+FORBIDDEN = [
+    ("settings/values.py", "import tidemark.clock.times", "A room knows the rooms below it, and none above"),
+    ("joins/window.py", "import tidemark.delta.lake", "Joins and replay touch no table"),
+    ("execution/job.py", "import tidemark.spark.session", "Only the command line starts a Spark session"),
+    ("settings/load.py", "import pyspark", "What DAG files import needs no Spark"),
+]
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """The contracts against a copy of the package, and which of them are broken."""
+    package = tmp_path / "tidemark"
+    shutil.copytree(ROOT / "include" / "tidemark", package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def check():
+        command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml", "--no-cache"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+        return done.returncode, {one["name"] for one in CONTRACTS if f"{one['name']} BROKEN" in done.stdout}
+
+    return package, check
+
+
+def test_a_forbidden_import_is_told_by_the_contract_that_it_breaks(checked):
+    package, check = checked
+    assert check() == (0, set())
+    for file, line, _ in FORBIDDEN:
+        module = package / file
+        module.write_text(f"{module.read_text()}\n{line}\n")
+    assert check() == (1, {contract for *_, contract in FORBIDDEN})
+
+
+def test_every_contract_is_seen_to_fail():
+    assert {contract for *_, contract in FORBIDDEN} == {one["name"] for one in CONTRACTS}
