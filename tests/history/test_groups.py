@@ -182,7 +182,7 @@ def test_rows_of_slices_by_the_statistics_of_files():
         columns=["size", "rows", "first", "last"],
     )
     known = InputFiles(files, now=9)
-    assert list(known.rows_of(range(3, 8))) == [2 + 2 + 2, 2 + 6 + 2 + 2, 4, 4, 4]
+    assert list(known.rows_per_slice(range(3, 8))) == [2 + 2 + 2, 2 + 6 + 2 + 2, 4, 4, 4]
     assert known.to_read([range(4, 5)]).files == 4
     assert known.to_read([range(5, 6), range(7, 8)]).bytes == 200
     assert known.to_read([range(5, 6)]).rows is None

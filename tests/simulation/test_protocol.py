@@ -9,6 +9,9 @@ import threading
 from collections import Counter
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pandas as pd
 
 from tests.simulation.world import Input, LostError, Taken, Worker, World, emitted, run_job, state_after
 from tidemark.clock.slices import Grid
@@ -19,11 +22,13 @@ from tidemark.execution import run as running
 from tidemark.execution.run import execute
 from tidemark.planning import plan as planning
 from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.scan_estimate import InputFiles
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "500"))
 ONE = os.environ.get("TIDEMARK_SCHEDULE")
 SLICES = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
+NO_FILES = InputFiles(pd.DataFrame(columns=["size", "rows", "first", "last"], dtype="float64"), now=0)
 FATES = ("killed before", "killed after", "lost before", "lost after")
 
 
@@ -47,6 +52,7 @@ class Schedule:
         )
         monkeypatch.setattr(planning, "check_expressions", lambda *_: None)
         monkeypatch.setattr(planning, "join_of", lambda *_: None)
+        monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
         monkeypatch.setattr(planning, "kept_runs", lambda *_: frozenset(self.world.checkpoint))
         monkeypatch.setattr(Ledger, "read", lambda _spark, _tables, grid: self._step(lambda: self.world.ledger(grid)))
         monkeypatch.setattr(Ledger, "commit", lambda _, rows, number: self._commit(rows, number))

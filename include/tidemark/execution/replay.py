@@ -65,6 +65,11 @@ class Replay:
     """The watermarks of each lane."""
     cached: tuple[DataFrame, ...]
 
+    @property
+    def read(self) -> int:
+        """How many rows of both inputs the slices read."""
+        return int(self.counts[["left_rows", "right_rows"]].to_numpy().sum())
+
     def release(self) -> None:
         """Free what the outputs are computed from, once they are written."""
         for rows in self.cached:

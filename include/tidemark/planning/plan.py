@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.sql import SparkSession
 
 from tidemark.clock.slices import Grid
@@ -24,9 +23,8 @@ from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace
 from tidemark.joins import Join, join_of
 from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
-from tidemark.planning.scan_estimate import InputFiles, Reading
+from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
 from tidemark.watermarks.traces import QueryTrace
 
@@ -63,7 +61,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """The slices that would run, in order, grouped into jobs.
+    """The slices that would run, in order, grouped into jobs. It is data: whoever looks at it asks Spark nothing.
 
     Slices that turn stale on the way (docs/decisions/0012-attempts-and-ripple.md) run as well, until none is.
     """
@@ -76,9 +74,18 @@ class Plan:
     ledger: Ledger
     """As it stood when the plan was made."""
     segments: tuple[Segment, ...]
-    slices_per_job: int | Literal["auto"]
+    rows_of_jobs: Mapping[range, float]
+    """The jobs in order, with about how many rows of both inputs each reads, by the statistics of their files."""
+    scans: tuple[ScanEstimate, ScanEstimate]
+    """What would be read of each input, by the same statistics."""
+    room: Room | None
+    """What sizes the jobs; None where the user has."""
+    estimate: Estimate | None
+    """How long the jobs would take; None without history, or with nothing to run."""
+    kept: frozenset[str]
+    """The runs whose checkpoints had not expired."""
     skipped: int
-    """Slices asked for that are committed already."""
+    """How many of the slices asked for are committed already."""
     notes: tuple[str, ...]
     """What a user should know: rows outside the slices, why nothing runs."""
     drain_from: int | None
@@ -87,10 +94,10 @@ class Plan:
     """Under policy `reprocess`: committed slices that rows have landed for and not been taken."""
     atomic: bool = False
 
-    @cached_property
+    @property
     def jobs(self) -> tuple[range, ...]:
         """The segments, cut into jobs."""
-        return tuple(job for one in self.segments for job in self._cut(one.slices))
+        return tuple(self.rows_of_jobs)
 
     @property
     def trace(self) -> QueryTrace | None:
@@ -109,13 +116,8 @@ class Plan:
 
     @cached_property
     def settings(self) -> str:
-        """As the ledger holds them."""
+        """The pipeline's settings as the ledger holds them."""
         return settings_text(self.pipeline)
-
-    @cached_property
-    def kept(self) -> frozenset[str]:
-        """The runs whose checkpoints have not expired."""
-        return kept_runs(self.ledger.spark, self.tables)
 
     @property
     def reprocess_command(self) -> str:
@@ -131,29 +133,8 @@ class Plan:
         """Number of the commit of a job that continues a ledger."""
         return (self.ledger if self.atomic else ledger).number + 1
 
-    @cached_property
-    def room(self) -> Room | None:
-        """What sizes the jobs; None where the user has."""
-        if self.slices_per_job != "auto":
-            return None
-        carried = sum(self.ledger.last.carried) if self.ledger.last else 0
-        return Room.of(self.ledger.spark, self.inputs, carried)
-
-    @cached_property
-    def rows_of_jobs(self) -> dict[range, float]:
-        """About how many rows of both inputs each job reads, by the statistics of their files."""
-        found: dict[range, float] = {}
-        for slices in (one.slices for one in self.segments):
-            held = np.append(0.0, self._rows_of(slices).cumsum())
-            found |= {
-                job: float(held[job.stop - slices.start] - held[job.start - slices.start]) for job in self._cut(slices)
-            }
-        return found
-
     def describe(self) -> dict[str, Any]:
         """The plan for scripts: JSON-ready."""
-        left, right = self.inputs
-        reads = self.reads
         return {
             "pipeline": self.pipeline.name,
             "clock": self.pipeline.clock,
@@ -169,8 +150,8 @@ class Plan:
             "why": self._why(),
             "carry_in": self.grid.label(self.carry_in.number) if self.carry_in else None,
             "inputs": {
-                side: {"table": source.table.name, "version": source.table.version, **asdict(reading)}
-                for side, source, reading in zip(SIDES, (left, right), reads, strict=True)
+                source.side.name: {"table": source.table.name, "version": source.table.version, **asdict(scan)}
+                for source, scan in zip(self.inputs, self.scans, strict=True)
             },
             "estimate": asdict(self.estimate) if self.estimate else None,
             "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],
@@ -179,33 +160,6 @@ class Plan:
             "atomic": self.atomic,
             "notes": list(self.notes),
         }
-
-    @cached_property
-    def reads(self) -> tuple[Reading, Reading]:
-        """What would be read of each input, by the statistics of its files."""
-        left, right = (files.to_read(one.slices for one in self.segments) for files in self._files)
-        return left, right
-
-    @cached_property
-    def _files(self) -> tuple[InputFiles, InputFiles]:
-        left, right = (InputFiles.of(source, self.grid) for source in self.inputs)
-        return left, right
-
-    def _rows_of(self, slices: range) -> npt.NDArray[np.float64]:
-        left, right = (files.rows_of(slices) for files in self._files)
-        return left + right
-
-    def _cut(self, slices: range) -> Iterable[range]:
-        if self.room:
-            return self.room.jobs(slices, self._rows_of(slices))
-        size = self.slices_per_job
-        assert size != "auto", "without room the user has sized the jobs"
-        return (slices[i : i + size] for i in range(0, len(slices), size))
-
-    @cached_property
-    def estimate(self) -> Estimate | None:
-        """How long the jobs would take; None without history, or with nothing to run."""
-        return estimate(past_jobs(self.ledger.rows), sum(self.rows_of_jobs.values()), len(self.jobs))
 
     def _extent(self, slices: range) -> dict[str, Any]:
         return {
@@ -235,17 +189,58 @@ class _Scene:
     def plan(
         self, segments: Sequence[Segment], skipped: int = 0, notes: Sequence[str] = (), drain: int | None = None
     ) -> Plan:
-        """The plan of these segments."""
+        """The plan of these segments, and of what has to run before them; here Spark is asked what the plan says."""
         last = self.ledger.last
+        kept = kept_runs(self.ledger.spark, self.tables) if last else frozenset()
         ahead = [segment for segment in segments if segment.slices]
-        made = Plan(
-            self.pipeline, self.grid, self.tables, self.inputs, self.join, self.ledger, tuple(ahead),
-            self.request.slices_per_job, skipped, tuple(notes),
+        if rebuilt := self._rebuilt(ahead, kept):
+            ahead = [rebuilt, *ahead]
+            first, start = (self.grid.label(number) for number in (rebuilt.slices.stop, rebuilt.slices.start))
+            notes = [
+                *notes,
+                f"the checkpoint that slice {first} continues has expired: slices from {start} on run again",
+            ]
+        files = [InputFiles.of(source, self.grid) for source in self.inputs] if ahead else []
+        room = self._room()
+        rows_of_jobs = {job: rows for one in ahead for job, rows in _cut(one.slices, files, room or self._size)}
+        scans = [of_input.to_read(one.slices for one in ahead) for of_input in files] or [ScanEstimate(0, 0, 0)] * 2
+        return Plan(
+            self.pipeline, self.grid, self.tables, self.inputs, self.join, self.ledger,
+            tuple(ahead),
+            rows_of_jobs,
+            scans=(scans[0], scans[1]),
+            room=room,
+            estimate=estimate(past_jobs(self.ledger.rows), sum(rows_of_jobs.values()), len(rows_of_jobs)),
+            kept=kept,
+            skipped=skipped,
+            notes=tuple(notes),
             drain_from=last.number if last and last.drained else drain,
             waiting=self.waiting if self.pipeline.late_landing == "reprocess" else None,
             atomic=self.request.atomic,
         )  # fmt: skip
-        return _with_state(made)
+
+    @property
+    def _size(self) -> int:
+        assert self.request.slices_per_job != "auto", "the user has sized the jobs"
+        return self.request.slices_per_job
+
+    def _room(self) -> Room | None:
+        if self.request.slices_per_job != "auto":
+            return None
+        carried = sum(self.ledger.last.carried) if self.ledger.last else 0
+        return Room.of(self.ledger.spark, self.inputs, carried)
+
+    def _rebuilt(self, ahead: Sequence[Segment], kept: frozenset[str]) -> Segment | None:
+        """The slices to run before the first one where the checkpoint that it continues has expired; None for none."""
+        last = self.ledger.last
+        if not ahead or last is None or (first := ahead[0].slices[0]) > last.number:
+            return None
+        start = restorable(self.ledger, first, kept)
+        if start == first:
+            return None
+        before, since = self.grid.label(first - 1), self.grid.label(start)
+        because = f"the checkpoint after {before} is rebuilt from {since} on"
+        return Segment(range(start, first), "expired checkpoint", because)
 
     @cached_property
     def waiting(self) -> tuple[int, ...]:
@@ -369,19 +364,16 @@ def _asked_for(scene: _Scene, last: Entry) -> list[Segment]:
     return sorted(segments, key=lambda segment: segment.slices[0])
 
 
-def _with_state(plan: Plan) -> Plan:
-    """The plan, with the slices before it run again where the checkpoint that it continues has expired."""
-    if not plan.jobs or plan.jobs[0][0] > (plan.ledger.last.number if plan.ledger.last else -1):
-        return plan
-    first = plan.jobs[0][0]
-    start = restorable(plan.ledger, first, plan.kept)
-    if start == first:
-        return plan
-    label = plan.grid.label
-    because = f"the checkpoint after {label(first - 1)} is rebuilt from {label(start)} on"
-    rebuilt = Segment(range(start, first), "expired checkpoint", because)
-    note = f"the checkpoint that slice {label(first)} continues has expired: slices from {label(start)} on run again"
-    return replace(plan, segments=(rebuilt, *plan.segments), notes=(*plan.notes, note))
+def _cut(slices: range, files: Sequence[InputFiles], size: Room | int) -> Iterator[tuple[range, float]]:
+    """Cut a segment into jobs of so many slices, or as many as fit; with about how many rows each reads."""
+    rows = np.sum([one.rows_per_slice(slices) for one in files], axis=0)
+    held = np.append(0.0, rows.cumsum())
+    if isinstance(size, Room):
+        jobs = size.jobs(slices, rows)
+    else:
+        jobs = (slices[start : start + size] for start in range(0, len(slices), size))
+    for job in jobs:
+        yield job, float(held[job.stop - slices.start] - held[job.start - slices.start])
 
 
 def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:

@@ -22,7 +22,7 @@ LEAST_BYTES = 10
 
 
 @dataclass(frozen=True)
-class Reading:
+class ScanEstimate:
     """Files that may hold rows of the slices: whole files, so an upper bound."""
 
     files: int
@@ -46,7 +46,7 @@ class InputFiles:
         """Read the log of the version that the plan reads."""
         return cls(_files(source, grid).toPandas().astype("float64"), grid.number_at(micros(datetime.now(UTC))))
 
-    def to_read(self, slices: Iterable[range]) -> Reading:
+    def to_read(self, slices: Iterable[range]) -> ScanEstimate:
         """What these slices read."""
         wanted = np.zeros(len(self.files), dtype=bool)
         for part in slices:
@@ -54,9 +54,9 @@ class InputFiles:
             wanted |= ~outside.to_numpy()
         found = self.files[wanted]
         rows = None if found["rows"].isna().any() else int(found["rows"].sum())
-        return Reading(len(found), int(found["size"].sum()), rows)
+        return ScanEstimate(len(found), int(found["size"].sum()), rows)
 
-    def rows_of(self, slices: range) -> npt.NDArray[np.float64]:
+    def rows_per_slice(self, slices: range) -> npt.NDArray[np.float64]:
         """About how many rows each slice has, each file's spread evenly over its slices (up to now)."""
         rows = self.files["rows"].fillna(self.files["size"] / LEAST_BYTES).to_numpy()
         first = self.files["first"].clip(0, self.now).fillna(slices.start).to_numpy()

@@ -21,8 +21,8 @@ from tidemark.commits.digest import ROW_HASH, carried_hash, digests, state_parts
 from tidemark.commits.ledger import Entry
 from tidemark.commits.staleness import Seen, seen, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.execution.job import is_tiny
 from tidemark.execution.replay import replay
+from tidemark.execution.task import is_tiny
 from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.planning.plan import settings_text

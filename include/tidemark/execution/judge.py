@@ -1,0 +1,71 @@
+"""The fourth step of a job: how many of its slices may be published, by the quality gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.commits.runs import withdraw, write_run
+from tidemark.errors import CheckFailedError
+from tidemark.execution import quality
+from tidemark.execution.tally import Tally
+from tidemark.execution.task import Task
+from tidemark.execution.write import Written
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the gate says of a job."""
+
+    fit: int
+    """How many of its slices, the first ones, may be published."""
+    verdict: quality.Verdict
+    """On those."""
+    refusal: str | None
+    """Why the slices behind them may not; None where all may."""
+
+
+def judge(spark: SparkSession, task: Task, written: Written, tallied: Tally) -> Judgement:
+    """Judge what a job has written. The output of slices that are refused is kept aside, and they are taken back.
+
+    Raises:
+        CheckFailedError: no slice may be published; nothing is left of the job.
+    """
+    plan, tables, first = task.plan, task.plan.tables, task.slices[0]
+    verdict = quality.judge(tallied.facts, written.output, plan.pipeline, tables, task.run)
+    if not verdict.critical:
+        return Judgement(len(task.slices), verdict, None)
+
+    def first_slices(count: int) -> DataFrame:
+        return written.output.where(F.col("_slice") < F.lit(plan.grid.datetime_of(first + count)))
+
+    sound, passed, refused = quality.first_refused(verdict, tallied.facts, first_slices, plan.pipeline, tables)
+    fit = 0 if plan.atomic else sound
+    since = plan.grid.datetime_of(first + fit)
+    write_run(written.output.where(F.col("_slice") >= F.lit(since)), tables.rejected_output, task.run)
+    withdraw(spark, tables, task.run, since if fit else None)
+    refusal = _refusal(task, refused, sound)
+    if not fit:
+        raise CheckFailedError(refusal)
+    return Judgement(fit, passed, refusal)
+
+
+def _refusal(task: Task, verdict: quality.Verdict, sound: int) -> str:
+    """What is wrong after so many slices that are fit to be published, and what is published."""
+    plan, slices = task.plan, task.slices
+    worst, *more = verdict.critical
+    others = f" (and {len(more)} more)" if more else ""
+    first, failed, end = map(plan.grid.label, (slices[0], slices[0] + sound, slices[-1] + 1))
+    where = f" in slice {failed}" if sound else ""
+    if plan.atomic:
+        published = "nothing was published, as --atomic asks"
+    elif sound:
+        published = f"slices {first} to {failed} were published, {failed} to {end} were not"
+    else:
+        published = f"nothing of slices {first} to {end} was published"
+    return (
+        f"quality gate: {worst.expectation} {worst.detail}{others}{where}; {published}. "
+        f"Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = '{task.run}'"
+    )

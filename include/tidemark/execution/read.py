@@ -1,0 +1,43 @@
+"""The first step of a job: what its slices read of both inputs, and what the slice before has carried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.commits.checkpoint import restore
+from tidemark.commits.staleness import seen
+from tidemark.execution.task import Task
+from tidemark.inputs.stored import rows_of
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """What a replay takes, both with the number of their lane, 0."""
+
+    rows: DataFrame
+    """The rows of both inputs that arrive in the job's slices (`inputs.stored.Side.labelled`)."""
+    carried: DataFrame | None
+    """The rows in the buffers when the first slice starts; None for empty buffers."""
+
+
+def read(spark: SparkSession, task: Task) -> JobInput:
+    """Read the inputs at the plan's versions, and the checkpoint that the job continues.
+
+    Raises:
+        InputError: rows that earlier slices have read were deleted or changed.
+    """
+    plan, first = task.plan, task.slices[0]
+    earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
+    taken = [seen(earlier, side) for side in range(len(plan.inputs))]
+    if task.landing != "append":
+        taken = [replace(one, homes=()) for one in taken]
+    for source, known in zip(plan.inputs, taken, strict=True):
+        source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
+    rows = rows_of(plan.inputs, plan.grid, task.slices, taken).withColumn("lane", F.lit(0))
+    if task.carry_in is None:
+        return JobInput(rows, None)
+    carried = restore(spark, plan.tables, task.carry_in, plan.grid)
+    return JobInput(rows, carried.withColumn("lane", F.lit(0)))

@@ -1,0 +1,134 @@
+"""Where the rows of each slice went, and what the ledger would say of it: figures, and no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tidemark.commits.digest import digests
+from tidemark.commits.ledger import Counts, Entry
+from tidemark.execution.replay import Replay
+from tidemark.execution.task import Task
+from tidemark.execution.write import Written
+from tidemark.settings.sides import SIDES
+from tidemark.settings.values import millis
+from tidemark.watermarks.buckets import END_OF_INPUT, Watermarks
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a job comes to, slice by slice."""
+
+    facts: pd.DataFrame
+    """One row per slice: what `quality.DERIVED` says must be 0, its start as `slice`, and the number of `emissions`."""
+    counts: Mapping[int, tuple[Counts, Counts]]
+    """By slice: where the rows of the left and the right input went."""
+    floored: Mapping[int, int]
+    """By slice: how many event times had a part finer than the dialect reckons in."""
+    entries: tuple[Entry, ...]
+    """What the ledger would say."""
+
+
+def tally(task: Task, replayed: Replay, written: Written) -> Tally:
+    """Count a job's rows by what was read, and by what was written and read back; the rest was evicted."""
+    carried_in = task.carry_in.carried if task.carry_in else (0, 0)
+    left, right = (
+        _counts_of(side, into, task.slices, replayed.counts, written)
+        for side, into in zip(SIDES, carried_in, strict=True)
+    )
+    counts = {number: (left[number], right[number]) for number in task.slices}
+    ends = replayed.lines[0].ends
+    return Tally(
+        _facts(task, counts, ends, written),
+        counts,
+        {number: int(replayed.counts["floored"][number]) for number in task.slices},
+        _entries(task, replayed.counts, counts, ends, digests(written.carried, ends)),
+    )
+
+
+def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, written: Written) -> dict[int, Counts]:
+    aside = written.late[written.late["side"] == side].groupby("number")
+    late, rejected = aside["late"].sum(), aside["rejected"].sum()
+    carried = written.carried[written.carried["side"] == side]
+    came = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
+    left = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
+    kept = (came - left).cumsum()
+    counts = {}
+    for number in slices:
+        counts[number] = Counts.of(
+            int(read[f"{side}_rows"][number]),
+            carried_in,
+            int(late.get(number, 0)),
+            int(rejected.get(number, 0)),
+            carried_out=int(kept[number]),
+        )
+        carried_in = counts[number].carried_out
+    return counts
+
+
+def _facts(
+    task: Task, counts: Mapping[int, tuple[Counts, Counts]], ends: Mapping[int, Watermarks], written: Written
+) -> pd.DataFrame:
+    slices, lane, marks = task.slices, task.lane, list(ends.values())
+    facts = written.emissions.reindex(slices)
+    starts = pd.Series([w.combined for w in [lane.before, *marks[:-1]]], index=slices, dtype="float")
+    newest = pd.Series([max(w.newest(lane.lag), lane.before.combined) for w in marks], index=slices, dtype="float")
+    lateness = millis(task.plan.pipeline.join.allowed_lateness)
+    return facts.assign(
+        slice=[task.plan.grid.label(number) for number in slices],
+        emissions=facts["emissions"].fillna(0).astype(int),
+        pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
+        null_keys=facts["null_keys"].fillna(0).astype(int),
+        results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
+        results_after_newest_row=(facts["newest_result"] > newest).astype(int),
+        rows_unaccounted=_unaccounted(counts, written.evicted),
+        rows_not_written=int(written.emitted - facts["emissions"].sum()),
+    )
+
+
+def _unaccounted(counts: Mapping[int, tuple[Counts, Counts]], evicted: Mapping[str, int]) -> int:
+    """How many rows the replay evicted less, or more, than were read and then not written anywhere."""
+    missing = 0
+    for number, side in enumerate(SIDES):
+        left_over = [both[number].evicted for both in counts.values()]
+        missing += abs(sum(left_over) - evicted.get(side, 0)) + sum(-rows for rows in left_over if rows < 0)
+    return missing
+
+
+def _entries(
+    task: Task,
+    read: pd.DataFrame,
+    counts: Mapping[int, tuple[Counts, Counts]],
+    ends: Mapping[int, Watermarks],
+    digest_of: Mapping[int, str],
+) -> tuple[Entry, ...]:
+    plan, first = task.plan, task.slices[0]
+    left_version, right_version = (source.table.version for source in plan.inputs)
+    landed, landed_from = (read[name][first] for name in ("landed", "landed_from"))
+    before = task.carry_in.digest if task.carry_in else None
+    entries = []
+    for number in task.slices:
+        left, right = counts[number]
+        entry = Entry(
+            number=number,
+            run=task.run,
+            attempt=task.attempts[number],
+            commit=task.commit,
+            settings=plan.settings,
+            versions=(left_version, right_version),
+            watermarks=ends[number],
+            read=(left.read, right.read),
+            carried=(left.carried_out, right.carried_out),
+            drained=ends[number].combined == END_OF_INPUT,
+            digest=digest_of[number],
+            carried_in_digest=before,
+            landing=task.landing,
+            landed=int(landed) if number == first else None,
+            landed_from=int(landed_from) if number == first and landed else None,
+            waiting=plan.waiting,
+        )
+        entries.append(entry)
+        before = entry.digest
+    return tuple(entries)
