@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 from tests.semantics.sources_oracle import oracle_of
 from tidemark.clock.slices import Grid
 from tidemark.spark.tuning import tuned_for_tiny_queries
-from tidemark.watermarks import sources
-from tidemark.watermarks.buckets import BUCKETS, Buckets, WatermarkLag, place
+from tidemark.watermarks.buckets import Buckets, WatermarkLag, with_buckets
 from tidemark.watermarks.sources import SourceLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
@@ -81,18 +80,20 @@ def test_labels_equal_the_oracle(spark, drawn, jobs, exact):
         buckets = Buckets(GRID, job, 1_000)
         with tuned_for_tiny_queries(spark):
             rows = _rows(spark, drawn, buckets)
-            rows, _, counts, lines = sources.timelines(rows, lanes, buckets)
-            settled, suspects = sources.label(place(rows, lines, f"{BUCKETS}, {sources.COLUMN}"), exact=exact)
-            found = {(row["lane"], row["id"]): _marks(row) for row in suspects.collect()}
+            told = SourceLane.timelines(rows, lanes, buckets)
+            placed = with_buckets(told.rows, told.lines, SourceLane.known_of_buckets)
+            settled, maybe_late = SourceLane.split(placed, exact=exact)
+            found = {(row["lane"], row["id"]): _marks(row) for row in maybe_late.collect()}
             on_time = settled.collect()
-        assert counts[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
+        lines = told.lines
+        assert told.maxima[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
         for key, marks in found.items():
             assert (marks if exact else marks[2]) == (expected[key] if exact else expected[key][2]), key
         for row in on_time:
             assert row["watermark"] <= expected[row["lane"], row["id"]][2] < row["event_time"]
         assert len(found) + len(on_time) == len(expected)
-        told = [(lane, n, *_end(line.ends[n])) for lane, line in enumerate(lines) for n in job]
-        assert told == ends
+        stands = [(lane, n, *_end(line.ends[n])) for lane, line in enumerate(lines) for n in job]
+        assert stands == ends
         lanes = [
             SourceLane(lane.lag, line.ends[job[-1]], idle_after=lane.idle_after)
             for lane, line in zip(lanes, lines, strict=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pandas as pd
 from pyspark.sql import DataFrame, Observation
@@ -17,23 +16,13 @@ from tidemark.clock.times import floor_div
 from tidemark.joins.base import Join, Labelled
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
-from tidemark.watermarks import sources
-from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, bucket_maxima, place
-from tidemark.watermarks.sources import SourceLane
+from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 
 STILL_IN = ("late_for_window", "behind_watermark")
 """Reasons in the side output of rows that take part all the same."""
 CACHED_ROWS = 1_000_000
 """Up to so many rows a job keeps its labelled rows in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
-
-
-class Label(Protocol):
-    """Sets beside rows the watermarks that they met: the rows that are surely on time, and the suspects."""
-
-    def __call__(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """With `exact`, exact for all rows, and not only for suspects."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,18 +71,20 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     Takes the rows of both inputs (`inputs.Side.labelled`) that arrive in these slices, and those that the slice before
     has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
     """
-    placed, label, maxima, lines, buckets = _placed(rows, lanes, join, buckets)
-    cached = []
-    if cacheable := _cacheable(maxima):
+    found = _timelines(rows, lanes, join, buckets)
+    placed, cached = found.placed, []
+    if found.cacheable:
         cached += [placed.persist()]
-    settled, suspects = label(placed, exact=join.exact_watermarks)
-    suspected = join.exact_watermarks or any(line.suspects for line in lines)
+    on_time, maybe_late = found.kind.split(placed, exact=join.exact_watermarks)
+    suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
     if suspected:
-        cached += [suspects.persist()]
+        cached += [maybe_late.persist()]
     if carried is not None:
         cached += [carried.persist()]
     first = buckets.slices[0]
-    answer = join.answer(Labelled(settled, suspects, suspected, carried, Horizon(lines, first), cacheable))
+    answer = join.answer(
+        Labelled(on_time, maybe_late, suspected, carried, Horizon(found.lines, first), found.cacheable)
+    )
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(answer.kept, first, join.carries)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
@@ -106,8 +97,8 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         suspected=suspected,
         carried=kept.observe(evicted, *counted).where(outlives),
         evicted=evicted,
-        counts=_counts(maxima, buckets),
-        lines=list(answer.lines) or lines,
+        counts=_counts(found.maxima, found.buckets),
+        lines=list(answer.lines) or found.lines,
         cached=(*cached, *answer.cached),
     )
 
@@ -117,30 +108,34 @@ def labelled(rows: DataFrame, lane: Lane, join: Join, buckets: Buckets) -> DataF
 
     Adds `watermark` (ms, long) and, but for dialect spark, `left_watermark` and `right_watermark`.
     """
-    placed, label, *_ = _placed(rows.withColumn("lane", F.lit(0)), [lane], join, buckets)
-    settled, suspects = label(placed, exact=True)
-    return settled.unionByName(suspects, allowMissingColumns=True)
+    found = _timelines(rows.withColumn("lane", F.lit(0)), [lane], join, buckets)
+    on_time, maybe_late = found.kind.split(found.placed, exact=True)
+    return on_time.unionByName(maybe_late, allowMissingColumns=True)
 
 
-def _placed(
-    rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets
-) -> tuple[DataFrame, Label, pd.DataFrame, list[Timeline], Buckets]:
-    """Rows with what is known of their buckets, how to label them, the buckets' maxima, and the watermarks."""
+@dataclass(frozen=True)
+class _Placed:
+    """Rows with what is known of their buckets, and the watermarks of their lanes."""
+
+    placed: DataFrame
+    kind: type[Lane]
+    """The class of all lanes, which says how watermarks come about."""
+    maxima: pd.DataFrame
+    lines: list[Timeline]
+    buckets: Buckets
+    cacheable: bool
+
+
+def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> _Placed:
+    kind, *others = {type(lane) for lane in lanes}
+    assert not others, "lanes of one job are of one kind"
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
-    label: Label = join.label
-    kinds = join.bucket_columns
-    if with_sources := [lane for lane in lanes if isinstance(lane, SourceLane)]:
-        rows, buckets, maxima, lines = sources.timelines(rows, with_sources, buckets)
-        label, kinds = sources.label, f"{kinds}, {sources.COLUMN}"
-    else:
-        maxima = bucket_maxima(rows).toPandas()
-        lines = join.timelines(maxima, lanes, buckets)
-    placed = place(rows.drop("home"), lines, kinds, by_side=not _cacheable(maxima))
-    return placed, label, maxima, lines, buckets
-
-
-def _cacheable(maxima: pd.DataFrame) -> bool:
-    return bool(maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
+    found = kind.timelines(rows, lanes, buckets)
+    few = bool(found.maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
+    placed = with_buckets(found.rows.drop("home"), found.lines, kind.known_of_buckets, by_side=not few)
+    if join.knows_buckets:
+        placed = placed.withColumn("of_bucket", F.col("bucket"))
+    return _Placed(placed, kind, found.maxima, found.lines, found.buckets, few)
 
 
 def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.settings.dialects import TICK
-from tidemark.watermarks.buckets import BUCKETS, Buckets, Horizon, Lane, Timeline, label, timelines
+from tidemark.watermarks.buckets import Horizon, Timeline
 
 EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
 
@@ -72,22 +71,14 @@ class Join(ABC):
     """Those of `carries` that hold slices (numbers, or a map to them): the state before such a slice has none."""
     tick = TICK["flink-sql"]
     """Microseconds: what `event_time` is counted in."""
-    bucket_columns = BUCKETS
-    """What `timelines` tells of each bucket: names and types."""
     buckets_per_slice: int | None = None
     """Where a bucket has a meaning of its own: how many a slice has."""
+    knows_buckets = False
+    """Whether rows keep the number of their bucket, in `of_bucket`."""
 
     def admitted(self, rows: DataFrame) -> DataFrame:
         """The job's rows (`inputs.Side.labelled`), those `rejected` too that this join lets take no part."""
         return rows
-
-    def timelines(self, maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
-        """The watermarks of each lane."""
-        return timelines(maxima, lanes, buckets)
-
-    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """Settled rows and suspects, of rows with what is known of their bucket beside them; `watermarks.label`."""
-        return label(placed, exact=exact)
 
     @abstractmethod
     def times_match(self, left: Column, right: Column) -> Column:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
@@ -20,8 +19,6 @@ from tidemark.joins.spark import Rules
 from tidemark.joins.window import Windows
 from tidemark.settings.dialects import TICK
 from tidemark.settings.sides import OTHER, SIDES
-from tidemark.watermarks.buckets import Buckets, Lane, Timeline
-from tidemark.watermarks.micro_batches import BATCHES, micro_batches
 
 _MATCHED = "map<int, bigint>"
 _SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", "window_start", "window_end")
@@ -51,7 +48,6 @@ class MicroBatchJoin(Join):
     carries = ("matched",)
     dated = ("matched",)
     tick = TICK["spark"]
-    bucket_columns = BATCHES
 
     def admitted(self, rows: DataFrame) -> DataFrame:
         """Rejects what Spark filters below a side's watermark, which such rows do not move.
@@ -70,17 +66,6 @@ class MicroBatchJoin(Join):
         )
         beside = self.condition.beside("left") | self.condition.beside("right")
         return rows.withColumns(beside).withColumns({"rejected": reason, "early": ~alone}).drop(*beside)
-
-    def timelines(self, maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
-        """The batches that each lane's query runs."""
-        return micro_batches(maxima, lanes, buckets)
-
-    @override
-    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """A row's batch tells all; suspects are those that the batch's late watermark has passed."""
-        passed = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
-        suspect = F.col("rejected").isNotNull() | passed
-        return placed.where(~suspect), placed.where(suspect)
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:

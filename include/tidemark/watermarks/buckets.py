@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -92,17 +92,6 @@ class Watermarks:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A stream with watermarks of its own. `run` replays one; `conformance` hundreds side by side in one job."""
-
-    lag: WatermarkLag
-    before: Watermarks = field(default_factory=Watermarks)
-    """Watermarks when the first slice starts."""
-    drain: int | None = None
-    """The slice after which the input ends: the watermark goes to infinity, and every buffered row out."""
-
-
-@dataclass(frozen=True)
 class Buckets:
     """Equal parts of the clock, none across two slices, with a number that is unique among slices and lanes."""
 
@@ -152,12 +141,60 @@ class Timeline:
     """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms (the combined
     ones without a side); whether an input's watermark moves in it (`moving`), and whether the combined one does while
     it holds a row that may be late (`unsettled`); and which inputs hold the combined one back."""
-    suspects: bool
+    maybe_late: bool
     """Whether there are rows that may be late, or that are rejected."""
     ends: dict[int, Watermarks]
     """Watermarks after each slice of the job, in order."""
     reached: dict[int, int]
     """What fires and evicts: the combined watermark at the end of each slice, from the one before the job on."""
+
+
+@dataclass(frozen=True)
+class Timelines:
+    """The watermarks of all lanes of a job."""
+
+    rows: DataFrame
+    """The job's rows, in buckets that may have been cut."""
+    buckets: Buckets
+    maxima: pd.DataFrame
+    """One row per bucket that holds rows: how many there are, as `bucket_maxima` counts them."""
+    lines: list[Timeline]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A stream with watermarks of its own. `run` replays one; `conformance` hundreds side by side in one job.
+
+    Its class says how watermarks come about: here each row may raise the one of its input.
+    """
+
+    lag: WatermarkLag
+    before: Watermarks = field(default_factory=Watermarks)
+    """Watermarks when the first slice starts."""
+    drain: int | None = None
+    """The slice after which the input ends: the watermark goes to infinity, and every buffered row out."""
+
+    known_of_buckets: ClassVar[str] = BUCKETS
+    """What `Timeline.buckets` says of each bucket: names and types."""
+
+    @classmethod
+    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        """The watermarks that lanes of this class have over the slices of a job. Reads the rows once."""
+        maxima = bucket_maxima(rows).toPandas()
+        lines = [_timeline(part, lane, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
+        return Timelines(rows, buckets, maxima, lines)
+
+    @classmethod
+    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """The rows that are surely on time, and those maybe late: rejected, behind their bucket, or all if `exact`.
+
+        Takes rows `with_buckets`. Adds `left_watermark`, `right_watermark` and the combined `watermark` (ms, long)
+        that each row met. Exact for the second; for the first those from before their bucket, which like the exact
+        ones lie before the row's event time.
+        """
+        maybe_late = is_maybe_late(exact=exact)
+        in_order = _in_order(rows, maybe_late, "moving" if exact else "unsettled")
+        return with_watermarks(rows.where(~maybe_late)), with_watermarks(in_order)
 
 
 @dataclass(frozen=True)
@@ -215,11 +252,6 @@ def bucket_maxima(rows: DataFrame) -> DataFrame:
     )
 
 
-def timelines(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
-    """Accumulate the buckets' maxima (`bucket_maxima`, collected) from each lane's watermarks before the job."""
-    return [_timeline(part, lane, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
-
-
 def by_lane(maxima: pd.DataFrame, lanes: Sequence[LaneT], buckets: Buckets) -> Iterator[tuple[LaneT, pd.DataFrame]]:
     """The buckets of each lane in turn, in order."""
     maxima = maxima.sort_values("bucket", ignore_index=True)
@@ -229,7 +261,9 @@ def by_lane(maxima: pd.DataFrame, lanes: Sequence[LaneT], buckets: Buckets) -> I
         yield lane, maxima.iloc[first:end]
 
 
-def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS, *, by_side: bool = False) -> DataFrame:
+def with_buckets(
+    rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS, *, by_side: bool = False
+) -> DataFrame:
     """Set beside each row what is known of its bucket: `Timeline.buckets`, in columns of these kinds.
 
     `by_side` for many rows: Spark moves what later steps drop below a union of both sides, but not below a join.
@@ -240,18 +274,7 @@ def place(rows: DataFrame, lines: Sequence[Timeline], kinds: str = BUCKETS, *, b
     return reduce(DataFrame.unionByName, (part.join(known, "bucket", "left") for part in parts))
 
 
-def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
-    """The rows that are surely on time, and the suspects: rejected or perhaps late, or all rows where `exact`.
-
-    Adds `left_watermark`, `right_watermark` and the combined `watermark` (ms, long) that each row met. Exact for
-    suspects; for the others those from before their bucket, which like the exact ones lie before the row's event time.
-    """
-    suspect = suspects(exact=exact)
-    in_order = _in_order(placed, suspect, "moving" if exact else "unsettled")
-    return with_watermarks(placed.where(~suspect)), with_watermarks(in_order)
-
-
-def suspects(*, exact: bool) -> Column:
+def is_maybe_late(*, exact: bool) -> Column:
     """Whether a row needs the exact watermark that it met."""
     return F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
 
@@ -302,8 +325,8 @@ def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArra
     return running[:-1], running[1:]
 
 
-def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
-    """The suspects, with the watermarks from just before their place in `left_before` and `right_before`.
+def _in_order(rows: DataFrame, maybe_late: Column, unsettled: str) -> DataFrame:
+    """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`.
 
     In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
     may be both, and is then in the window twice. At equal places (clock and tiebreak) those that ask come first, so
@@ -312,7 +335,7 @@ def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
     marks = {side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in SIDES}
     higher = (marks["left"] > F.col("left_before")) | (marks["right"] > F.col("right_before"))
     raises = F.col(unsettled) & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
-    roles = F.array_compact(F.array(F.when(suspect, F.lit(0)), F.when(raises, F.lit(1))))
+    roles = F.array_compact(F.array(F.when(maybe_late, F.lit(0)), F.when(raises, F.lit(1))))
     asks, raised = F.col("role") == 0, F.col("role") == 1
     earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")
     so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -321,7 +344,7 @@ def _in_order(rows: DataFrame, suspect: Column, unsettled: str) -> DataFrame:
         for side, mark in marks.items()
     }
     return (
-        rows.where(suspect | raises)
+        rows.where(maybe_late | raises)
         .withColumn("role", F.explode(roles))
         .withColumns({side: F.when(asks, F.col(side)) for side in SIDES})
         .withColumns(met)

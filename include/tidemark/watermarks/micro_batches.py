@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Self
 
 import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typing_extensions import override
 
 from tidemark.settings.sides import SIDES
-from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Lane, Timeline, Watermarks, by_lane
+from tidemark.watermarks.buckets import (
+    NO_WATERMARK,
+    Buckets,
+    Lane,
+    Timeline,
+    Timelines,
+    Watermarks,
+    bucket_maxima,
+    by_lane,
+)
 
 BATCHES = """
     bucket long, batch long, watermark long, previous_watermark long, left_watermark long, right_watermark long
@@ -42,14 +54,26 @@ class QueryLane(Lane):
         combine = min if self.policy == "min" else max
         return max(marks.batch or 0, combine(told, default=0))
 
+    known_of_buckets = BATCHES
 
-def micro_batches(maxima: pd.DataFrame, lanes: Sequence[Lane], buckets: Buckets) -> list[Timeline]:
-    """Each lane's batches: `bucket_maxima` in microseconds, collected, and those of the lane's schedule."""
-    found = []
-    for number, (lane, part) in enumerate(by_lane(maxima, lanes, buckets)):
-        assert isinstance(lane, QueryLane), "a lane of dialect spark"
-        found.append(_timeline(part, lane, buckets, number))
-    return found
+    @classmethod
+    @override
+    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        """Each lane's batches, by its rows (in microseconds) and by its schedule."""
+        maxima = bucket_maxima(rows).toPandas()
+        lines = [
+            _timeline(part, lane, buckets, number)
+            for number, (lane, part) in enumerate(by_lane(maxima, lanes, buckets))
+        ]
+        return Timelines(rows, buckets, maxima, lines)
+
+    @classmethod
+    @override
+    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """A row's batch tells all: late at the most is what the batch's late watermark has passed."""
+        passed = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
+        maybe_late = F.col("rejected").isNotNull() | passed
+        return rows.where(~maybe_late), rows.where(maybe_late)
 
 
 def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: int) -> Timeline:

@@ -14,23 +14,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+from typing_extensions import override
 
 from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import (
     BUCKET_COLUMNS,
+    BUCKETS,
     END_OF_INPUT,
     NO_WATERMARK,
     Buckets,
     Lane,
     Source,
     Timeline,
+    Timelines,
     Watermarks,
     by_lane,
-    suspects,
+    is_maybe_late,
     with_watermarks,
 )
 
@@ -47,6 +51,52 @@ class SourceLane(Lane):
     idle_after: dict[str, int | None] = field(default_factory=dict)
     """By side, microseconds of the clock without a row after which a source does not count; None for never."""
 
+    known_of_buckets = f"{BUCKETS}, {COLUMN}"
+
+    @classmethod
+    @override
+    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        """The rows are in buckets cut where sources begin or cease to count; a bucket that is cut is read once more."""
+        if "partition" not in rows.columns:
+            rows = rows.withColumn("partition", F.lit(_WHOLE).cast("string"))
+        maxima = _maxima(rows)
+        changes = [list(_changes(part, lane, buckets)) for lane, part in by_lane(maxima, lanes, buckets)]
+        if cuts := _cuts(maxima, changes, buckets):
+            rows, buckets = _cut(rows, cuts, buckets)
+            maxima = _maxima(rows)
+        parts = by_lane(maxima, lanes, buckets)
+        lines = [_timeline(part, lane, its, buckets) for (lane, part), its in zip(parts, changes, strict=True)]
+        counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
+        by_bucket = maxima.assign(**counted).groupby("bucket", as_index=False)
+        combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
+        return Timelines(rows, buckets, by_bucket.agg(combined), lines)
+
+    @classmethod
+    @override
+    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """In an unsettled bucket the marks of each source are accumulated by themselves, up to each place asked for."""
+        maybe_late = is_maybe_late(exact=exact)
+        unsettled = F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
+        where = ["bucket", "clock", "tiebreak"]
+        is_left = F.col("side") == "left"
+        mark = F.col("event_time") - F.when(is_left, F.col("left_lag")).otherwise(F.col("right_lag"))
+        held_at = F.when(is_left, F.col("left_before")).otherwise(F.col("right_before"))
+        asked = rows.where(maybe_late & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
+        raised = rows.where(unsettled & (mark > held_at)).select(*where, "side", "partition", mark.alias("mark"))
+        marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
+        earlier = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
+        so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        met = marks.withColumn("mark", F.max("mark").over(so_far)).where("role = 0")
+        least = met.groupBy(*where).agg(
+            *(F.min(F.when(F.col("side") == side, F.col("mark"))).alias(f"{side}_met") for side in SIDES)
+        )
+        held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
+        in_order = rows.where(maybe_late).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
+        on_time, asked_for = (
+            with_watermarks(part.drop("partition", "sources")) for part in (rows.where(~maybe_late), in_order)
+        )
+        return on_time, asked_for
+
 
 @dataclass(frozen=True)
 class _Change:
@@ -60,58 +110,6 @@ class _Change:
     def since(self) -> int:
         """The first clock at which rows see it."""
         return self.clock + self.counts
-
-
-def timelines(
-    rows: DataFrame, lanes: Sequence[SourceLane], buckets: Buckets
-) -> tuple[DataFrame, Buckets, pd.DataFrame, list[Timeline]]:
-    """The rows in buckets cut where sources begin or cease to count, these buckets, their maxima, and the watermarks.
-
-    Rows have a `bucket`, and a `partition` where an input has any. Of the maxima, one row per bucket, there are only
-    the counts. Reads the rows once, and once more where a bucket was cut.
-    """
-    if "partition" not in rows.columns:
-        rows = rows.withColumn("partition", F.lit(_WHOLE).cast("string"))
-    maxima = _maxima(rows)
-    changes = [list(_changes(part, lane, buckets)) for lane, part in by_lane(maxima, lanes, buckets)]
-    if cuts := _cuts(maxima, changes, buckets):
-        rows, buckets = _cut(rows, cuts, buckets)
-        maxima = _maxima(rows)
-    parts = by_lane(maxima, lanes, buckets)
-    lines = [_timeline(part, lane, told, buckets) for (lane, part), told in zip(parts, changes, strict=True)]
-    counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
-    by_bucket = maxima.assign(**counted).groupby("bucket", as_index=False)
-    combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
-    return rows, buckets, by_bucket.agg(combined), lines
-
-
-def label(placed: DataFrame, *, exact: bool = False) -> tuple[DataFrame, DataFrame]:
-    """As `watermarks.label`: the rows that are surely on time, and the suspects, with the watermarks that each met.
-
-    In an unsettled bucket the marks of each source are accumulated by themselves, up to each place that a suspect asks
-    about.
-    """
-    suspect = suspects(exact=exact)
-    unsettled = F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
-    where = ["bucket", "clock", "tiebreak"]
-    is_left = F.col("side") == "left"
-    mark = F.col("event_time") - F.when(is_left, F.col("left_lag")).otherwise(F.col("right_lag"))
-    held_at = F.when(is_left, F.col("left_before")).otherwise(F.col("right_before"))
-    asked = placed.where(suspect & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
-    raised = placed.where(unsettled & (mark > held_at)).select(*where, "side", "partition", mark.alias("mark"))
-    marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
-    earlier = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
-    so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    met = marks.withColumn("mark", F.max("mark").over(so_far)).where("role = 0")
-    least = met.groupBy(*where).agg(
-        *(F.min(F.when(F.col("side") == side, F.col("mark"))).alias(f"{side}_met") for side in SIDES)
-    )
-    held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
-    in_order = placed.where(suspect).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
-    settled, suspected = (
-        with_watermarks(rows.drop("partition", "sources")) for rows in (placed.where(~suspect), in_order)
-    )
-    return settled, suspected
 
 
 def _maxima(rows: DataFrame) -> pd.DataFrame:

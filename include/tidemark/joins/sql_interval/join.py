@@ -50,17 +50,13 @@ class SqlIntervalJoin(Join):
     """Part of the match, over `left_*` and `right_*`."""
 
     exact_watermarks = True
+    knows_buckets = True
     carries = ("watermark", *_STATE)
     dated = _IN_SLICES
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.within(left, right)
-
-    @override
-    def label(self, placed: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """All rows as suspects, with their bucket as `place`."""
-        return super().label(placed.withColumn("place", F.col("bucket")), exact=exact)
 
     def answer(self, came: Labelled) -> Answer:
         """The closed form, unless `Sweeps` finds it undecided."""

@@ -28,8 +28,8 @@ _Point = tuple[int, str, int]
 class Sweeps:
     """The sweeps of a job.
 
-    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `place` (their bucket,
-    null for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
+    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `of_bucket` (null
+    for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
     `stale_at` or later. The others surely look.
     """
 
@@ -46,8 +46,8 @@ class Sweeps:
         """Collect what there is to know, in two small queries, and three more where rows are stale."""
         new = rows.where(F.col("slice") >= horizon.first)
         looks = F.when(~F.col("stale"), F.col("now"))
-        by_place = new.groupBy("lane", "slice", "place", "side")
-        looked = by_place.agg(F.max(looks).alias("now"), F.max("stale").alias("stale")).toPandas()
+        by_bucket = new.groupBy("lane", "slice", "of_bucket", "side")
+        looked = by_bucket.agg(F.max(looks).alias("now"), F.max("stale").alias("stale")).toPandas()
         on_time = F.col("leaves_at") == F.col("expires_at")
         timers = rows.groupBy("lane", "side", "reached").agg(
             F.max(F.when(on_time, F.col("leaves_at"))).alias("timer"),
@@ -138,20 +138,20 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
 
     Buckets are accumulated here; inside a bucket that holds stale rows, rows are put in order.
     """
-    looked = looked.sort_values("place")
+    looked = looked.sort_values("of_bucket")
     begin = {(lane, OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
     parts = []
     for (lane, side), swept in begin.items():
         part = looked[(looked["lane"] == lane) & (looked["side"] == side)]
         so_far = part["now"].astype("Int64").fillna(NO_WATERMARK).cummax().shift(fill_value=NO_WATERMARK)
         before = so_far.clip(lower=swept).astype("int64")
-        parts.append(part.assign(swept_before=before).loc[part["stale"], ["place", "side", "swept_before"]])
+        parts.append(part.assign(swept_before=before).loc[part["stale"], ["of_bucket", "side", "swept_before"]])
     table = pd.concat(parts, ignore_index=True).astype({"side": object})
-    known = new.sparkSession.createDataFrame(table, "place long, side string, swept_before long")
-    in_order = Window.partitionBy("place", "side").orderBy("clock", "tiebreak", "event_time")
+    known = new.sparkSession.createDataFrame(table, "of_bucket long, side string, swept_before long")
+    in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     latest = F.greatest("swept_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
     keys = key_columns(new)
-    labels = ("lane", "slice", "place", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
-    placed = new.select(*labels, *keys).join(F.broadcast(known), ["place", "side"])
+    labels = ("lane", "slice", "of_bucket", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
+    placed = new.select(*labels, *keys).join(F.broadcast(known), ["of_bucket", "side"])
     return placed.withColumn("swept", latest).where(F.col("stale") & (F.col("swept") < F.col("stale_at")))
