@@ -23,7 +23,7 @@ from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.values import parse_instant
 from tidemark.spark.session import spark_session
-from tidemark.streaming.twin import Places, Told, stream
+from tidemark.streaming.twin import Places, TwinResult, stream
 
 PIPELINE = Path(__file__).with_name("flights_weather_spark.yaml")
 
@@ -42,7 +42,7 @@ def hashes(spark: SparkSession, path: str) -> Counter[int]:
     return Counter(row[0] for row in rows.select(F.xxhash64(*sorted(rows.columns))).collect())
 
 
-def told(twin: Told, expected: Counter[int], found: Counter[int], seconds: float) -> dict[str, object]:
+def told(twin: TwinResult, expected: Counter[int], found: Counter[int], seconds: float) -> dict[str, object]:
     """One line of the report."""
     return {
         "rate": twin.rate,

@@ -36,7 +36,7 @@ FLINK = PROJECT / ".venv-flink" / "bin" / "python"
 
 
 @dataclass(frozen=True)
-class Told:
+class TwinResult:
     """What a twin has done."""
 
     table: str
@@ -48,7 +48,7 @@ class Told:
     """In all, Flink's start included."""
 
 
-def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> Told:
+def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
     """Run a pipeline's join in Flink until its inputs end; the table it wrote before is replaced.
 
     The table has the columns of `emissions` that an engine can tell. Rows that are rejected take no part: they would
@@ -81,15 +81,15 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> Told:
         joined = emissions(_looked_up(answer, rows, pipeline), pipeline, grid).drop(*NOT_COMPARED)
         joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
         given = rows.count()
-    return Told(table, given, spark.read.format("delta").load(table).count(), round(time.monotonic() - began, 1))
+    return TwinResult(table, given, spark.read.format("delta").load(table).count(), round(time.monotonic() - began, 1))
 
 
 def _hand_over(rows: DataFrame, folder: Path) -> None:
     keys = (F.col(name).cast("string").alias(name) for name in key_columns(rows))
     event_ms = F.col("event_time").alias("event_ms")
-    told = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
+    result = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
     # One file, compressed: Flink splits no such file, and reads it in the order in which it was written.
-    told.write.option("compression", "gzip").json(str(folder))
+    result.write.option("compression", "gzip").json(str(folder))
 
 
 def _looked_up(answer: DataFrame, rows: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -114,14 +114,14 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         pipeline, lake = load_pipeline(asked.pipeline), lake_root(asked.lake)
-        told = twin(spark_session("flink twin"), pipeline, lake)
+        result = twin(spark_session("flink twin"), pipeline, lake)
     except TidemarkError as error:
         print(f"flink-twin: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    print(f"{pipeline.name}: Flink read {told.given:,} rows and wrote {told.rows:,} in {told.seconds:,.1f} s")
-    print(f"Table:   {told.table}")
+    print(f"{pipeline.name}: Flink read {result.given:,} rows and wrote {result.rows:,} in {result.seconds:,.1f} s")
+    print(f"Table:   {result.table}")
     print(f"Compare: tidemark run {asked.pipeline} --drain")
-    print(f"         tidemark compare {asked.pipeline} --with {told.table}")
+    print(f"         tidemark compare {asked.pipeline} --with {result.table}")
 
 
 if __name__ == "__main__":

@@ -195,10 +195,10 @@ def test_time_left_is_told_by_past_jobs_and_those_that_have_run(monkeypatch):
     jobs = {range(n, n + 1): 100.0 for n in range(4)}
     pace = Pace(SimpleNamespace(ledger=SimpleNamespace(rows=pd.DataFrame()), rows_of_jobs=jobs))
     pace.at(range(1))
-    assert (pace.left, pace.told()) == (None, "")
+    assert (pace.left, pace.remaining()) == (None, "")
     clock[0] = 60.0
     pace.at(range(1, 2))
-    assert (pace.left, pace.told()) == (180.0, "about 3 min left")
+    assert (pace.left, pace.remaining()) == (180.0, "about 3 min left")
     clock[0] = 100.0
     assert pace.left == 140.0
     clock[0] = 200.0
@@ -206,4 +206,4 @@ def test_time_left_is_told_by_past_jobs_and_those_that_have_run(monkeypatch):
     pace.done()
     assert (pace.past[-1], pace.left) == (PastJob(100.0, 140.0), 200.0)
     pace.past = [PastJob(100.0, 9000.0)]
-    assert pace.told() == "about 5.0 h left"
+    assert pace.remaining() == "about 5.0 h left"

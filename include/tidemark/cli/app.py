@@ -44,7 +44,7 @@ from tidemark.streaming.twin import Places
 from tidemark.streaming.twin import stream as run_twin
 
 app = typer.Typer(
-    help="SideName rows would the streaming join have emitted, over Delta tables, slice by slice.",
+    help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -171,11 +171,11 @@ def what_if_command(
     request = _request(start, end, "auto", drain=False, from_empty_state=False)
     slices = span(spark, settings, lake_root(lake), request.start, request.end)
     values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
-    told = what_if(spark, settings, lake_root(lake), vary, values, slices)
+    result = what_if(spark, settings, lake_root(lake), vary, values, slices)
     if as_json:
-        print_json(told.describe())
+        print_json(result.describe())
     else:
-        out.print(what_if_view(told))
+        out.print(what_if_view(result))
 
 
 @app.command()
@@ -193,11 +193,11 @@ def dialects(
     settings, root = load_pipeline(pipeline), lake_root(lake)
     request = _request(start, end, "auto")
     spark = spark_session("tidemark dialects")
-    told = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    result = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
     if as_json:
-        print_json(told.describe())
+        print_json(result.describe())
     else:
-        out.print(dialects_view(told))
+        out.print(dialects_view(result))
 
 
 @app.command()
@@ -254,11 +254,11 @@ def stream(
             shown.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
 
         spark = spark_session("tidemark stream")
-        told = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
+        result = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
     if as_json:
-        print_json(told.describe())
+        print_json(result.describe())
     else:
-        out.print(twin_view(told), soft_wrap=True)
+        out.print(twin_view(result), soft_wrap=True)
 
 
 @app.command("explain")
@@ -360,8 +360,8 @@ def main(arguments: list[str] | None = None) -> int:
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
         first = [*str(error).strip().splitlines(), ""][0]
-        told = f"{type(error).__name__}: {_escaped(first)} (set TIDEMARK_DEBUG=1 and run again to see all of it)"
-        err.print(f"[bold red]fault:[/] {told}", soft_wrap=True, highlight=False)
+        line = f"{type(error).__name__}: {_escaped(first)} (set TIDEMARK_DEBUG=1 and run again to see all of it)"
+        err.print(f"[bold red]fault:[/] {line}", soft_wrap=True, highlight=False)
         return FaultError.exit_code
     return 0
 

@@ -113,19 +113,19 @@ def compare(
     if asked is None:
         print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
         return
-    told = run_compare(spark, loaded, root, asked, story)
+    comparison = run_compare(spark, loaded, root, asked, story)
     if recorded:
-        record(spark, PipelineTables(f"{root}/{loaded.output}"), told, asked)
-    print_json(told.describe()) if as_json else out.print(comparison_view(told))
+        record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
+    print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
     if files:
         called = reports.Called(context.obj, pipeline, told_by, lake)
-        facts = reports.gather(spark, told, asked, (loaded, story), root, called, ask_what_if=report_what_if)
+        facts = reports.gather(spark, comparison, asked, (loaded, story), root, called, ask_what_if=report_what_if)
         reports.write(facts, files)
     if number is not None and into is not None:
-        vector = reproduce(spark, loaded, root, told, number, into)
+        vector = reproduce(spark, loaded, root, comparison, number, into)
         err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
-    if told.over_budget:
-        raise CheckFailedError(f"over budget: {'; '.join(told.over_budget)}")
+    if comparison.over_budget:
+        raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
 
 
 def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str | None]) -> CompareSettings:

@@ -51,7 +51,7 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
             shown.advance(task, len(result.slices))
             if lines and not err.is_terminal:
                 total = counted(max(done, made.slices), "slice")  # what follows from a reprocess is known as it goes
-                left = f", {told}" if (told := pace.told()) and done < made.slices else ""
+                left = f", {remaining}" if (remaining := pace.remaining()) and done < made.slices else ""
                 out.print(f"{_committed(made, result)}; {done:,} of {total}{left}", soft_wrap=True)
             yield result
         shown.update(task, description=f"{made.pipeline.name}: done")
@@ -110,7 +110,7 @@ class Pace:
             return ahead
         return ahead + max(0.0, cost.seconds(self.rows, 1) - (time.monotonic() - self.since))
 
-    def told(self) -> str:
+    def remaining(self) -> str:
         """The time left as people say it; empty as long as nothing is known."""
         if self.left is None:
             return ""
@@ -129,7 +129,7 @@ class _TimeLeft(ProgressColumn):
 
     @override
     def render(self, task: Task) -> Text:
-        return Text("" if task.finished else self.pace.told(), style="progress.remaining")
+        return Text("" if task.finished else self.pace.remaining(), style="progress.remaining")
 
 
 @dataclass

@@ -45,11 +45,11 @@ def show(
 
     Example: `tidemark state show flights_weather --at 2013-01-08T00:00Z --rows 5`
     """
-    told = show_state(_state(pipeline, lake, at), rows)
+    shown = show_state(_state(pipeline, lake, at), rows)
     if as_json:
-        print_json(told.describe())
+        print_json(shown.describe())
     else:
-        out.print(views.shown_view(told))
+        out.print(views.shown_view(shown))
 
 
 @app.command()
@@ -68,12 +68,12 @@ def verify(
 
     Example: `tidemark state verify flights_weather --from 2013-01-07T00:00Z --at 2013-01-08T00:00Z`
     """
-    told = verify_state(_state(pipeline, lake, at), _instant(since, "--from"), rows)
+    verified = verify_state(_state(pipeline, lake, at), _instant(since, "--from"), rows)
     if as_json:
-        print_json(told.describe())
+        print_json(verified.describe())
     else:
-        out.print(views.verified_view(told), soft_wrap=True)
-    if not told.same:
+        out.print(views.verified_view(verified), soft_wrap=True)
+    if not verified.same:
         raise typer.Exit(1)
 
 
@@ -91,11 +91,11 @@ def restore(
 
     Example: `tidemark state restore flights_weather --at 2013-01-08T00:00Z --to buffers_of_8_january`
     """
-    told = restore_state(_state(pipeline, lake, at), to)
+    restored = restore_state(_state(pipeline, lake, at), to)
     if as_json:
-        print_json(told.describe())
+        print_json(restored.describe())
     else:
-        out.print(views.restored_view(told), soft_wrap=True)
+        out.print(views.restored_view(restored), soft_wrap=True)
 
 
 @app.command()
@@ -120,11 +120,11 @@ def expire(
     with naming("--older-than"):
         span = parse_duration(older_than) if older_than else None
     spark = spark_session("tidemark state")
-    told = expire_checkpoints(spark, load_pipeline(pipeline), lake_root(lake), keep, span, dry_run=dry_run)
+    expired = expire_checkpoints(spark, load_pipeline(pipeline), lake_root(lake), keep, span, dry_run=dry_run)
     if as_json:
-        print_json(told.describe())
+        print_json(expired.describe())
     else:
-        out.print(views.expired_view(told), soft_wrap=True)
+        out.print(views.expired_view(expired), soft_wrap=True)
 
 
 @app.command()
@@ -139,11 +139,11 @@ def export(
 
     Example: `tidemark state export flights_weather_spark --to exports/flights_weather`
     """
-    told = export_state(_state(pipeline, lake, at), to)
+    exported = export_state(_state(pipeline, lake, at), to)
     if as_json:
-        print_json(told.describe())
+        print_json(exported.describe())
     else:
-        out.print(views.exported_view(told), soft_wrap=True)
+        out.print(views.exported_view(exported), soft_wrap=True)
 
 
 def _state(pipeline: str, lake: str | None, at: str | None) -> State:

@@ -18,55 +18,55 @@ from tidemark.state.verify import Verified
 from tidemark.streaming.export import Exported
 
 
-def shown_view(told: Shown) -> RenderableType:
+def shown_view(state: Shown) -> RenderableType:
     """Watermarks and buffers, and a sample of rows."""
-    table = _facts(f"State of {told.pipeline} at {told.at}")
-    table.add_row("run", f"{told.run} (attempt {told.attempt}, commit {told.commit})")
-    table.add_row("digest", told.digest or "none")
-    table.add_row("checkpoint", "kept" if told.kept else "expired")
-    for name, mark in told.watermarks.items():
+    table = _facts(f"State of {state.pipeline} at {state.at}")
+    table.add_row("run", f"{state.run} (attempt {state.attempt}, commit {state.commit})")
+    table.add_row("digest", state.digest or "none")
+    table.add_row("checkpoint", "kept" if state.kept else "expired")
+    for name, mark in state.watermarks.items():
         table.add_row(f"{name} watermark", mark or "none yet")
-    for side, buffer in (("left", told.left), ("right", told.right)):
+    for side, buffer in (("left", state.left), ("right", state.right)):
         table.add_row(f"{side} rows", _buffer(buffer))
-    return Group(table, *_rows(told.sample)) if told.sample else table
+    return Group(table, *_rows(state.sample)) if state.sample else table
 
 
-def verified_view(told: Verified) -> RenderableType:
+def verified_view(verified: Verified) -> RenderableType:
     """Whether a checkpoint is right, and which rows are not."""
-    table = _facts(f"State of {told.pipeline} at {told.at}")
-    table.add_row("replayed", f"{told.slices:,} slices from {told.since}, in {told.jobs:,} jobs")
-    table.add_row("digest", f"{told.digest or 'none'}\n{told.rebuilt_digest} as rebuilt")
-    if told.first_different:
-        table.add_row("first slice that differs", told.first_different)
-    if told.kept:
-        table.add_row("rows too many", f"{told.only_stored:,}")
-        table.add_row("rows missing", f"{told.only_rebuilt:,}")
-    verdict = Text("the same", "green") if told.same else Text("the checkpoint is not what the inputs come to", "red")
-    more = "" if told.kept else " (its checkpoint has expired: only digests were compared)"
-    return Group(table, verdict.append(more), *_rows(told.rows))
-
-
-def restored_view(told: Restored) -> str:
-    """What was copied, and where to."""
-    where = "rebuilt from the inputs" if told.rebuilt else "from its checkpoint"
-    return (
-        f"State of {told.pipeline} at {told.at}, {where}: {told.left:,} left rows, {told.right:,} right\n{told.table}"
+    table = _facts(f"State of {verified.pipeline} at {verified.at}")
+    table.add_row("replayed", f"{verified.slices:,} slices from {verified.since}, in {verified.jobs:,} jobs")
+    table.add_row("digest", f"{verified.digest or 'none'}\n{verified.rebuilt_digest} as rebuilt")
+    if verified.first_different:
+        table.add_row("first slice that differs", verified.first_different)
+    if verified.kept:
+        table.add_row("rows too many", f"{verified.only_stored:,}")
+        table.add_row("rows missing", f"{verified.only_rebuilt:,}")
+    verdict = (
+        Text("the same", "green") if verified.same else Text("the checkpoint is not what the inputs come to", "red")
     )
+    more = "" if verified.kept else " (its checkpoint has expired: only digests were compared)"
+    return Group(table, verdict.append(more), *_rows(verified.rows))
 
 
-def expired_view(told: Expired) -> str:
+def restored_view(restored: Restored) -> str:
+    """What was copied, and where to."""
+    where = "rebuilt from the inputs" if restored.rebuilt else "from its checkpoint"
+    return f"State of {restored.pipeline} at {restored.at}, {where}: {restored.left:,} left rows, {restored.right:,} right\n{restored.table}"
+
+
+def expired_view(expired: Expired) -> str:
     """What was given up, and how its files are freed."""
-    done = "would be removed" if told.dry_run else "removed"
-    lines = [*told.removed, f"{len(told.removed):,} checkpoints {done}, {len(told.kept):,} kept"]
-    if told.removed and not told.dry_run:
-        lines.append(f"The files go with: VACUUM delta.`{told.table}`")
+    done = "would be removed" if expired.dry_run else "removed"
+    lines = [*expired.removed, f"{len(expired.removed):,} checkpoints {done}, {len(expired.kept):,} kept"]
+    if expired.removed and not expired.dry_run:
+        lines.append(f"The files go with: VACUUM delta.`{expired.table}`")
     return "\n".join(lines)
 
 
-def exported_view(told: Exported) -> str:
+def exported_view(exported: Exported) -> str:
     """What was exported, and what to read next."""
-    line = f"State of {told.pipeline} at {told.at}: {told.left:,} left rows, {told.right:,} right"
-    return f"{line}\n{told.folder}/README.md says how to go on from it"
+    line = f"State of {exported.pipeline} at {exported.at}: {exported.left:,} left rows, {exported.right:,} right"
+    return f"{line}\n{exported.folder}/README.md says how to go on from it"
 
 
 def _facts(title: str) -> Table:

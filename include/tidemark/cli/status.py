@@ -111,8 +111,8 @@ _QUANTILES = ("p50", "p99", "max")
 
 
 def _findings(stored: Any) -> list[str]:
-    told = [f"{f['expectation']} {f['detail']}" for text in reversed(list(stored)) for f in json.loads(text)]
-    return list(dict.fromkeys(told))
+    findings = [f"{f['expectation']} {f['detail']}" for text in reversed(list(stored)) for f in json.loads(text)]
+    return list(dict.fromkeys(findings))
 
 
 def _instant(watermark: float | None, *, drained: bool) -> str | None:

@@ -18,7 +18,7 @@ from tidemark.comparison.explain import Life
 from tidemark.comparison.what_if import WhatIf
 from tidemark.execution.job import JobResult
 from tidemark.planning.plan import Plan
-from tidemark.streaming.twin import Told
+from tidemark.streaming.twin import TwinResult
 from tidemark.wording import brief_span, counted
 
 _Line = tuple[str, Callable[[Status], str]]
@@ -26,29 +26,31 @@ _Line = tuple[str, Callable[[Status], str]]
 
 def plan_view(plan: Plan) -> RenderableType:
     """What a plan would run and why."""
-    told = plan.describe()
-    table = Table(title=f"Plan of {told['pipeline']} ({told['clock']} clock)", show_header=False, title_justify="left")
+    described = plan.describe()
+    table = Table(
+        title=f"Plan of {described['pipeline']} ({described['clock']} clock)", show_header=False, title_justify="left"
+    )
     table.add_column(style="bold")
     table.add_column()
     table.add_row(
         "slices", counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
     )
     if plan.jobs:
-        table.add_row("from, to", f"{told['from']} to {told['to']} (exclusive)")
-    for segment in told["segments"]:
+        table.add_row("from, to", f"{described['from']} to {described['to']} (exclusive)")
+    for segment in described["segments"]:
         extent = f"{segment['from']} to {segment['to']}, {counted(segment['slices'], 'slice')}"
         table.add_row(segment["reason"], f"{segment['because']} ({extent})")
-    if not told["segments"]:
-        table.add_row("why", told["why"])
+    if not described["segments"]:
+        table.add_row("why", described["why"])
     if plan.jobs:
         least, most = min(map(len, plan.jobs)), max(map(len, plan.jobs))
         size = counted(most, "slice") if least == most else f"{least:,} to {most:,} slices"
-        why = f" each: {told['sizing']}" if told["sizing"] else ""
+        why = f" each: {described['sizing']}" if described["sizing"] else ""
         table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
     if plan.atomic:
         table.add_row("commit", "all slices at once, at the end, or none")
-    table.add_row("state", f"continues {told['carry_in']}" if told["carry_in"] else "starts empty")
-    for side, source in told["inputs"].items():
+    table.add_row("state", f"continues {described['carry_in']}" if described["carry_in"] else "starts empty")
+    for side, source in described["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
         reads = (
             f": up to {rows} rows in {counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
@@ -61,7 +63,7 @@ def plan_view(plan: Plan) -> RenderableType:
         told_time = f"{guess.seconds:,.0f} s, give or take {guess.error:,.0f} s" if guess else "no history yet"
         table.add_row("time", told_time)
     if plan.waiting:
-        table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(told)}")
+        table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(described)}")
         table.add_row("", f"{plan.proposed}")
     for note in plan.notes:
         table.add_row("note", note)
@@ -70,15 +72,15 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
     """What a rerun changed, slice by slice; slices that came out the same in one line."""
-    told = describe_changes(grid, results)
+    changes = describe_changes(grid, results)
     table = Table("slice", title="Changed", title_justify="left")
     for name in ("added", "removed", "same"):
         table.add_column(name, justify="right")
-    for line in told:
+    for line in changes:
         if line["added"] or line["removed"]:
             table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
-    alike = sum(not line["added"] and not line["removed"] for line in told)
-    return Group(table, f"{counted(len(told), 'slice')} run again, {alike:,} of them with the same emissions")
+    alike = sum(not line["added"] and not line["removed"] for line in changes)
+    return Group(table, f"{counted(len(changes), 'slice')} run again, {alike:,} of them with the same emissions")
 
 
 def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
@@ -104,18 +106,20 @@ def status_view(*statuses: Status) -> RenderableType:
     return Group(table, *findings)
 
 
-def _extents(told: dict[str, Any]) -> str:
-    return ", ".join(one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in told["waiting"])
+def _extents(described: dict[str, Any]) -> str:
+    return ", ".join(
+        one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in described["waiting"]
+    )
 
 
-def twin_view(told: Told) -> str:
+def twin_view(result: TwinResult) -> str:
     """What a streaming twin has done, and how to replay it."""
     line = (
-        f"{told.pipeline} streamed by {told.rate}: {counted(told.rows, 'row')} from "
-        f"{counted(told.batches, 'micro-batch')} in {told.seconds:,.1f} s, "
-        f"{told.dropped:,} dropped behind the watermark\nTable: {told.table}"
+        f"{result.pipeline} streamed by {result.rate}: {counted(result.rows, 'row')} from "
+        f"{counted(result.batches, 'micro-batch')} in {result.seconds:,.1f} s, "
+        f"{result.dropped:,} dropped behind the watermark\nTable: {result.table}"
     )
-    return f"{line}\nReplay: tidemark run {told.replay} --to {told.replay_to}" if told.replay else line
+    return f"{line}\nReplay: tidemark run {result.replay} --to {result.replay_to}" if result.replay else line
 
 
 def _behind(side: SideStatus) -> str:
@@ -165,25 +169,25 @@ def differences(stream: Status, batch: Status) -> Sequence[str]:
     )
 
 
-def what_if_view(told: WhatIf) -> RenderableType:
+def what_if_view(result: WhatIf) -> RenderableType:
     """Outcomes by the value of a setting, and what follows."""
     table = Table(
-        title=f"{told.pipeline}: what if {told.setting} were\n{told.start} to {told.end}", title_justify="left"
+        title=f"{result.pipeline}: what if {result.setting} were\n{result.start} to {result.end}", title_justify="left"
     )
     for name in ("", "pairs", "of all", "padded", "late", "in state", "state", "comes after"):
         table.add_column(name, justify="right", no_wrap=True)
-    for outcome in [*told.outcomes, *([told.complete] if told.complete else [])]:
+    for outcome in [*result.outcomes, *([result.complete] if result.complete else [])]:
         table.add_row(
             outcome.value or "no row late",
             f"{outcome.matched:,}",
-            f"{told.kept(outcome):.2%}" if told.complete else "",
+            f"{result.kept(outcome):.2%}" if result.complete else "",
             f"{outcome.padded:,}",
             f"{sum(outcome.late.values()):,}",
             f"{outcome.state_rows:,.0f}",
             filesize.decimal(round(outcome.state_bytes)),
             "" if outcome.output_delay_ms is None else brief_span(round(outcome.output_delay_ms)),
         )
-    advice = told.recommendation()
+    advice = result.recommendation()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
 
 
@@ -191,53 +195,55 @@ def lives_view(lives: Iterable[Life]) -> RenderableType:
     """What happened to input rows, one after another."""
     lines: list[RenderableType] = []
     for life in lives:
-        told = life.describe()["row"]
-        lines.append(Text(f"{life.side} row {', '.join(f'{name} {value}' for name, value in told.items())}", "bold"))
+        row = life.describe()["row"]
+        lines.append(Text(f"{life.side} row {', '.join(f'{name} {value}' for name, value in row.items())}", "bold"))
         lines += [Text(f"  {step}") for step in life.steps]
     return Group(*lines)
 
 
-def comparison_view(told: Comparison) -> RenderableType:
+def comparison_view(comparison: Comparison) -> RenderableType:
     """How far two tables agree, and why not."""
-    rows = told.same + told.differences
-    share = f" ({told.same / rows:.2%})" if rows else ""
-    headline = f"{told.unexplained:,} unexplained" if told.differences else "no difference"
+    rows = comparison.same + comparison.differences
+    share = f" ({comparison.same / rows:.2%})" if rows else ""
+    headline = f"{comparison.unexplained:,} unexplained" if comparison.differences else "no difference"
     lines: list[RenderableType] = [
-        Text(f"{told.pipeline} with {told.table}, {told.start} to {told.end} (exclusive)"),
-        Text(headline, "bold red" if told.over_budget else "bold green"),
-        Text(f"{told.same:,} rows are the same{share}, {told.differences:,} differ"),
+        Text(f"{comparison.pipeline} with {comparison.table}, {comparison.start} to {comparison.end} (exclusive)"),
+        Text(headline, "bold red" if comparison.over_budget else "bold green"),
+        Text(f"{comparison.same:,} rows are the same{share}, {comparison.differences:,} differ"),
     ]
-    if told.causes:
+    if comparison.causes:
         table = Table("cause", "only in", title_justify="left")
         table.add_column("rows", justify="right")
         table.add_column("such as")
-        for cause in told.causes:
+        for cause in comparison.causes:
             only_in = "batch" if cause.missing_in == "stream" else "stream"
             such_as = "\n".join(f"{one['_number']}: {_example(one)}" for one in cause.examples[:1])
             name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
             table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
         lines.append(table)
-    return Group(*lines, *(Text(f"note: {note}") for note in told.notes))
+    return Group(*lines, *(Text(f"note: {note}") for note in comparison.notes))
 
 
-def dialects_view(told: Dialects) -> RenderableType:
+def dialects_view(result: Dialects) -> RenderableType:
     """What each dialect emits, and the rows that only one of two emits, by rule."""
-    answers = Table("dialect", title=f"{told.pipeline}, {told.start} to {told.end} (exclusive)", title_justify="left")
+    answers = Table(
+        "dialect", title=f"{result.pipeline}, {result.start} to {result.end} (exclusive)", title_justify="left"
+    )
     for name in ("emissions", "late rows"):
         answers.add_column(name, justify="right")
     answers.add_column("does not know the join")
-    for one in told.answered:
+    for one in result.answered:
         counts = ("", "") if one.refused else (f"{one.emissions:,}", f"{one.late:,}")
         answers.add_row(one.dialect, *counts, Text(one.refused or ""))
-    if not told.differences:
+    if not result.differences:
         return Group(answers, Text("no difference", "bold green"))
     table = Table("only in", "not in")
     table.add_column("rows", justify="right")
     table.add_column("because of")
     table.add_column("such as")
-    for difference in told.differences:
+    for difference in result.differences:
         rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
-        such_as = Text(_example({name: difference.example.get(name) for name in told.identity}))
+        such_as = Text(_example({name: difference.example.get(name) for name in result.identity}))
         table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 

@@ -51,8 +51,8 @@ def emission_changes(
         F.sum(F.greatest(F.lit(0), F.col("old") - F.col("new"))).alias("removed"),
         F.sum(F.least("new", "old")).alias("same"),
     )
-    told = {row["_number"]: Change(row["added"], row["removed"], row["same"]) for row in found.collect()}
-    return {number: told.get(number, Change(0, 0, 0)) for _, _, sign, number in attempts if sign > 0}
+    by_slice = {row["_number"]: Change(row["added"], row["removed"], row["same"]) for row in found.collect()}
+    return {number: by_slice.get(number, Change(0, 0, 0)) for _, _, sign, number in attempts if sign > 0}
 
 
 def _in_fixed_order(emissions: DataFrame) -> DataFrame:

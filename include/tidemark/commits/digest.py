@@ -38,11 +38,11 @@ def carried_hash(carried: DataFrame, join: Join) -> Column:
     The watermark beside a row that came on time depends on how the clock was cut; that it was on time does not.
     """
     names = [name for name in carried.columns if name not in {"lane", "carried_from", "evicted_in", *join.dated}]
-    told = row_hash(carried, (name for name in names if name != "watermark"))
+    hashed = row_hash(carried, (name for name in names if name != "watermark"))
     if "watermark" not in names:
-        return told
+        return hashed
     exact = F.lit(join.exact_watermarks) | (F.col("event_time") <= F.col("watermark"))
-    return F.xxhash64(told, F.when(exact, F.col("watermark")))
+    return F.xxhash64(hashed, F.when(exact, F.col("watermark")))
 
 
 def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:

@@ -303,7 +303,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
     def known(name: str) -> int | None:
         return None if pd.isna(row[name]) else int(row[name])
 
-    def told(name: str) -> str | None:
+    def text_or_none(name: str) -> str | None:
         return None if pd.isna(row[name]) else str(row[name])
 
     marks = {part: known(f"{name}_ms") for part, name in MARKS.items()}
@@ -319,8 +319,8 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),
-        digest=told("digest"),
-        carried_in_digest=told("carried_in_digest"),
+        digest=text_or_none("digest"),
+        carried_in_digest=text_or_none("carried_in_digest"),
         landing=row["landing"],
         landed=known("landed"),
         landed_from=known("landed_from"),

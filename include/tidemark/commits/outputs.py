@@ -76,19 +76,19 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     joined = spark.createDataFrame([], StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
     flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
-    with _told_as("join.condition"):
+    with _blamed_on("join.condition"):
         _ = flat.where(F.expr(pipeline.join.condition or "true")).schema
-    with _told_as("select"):
+    with _blamed_on("select"):
         _ = emissions(joined, bare, grid).schema
 
 
 @contextmanager
-def _told_as(field: str) -> Iterator[None]:
+def _blamed_on(field: str) -> Iterator[None]:
     try:
         yield
     except AnalysisException as error:
-        told = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
-        raise PipelineFileError(f"{field}: {' '.join(told.split())}") from None
+        message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+        raise PipelineFileError(f"{field}: {' '.join(message.split())}") from None
 
 
 def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:

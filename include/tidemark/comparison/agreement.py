@@ -23,7 +23,7 @@ SCHEMA = """
 """
 
 
-def record(spark: SparkSession, tables: PipelineTables, told: Comparison, asked: Asked) -> None:
+def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, asked: Asked) -> None:
     """Write a comparison's agreement, in one commit, in place of what stood there for its slices and its table.
 
     Rows of the stream that belong to no slice, which every comparison finds all of, are one row whose slice is null.
@@ -32,17 +32,17 @@ def record(spark: SparkSession, tables: PipelineTables, told: Comparison, asked:
     rows = [
         (
             parse_instant(one.slice) if one.slice else None,
-            *(told.table, told.story, at, one.run),
+            *(comparison.table, comparison.story, at, one.run),
             *(one.same, one.only_batch, one.only_stream, one.unexplained, one.pending, one.causes),
         )
-        for one in told.agreement
+        for one in comparison.agreement
     ]
     inside = [
         f"slice {sign} timestamp_micros({micros(bound)})"
         for sign, bound in ((">=", asked.start), ("<", asked.end))
         if bound
     ]
-    table = told.table.replace("\\", "\\\\").replace("'", "\\'")
+    table = comparison.table.replace("\\", "\\\\").replace("'", "\\'")
     replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(inside) or 'true'}))"
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
     frame.write.format("delta").mode("overwrite").option("replaceWhere", replaced).save(tables.agreement)

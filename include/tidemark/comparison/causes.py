@@ -60,7 +60,7 @@ class Sides:
         """The settings, but for those of tables and clocks, in which the story is not the batch."""
         if self.story is None:
             return None
-        one, other = (_told_settings(account) for account in (self.batch, self.story))
+        one, other = (_settings_of(account) for account in (self.batch, self.story))
         apart = [f"{name} {other.get(name)}, not {value}" for name, value in one.items() if other.get(name) != value]
         return "; ".join(apart) or None
 
@@ -74,8 +74,8 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     rows = differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
     for side in SIDES:
         rows = _with_labels(rows, side, sides)
-    told = with_count(rows, sides.story.emissions(), names, "_story") if sides.story else rows
-    rows = told.withColumn("_told", F.col("_story") == F.col("_stream") if sides.story else F.lit(False))
+    counted = with_count(rows, sides.story.emissions(), names, "_story") if sides.story else rows
+    rows = counted.withColumn("_told", F.col("_story") == F.col("_stream") if sides.story else F.lit(False))
     if sides.batch.fires_again:
         with answer(sides.batch, {"join.emit": "every-pane"}) as panes:
             rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
@@ -84,7 +84,7 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     grid = sides.batch.grid
     clocked = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", clocked))
-    return _told(rows, list(_rules(sides))).localCheckpoint()
+    return _with_details(rows, list(_rules(sides))).localCheckpoint()
 
 
 def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -102,13 +102,13 @@ def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names:
             tried.append((apart, changes, counted.select("_id").localCheckpoint()))
         if not apart:
             break
-    told = F.lit(None).cast("string")
+    explanation = F.lit(None).cast("string")
     for number, (_, changes, hits) in enumerate(sorted(tried, key=lambda one: one[0])):
         text = " and ".join(f"{name}: {value}" for name, value in changes.items())
         left = left.join(hits.withColumn(f"_hit_{number}", F.lit(True)), "_id", "left")
-        told = F.coalesce(told, F.when(F.col(f"_hit_{number}"), F.lit(f"{text} would give it")))
+        explanation = F.coalesce(explanation, F.when(F.col(f"_hit_{number}"), F.lit(f"{text} would give it")))
     left = left.withColumns(
-        {"_detail": told, "_cause": F.when(told.isNotNull(), "other settings").otherwise(F.col("_cause"))}
+        {"_detail": explanation, "_cause": F.when(explanation.isNotNull(), "other settings").otherwise(F.col("_cause"))}
     )
     return rows.where(~open_).unionByName(left.select(*rows.columns)).localCheckpoint()
 
@@ -120,8 +120,8 @@ def _apart(one: DataFrame, other: DataFrame, names: Sequence[str]) -> int:
         for rows, n in ((one, 1), (other, -1))
     )
     counts = reduce(DataFrame.unionByName, hashes).groupBy("_hash").agg(F.abs(F.sum("_n")).alias("_more"))
-    told = counts.agg(F.sum("_more").alias("rows")).first()
-    return told["rows"] or 0 if told else 0
+    total = counts.agg(F.sum("_more").alias("rows")).first()
+    return total["rows"] or 0 if total else 0
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
@@ -196,7 +196,7 @@ class _Rule:
     cause: str
     applies: Column
     side: Column | None = None
-    """SideName input's row is to blame."""
+    """Which input's row is to blame."""
     label: str | None = None
     """Where that row's lateness stands: `batch` or `story`."""
     detail: Column | None = None
@@ -205,7 +205,7 @@ class _Rule:
 def _rules(sides: Sides) -> Iterator[_Rule]:
     """In the order of `CAUSES`; the first that applies counts."""
     only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
-    matched, told = F.col("_emission").isin(*_MATCHED), F.col("_told")
+    matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_told")
     batch, grid, no_story = sides.batch, sides.batch.grid, F.lit(sides.story is None)
 
     due = F.when(matched, F.col("_clock")).otherwise(F.unix_micros("_slice") + grid.every - 1)
@@ -222,7 +222,7 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
         yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
     if batch.fires_again:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
-    yield _Rule("emitted twice", only_stream & ~told & (F.col("_batch") > 0))
+    yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
     changed = F.concat_ws(", ", "_changed")
     yield _Rule("changed value", F.size("_changed") > 0, detail=changed)
     for only, account, told_by in ((only_stream, "batch", F.lit(True)), (only_batch, "story", ~no_story)):
@@ -231,27 +231,27 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     landed = _either("batch", lambda label: label["landed"])
     yield _Rule("landed after the slice", (only_stream | no_story) & landed.isNotNull(), landed)
     for where, applies, account, reasons in (
-        ("stream", only_batch & told, "story", _DROPPED),
-        ("batch", only_stream & told, "batch", _LATE),
+        ("stream", only_batch & as_reference, "story", _DROPPED),
+        ("batch", only_stream & as_reference, "batch", _LATE),
     ):
         late = _either(account, _has_reason(*reasons))
         yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, account)
     behind = _either("story", _has_reason("behind_watermark"))
-    yield _Rule("evicted before its partner", only_batch & told & matched & behind.isNotNull(), behind, "story")
+    yield _Rule("evicted before its partner", only_batch & as_reference & matched & behind.isNotNull(), behind, "story")
     for where, applies, account in (
-        ("stream", only_batch & told, "story"),
+        ("stream", only_batch & as_reference, "story"),
         ("batch", only_stream, "batch"),
     ):
         rejected = _either(account, lambda label: ~label["reason"].isin(*_LATE))
         reason = reduce(F.coalesce, (F.col(f"_{side}_{account}")["reason"] for side in SIDES))
         yield _Rule(f"rejected in the {where}", applies & rejected.isNotNull(), rejected, detail=reason)
     if sides.settings_apart:
-        yield _Rule("other settings", told, detail=F.lit(sides.settings_apart))
+        yield _Rule("other settings", as_reference, detail=F.lit(sides.settings_apart))
     yield _Rule("padded before its partner came", F.col("_counterpart"))
     yield _Rule("unexplained", F.lit(True))
 
 
-def _told(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
+def _with_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
     """`DETAILS`, by the first rule that applies to each row."""
     number = F.coalesce(*(F.when(rule.applies, F.lit(n)) for n, rule in enumerate(rules)))
     rows = rows.withColumn("_rule", number)
@@ -261,11 +261,11 @@ def _told(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
         none = F.lit(None).cast("string")
         return F.coalesce(*(F.when(F.col("_rule") == n, one) for n, one in enumerate(values) if one is not None), none)
 
-    told = [chosen(lambda rule: F.lit(rule.cause)), chosen(lambda rule: rule.side)]
-    told += [chosen(partial(_lateness, part)) for part in ("watermark", "behind_ms", "held_by")]
-    told += [chosen(lambda rule: rule.detail)]
+    details = [chosen(lambda rule: F.lit(rule.cause)), chosen(lambda rule: rule.side)]
+    details += [chosen(partial(_lateness, part)) for part in ("watermark", "behind_ms", "held_by")]
+    details += [chosen(lambda rule: rule.detail)]
     kinds = ("string", "string", "long", "long", "string", "string")
-    columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, told, kinds, strict=True)}
+    columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, details, kinds, strict=True)}
     return rows.withColumns(columns).drop("_rule")
 
 
@@ -290,10 +290,10 @@ def _has_reason(*reasons: str) -> Callable[[Column], Column]:
     return lambda label: label["reason"].isin(*reasons)
 
 
-def _told_settings(account: Account) -> dict[str, str]:
+def _settings_of(account: Account) -> dict[str, str]:
     pipeline = account.pipeline
-    told = {"dialect": pipeline.dialect, "guard": str(pipeline.guard)}
-    told |= {f"join.{name}": str(getattr(pipeline.join, name)) for name in type(pipeline.join).model_fields}
+    settings = {"dialect": pipeline.dialect, "guard": str(pipeline.guard)}
+    settings |= {f"join.{name}": str(getattr(pipeline.join, name)) for name in type(pipeline.join).model_fields}
     for side in SIDES:
-        told[f"{side}.watermark_delay"] = str(getattr(pipeline, side).watermark_delay)
-    return told
+        settings[f"{side}.watermark_delay"] = str(getattr(pipeline, side).watermark_delay)
+    return settings

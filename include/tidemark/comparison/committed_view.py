@@ -96,11 +96,11 @@ class Account:
         event_time = (F.col("event_time") * self.pipeline.tick).alias("_event_time")
         rows = rows.select(F.col("clock").alias("_clock"), event_time, f"{side}.*")
         times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time")
-        told = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time")))
+        known = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time")))
         for more in (self._late, self._landed, self._buffered):
-            told = told.join(more(side, columns, wanted), "_hash", "left")
+            known = known.join(more(side, columns, wanted), "_hash", "left")
         names = [part.split()[0] for part in LABEL.removeprefix("struct<").removesuffix(">").split(", ")]
-        return told.select("_hash", F.struct(*names).alias("label"))
+        return known.select("_hash", F.struct(*names).alias("label"))
 
     def _late(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         if not DeltaTable.isDeltaTable(self._spark, self.tables.late):
@@ -130,12 +130,12 @@ class Account:
     @cached_property
     def _own_versions(self) -> tuple[Seen, Seen]:
         """Up to which version of each input the slices themselves have read, whatever later ones took."""
-        told: tuple[list[tuple[int | None, int]], ...] = ([], [])
+        versions: tuple[list[tuple[int | None, int]], ...] = ([], [])
         for number, entry in self.ledger.entries.items():
-            for homes, version in zip(told, entry.versions, strict=True):
+            for homes, version in zip(versions, entry.versions, strict=True):
                 if not homes or homes[-1][1] != version:
                     homes.append((number if homes else None, version))
-        left, right = (Seen(tuple(homes), None) for homes in told)
+        left, right = (Seen(tuple(homes), None) for homes in versions)
         return left, right
 
     @property

@@ -133,7 +133,7 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     """
     began = time.monotonic()
     batch = Account.read(spark, pipeline, lake)
-    told = Account.read(spark, story, lake) if story else None
+    reference = Account.read(spark, story, lake) if story else None
     slices = _range(batch, asked)
     ours = batch.emissions()
     stream, names, notes = _stream(DeltaInput.find(spark, lake, asked.table).read(), ours, batch, asked)
@@ -143,9 +143,9 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     causes: tuple[Cause, ...] = ()
     counts: _Counts = {}
     if not aligned.alike:
-        sides = Sides(batch, told, micros(asked.until) if asked.until else None)
+        sides = Sides(batch, reference, micros(asked.until) if asked.until else None)
         rows = with_causes(aligned.differing, sides, names, identity)
-        if told is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
+        if reference is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
             rows = with_other_settings(rows, sides, stream, names)
         rows = rows.where(_inside(asked))
         counts = _counted(rows)
@@ -201,8 +201,8 @@ def _stream(stream: DataFrame, ours: DataFrame, batch: Account, asked: Asked) ->
         stream = stream.withColumn("_emission", _kind(stream, batch))
     for name in [name for name in names if name not in stream.columns]:
         if name not in _OPTIONAL:
-            told = _no_column(f"table {asked.table}", name, stream.columns)
-            raise InputError(f"{told}; pass --ignore {name}, or leave it out of `select`")
+            missing = _no_column(f"table {asked.table}", name, stream.columns)
+            raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `select`")
         names.remove(name)
         notes.append(f"{name} is not compared: {asked.table} does not have it")
     extra = sorted(set(stream.columns) - set(ours.columns))
@@ -278,9 +278,9 @@ def over(budget: Budget, agreement: Sequence[Agreement]) -> tuple[str, ...]:
 
 
 def _counted(rows: DataFrame) -> _Counts:
-    told = rows.groupBy(F.unix_micros("_slice").alias("start"), "_cause", "_missing_in")
+    by_cause = rows.groupBy(F.unix_micros("_slice").alias("start"), "_cause", "_missing_in")
     counts: defaultdict[int | None, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for row in told.agg(F.sum("_copies").alias("rows")).collect():
+    for row in by_cause.agg(F.sum("_copies").alias("rows")).collect():
         counts[row["start"]][row["_cause"], row["_missing_in"]] = row["rows"]
     return counts
 
@@ -289,9 +289,9 @@ def _causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -
     content = F.to_json(F.struct(*names, "_slice", *DETAILS[1:], *(f"_{side}" for side in SIDES)))
     of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     shown = rows.withColumn("_place", F.row_number().over(of_cause)).where(F.col("_place") <= examples)
-    told = shown.select("_cause", "_missing_in", "_place", content.alias("row"))
+    examples_of = shown.select("_cause", "_missing_in", "_place", content.alias("row"))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in sorted(told.collect(), key=lambda row: row["_place"]):
+    for row in sorted(examples_of.collect(), key=lambda row: row["_place"]):
         found.setdefault((row["_cause"], row["_missing_in"]), []).append(json.loads(row["row"]))
     order = list(CAUSES)
     whole = sum(counts.values(), Counter[tuple[str, str]]())

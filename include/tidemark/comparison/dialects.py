@@ -104,22 +104,22 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
     """
     inputs, grid = stored_inputs(spark, pipeline, lake), Grid.of(pipeline.slices)
     answers: list[_Answer] = []
-    told: list[Answered] = []
+    answered: list[Answered] = []
     for dialect in get_args(Dialect):
         try:
             under = _under(pipeline, dialect)
         except PipelineFileError as error:
-            told.append(Answered(dialect, None, 0, str(error)))
+            answered.append(Answered(dialect, None, 0, str(error)))
             continue
         with replayed(under, inputs, slices, drain=under.trace is None) as replay:
             answers.append(_Answer.of(replay, under, inputs))
-        told.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
+        answered.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
     pairs = ((one, other) for number, one in enumerate(answers) for other in answers[number + 1 :])
     found = [difference for pair in pairs for difference in _differences(*pair)]
     names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
     identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
     start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
-    return Dialects(pipeline.name, start, end, tuple(told), tuple(found), identity)
+    return Dialects(pipeline.name, start, end, tuple(answered), tuple(found), identity)
 
 
 def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
@@ -170,8 +170,8 @@ def _labels(answer: Replay, side: SideName, columns: list[str]) -> DataFrame:
     none = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
     both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumns({**none, "_waits": F.lit(True)}))
     partly = F.col("_reason") == "late_for_window"
-    told = both.select(content_hash(both, columns).alias("_hash"), "_reason", "_window", "_waits")
-    return told.groupBy("_hash").agg(
+    hashed = both.select(content_hash(both, columns).alias("_hash"), "_reason", "_window", "_waits")
+    return hashed.groupBy("_hash").agg(
         F.struct(
             F.first(F.when(~partly, F.col("_reason")), ignorenulls=True).alias("reason"),
             F.collect_set(F.when(partly, F.col("_window"))).alias("lost"),
@@ -193,14 +193,16 @@ def _differences(one: _Answer, other: _Answer) -> list[Difference]:
     missing = F.col("_missing_in")
     rows = rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])).localCheckpoint()
     ruled = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
-    told = rows.withColumn("_rule", ruled).groupBy("_missing_in", "_rule")
-    counted = told.agg(F.sum("_copies").alias("rows"), F.min(F.to_json(F.struct(*map(quoted, names)))).alias("example"))
+    by_rule = rows.withColumn("_rule", ruled).groupBy("_missing_in", "_rule")
+    counted = by_rule.agg(
+        F.sum("_copies").alias("rows"), F.min(F.to_json(F.struct(*map(quoted, names)))).alias("example")
+    )
     only = {STREAM: (one.dialect, other.dialect), BATCH: (other.dialect, one.dialect)}
     found = [
         Difference(*only[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
         for row in counted.collect()
     ]
-    return sorted(found, key=lambda told: (told.only_in != one.dialect, list(RULES).index(told.rule)))
+    return sorted(found, key=lambda its: (its.only_in != one.dialect, list(RULES).index(its.rule)))
 
 
 def _with_labels(rows: DataFrame, source: StoredInput, *answers: _Answer) -> DataFrame:

@@ -91,9 +91,9 @@ def telling(account: Account, side: SideName, row: Mapping[str, str]) -> dict[st
     base = {name: value for name, value in row.items() if name in usual}
     among = reduce(Column.__and__, (meets[name] for name in base), F.lit(True))
     each = [F.count_if(among & one) for one in meets.values()]
-    told = table.agg(F.count_if(among), F.count_if(reduce(Column.__and__, meets.values())), *each).first()
-    assert told is not None, "an aggregate has one row"
-    alike, same, *narrowed = told
+    counts = table.agg(F.count_if(among), F.count_if(reduce(Column.__and__, meets.values())), *each).first()
+    assert counts is not None, "an aggregate has one row"
+    alike, same, *narrowed = counts
     if not 0 < same <= MOST:
         return None
     if alike == same:
@@ -182,14 +182,14 @@ class _Story:
         return mine.withColumns(times).collect()
 
     def _lateness(self, late: Row) -> str:
-        told = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
-        told += f" {_instant(late['watermark'])}, which the {late['held_by']} input held"
+        sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
+        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held"
         if late["window_start"] is not None:
-            told += f", for the window from {_instant(late['window_start'])}"
+            sentence += f", for the window from {_instant(late['window_start'])}"
         if late["fate"]:
-            told += f"; {late['fate']}"
+            sentence += f"; {late['fate']}"
         partner = {True: "a partner had come", False: "no partner had come", None: None}[late["would_match"]]
-        return f"{told}; {partner}" if partner else told
+        return f"{sentence}; {partner}" if partner else sentence
 
     def _on_time(self, number: int) -> str:
         """By the watermark that the row met, which a replay of its slice tells."""
@@ -199,8 +199,10 @@ class _Story:
         rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
         join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
         lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(account.inputs))
-        told = labelled(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
-        mine = told.where((F.col("side") == self.side) & (content_hash(told, [self.side]) == self.row["_hash"]))
+        rows_with_marks = labelled(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
+        mine = rows_with_marks.where(
+            (F.col("side") == self.side) & (content_hash(rows_with_marks, [self.side]) == self.row["_hash"])
+        )
         met = mine.select("watermark").first()
         if met is None:
             return "on time"
@@ -213,23 +215,23 @@ class _Story:
         """A line for each slice and kind of emission."""
         columns = self.account.columns(self.side)
         if not columns:
-            return ["its emissions cannot be told: they do not have its columns"]
+            return ["its emissions cannot be lines: they do not have its columns"]
         rows = self.account.emissions()
         mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
         grid = self.account.grid
-        told = ((one["_emission"], one["count"], grid.label(grid.number_at(one["at"]))) for one in counted.collect())
+        lines = ((one["_emission"], one["count"], grid.label(grid.number_at(one["at"]))) for one in counted.collect())
         return [
-            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in told
+            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
 
     def _part(self, columns: Mapping[str, str]) -> Column:
         """The hash of those columns of the row that emissions have."""
         spark, schema = self.account.ledger.spark, self.account.inputs[SIDES.index(self.side)].side.schema
         alone = spark.createDataFrame([self.row[self.side]], schema)
-        told = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
-        assert told is not None, "one row"
-        return F.lit(told["hash"])
+        hashed = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
+        assert hashed is not None, "one row"
+        return F.lit(hashed["hash"])
 
     def _held(self) -> list[Row]:
         """Where checkpoints have the row: the slice of its arrival, and those at whose end it is in the buffers."""

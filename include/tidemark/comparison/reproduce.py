@@ -66,14 +66,16 @@ class _Event:
         return f"{self.side} {format_instant(from_micros(self.clock))} {self.number % 2**32:08x}"
 
 
-def reproduce(spark: SparkSession, pipeline: Pipeline, lake: str, told: Comparison, number: int, file: Path) -> Vector:
+def reproduce(
+    spark: SparkSession, pipeline: Pipeline, lake: str, comparison: Comparison, number: int, file: Path
+) -> Vector:
     """Write the vector of the difference with that number among the comparison's examples; gzipped if `file` ends so.
 
     Raises:
         UserError: there is no such difference, it is not one of the join's rules, or so few rows do not show it.
         InputError: an input does not serve.
     """
-    cause, example = _chosen(told, number)
+    cause, example = _chosen(comparison, number)
     if pipeline.dialect == "spark" or not pipeline.join.interval or pipeline.join.condition:
         raise UserError("--reproduce: is for interval joins of Flink's dialects, without a condition")
     if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
@@ -123,8 +125,8 @@ def _without_some(rows: list[Any]) -> Iterator[list[Any]]:
                 yield rows[start:end]
 
 
-def _chosen(told: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
-    shown = [(cause, one) for cause in told.causes for one in cause.examples]
+def _chosen(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
+    shown = [(cause, one) for cause in comparison.causes for one in cause.examples]
     for cause, example in shown:
         if example["_number"] == number:
             return cause, example
@@ -205,7 +207,7 @@ def _vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
 
 @dataclass(frozen=True)
 class _Shown:
-    """SideName rows show the difference."""
+    """Which rows show the difference."""
 
     spark: SparkSession
     pipeline: Pipeline

@@ -44,11 +44,11 @@ def replayed(
     rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN)).withColumn("lane", F.lit(0))
     join = join_of(pipeline, rows.sparkSession, schemas_of(inputs))
     lane = lane_of(pipeline, Watermarks(), slices[-1] if drain else None, trace_of(inputs))
-    told = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
+    result = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
     try:
-        yield told
+        yield result
     finally:
-        told.release()
+        result.release()
 
 
 @contextmanager
@@ -56,8 +56,8 @@ def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
     """The emissions of an account's slices under other settings, from empty state; as the table has them."""
     pipeline = changed(account.pipeline, changes)
     slices = range(next(iter(account.ledger.entries)), account.end)
-    with replayed(pipeline, account.inputs, slices, drain=account.last.drained) as told:
-        yield emissions(told.joined, pipeline, account.grid)
+    with replayed(pipeline, account.inputs, slices, drain=account.last.drained) as result:
+        yield emissions(result.joined, pipeline, account.grid)
 
 
 def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> Iterator[Changes]:
@@ -108,15 +108,16 @@ class _Extent:
         apart = F.when(
             mine & (F.col("_emission") == "matched"), labels["right"]["event_time"] - labels["left"]["event_time"]
         )
-        told = rows.agg(
+        extent = rows.agg(
             *(value.alias(side) for side, value in behind.items()),
             F.min(apart).alias("least"), F.max(apart).alias("most"), F.count_if(~mine).alias("lacks"),
         ).first()  # fmt: skip
-        assert told is not None, "an aggregate has one row"
+        assert extent is not None, "an aggregate has one row"
         known = {
-            side: timedelta(milliseconds=told[side] + 1) if told[side] is not None else timedelta() for side in SIDES
+            side: timedelta(milliseconds=extent[side] + 1) if extent[side] is not None else timedelta()
+            for side in SIDES
         }
-        return cls(known, _spans(told), told["lacks"] > 0)
+        return cls(known, _spans(extent), extent["lacks"] > 0)
 
 
 def _bounds(pipeline: Pipeline, found: _Extent, account: Account, stream: DataFrame) -> Iterator[Changes]:
@@ -146,14 +147,14 @@ def _seen_apart(account: Account, stream: DataFrame) -> tuple[timedelta, timedel
         return None
     left, right = (clock.micros for clock in clocks)
     apart = F.when(F.col("_emission") == "matched", right - left)
-    told = stream.agg(F.min(apart).alias("least"), F.max(apart).alias("most")).first()
-    return _spans(told) if told else None
+    extent = stream.agg(F.min(apart).alias("least"), F.max(apart).alias("most")).first()
+    return _spans(extent) if extent else None
 
 
-def _spans(told: Row) -> tuple[timedelta, timedelta] | None:
-    if told["least"] is None:
+def _spans(extent: Row) -> tuple[timedelta, timedelta] | None:
+    if extent["least"] is None:
         return None
-    return timedelta(microseconds=told["least"]), timedelta(microseconds=told["most"])
+    return timedelta(microseconds=extent["least"]), timedelta(microseconds=extent["most"])
 
 
 def _whole_minutes(span: timedelta) -> timedelta:

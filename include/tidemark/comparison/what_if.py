@@ -85,7 +85,7 @@ class WhatIf:
         return outcome.matched / self.complete.matched if self.complete.matched else 1.0
 
     def recommendation(self, enough: float = 0.99) -> str | None:
-        """SideName value is enough, and what more would cost, in words."""
+        """Which value is enough, and what more would cost, in words."""
         if self.complete is None:
             return None
         good = [one for one in self.outcomes if self.kept(one) >= enough]

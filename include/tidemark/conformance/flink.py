@@ -87,13 +87,13 @@ class FlinkKind(Kind):
             yield f"slice {cut.slice_of(self._last)}: {event['id']} rejected"
 
     @override
-    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
         for row in answer.joined.collect():
-            lane, text = self.told_emission(row)
+            lane, text = self.found_emission(row)
             yield lane, f"slice {row['slice']}: {text}"
         for row in answer.late.collect():
             its = row[row["side"]]
-            for text in self.told_loss(row, its):
+            for text in self.found_loss(row, its):
                 yield its["lane"], f"slice {row['slice']}: {its['id']} {text}"
 
     def emitted(self, row: Row) -> str:
@@ -103,11 +103,11 @@ class FlinkKind(Kind):
         return f"{ids} at {row['ts']} in {windows}"
 
     @abstractmethod
-    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+    def found_emission(self, row: SparkRow) -> tuple[int, str]:
         """Lane and text of an emission of a replay."""
 
     @abstractmethod
-    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+    def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
         """What the vectors say of a row of the side output, `its` being the input's columns."""
 
     def lost(self, row: Row) -> str:
@@ -124,27 +124,27 @@ class DatastreamInterval(FlinkKind):
     @property
     @override
     def join_settings(self) -> dict[str, Any]:
-        told = {k: f"{v} ms" if k in {"lower", "upper"} else v for k, v in self.vector["params"].items()}
-        return {"interval": told}
+        interval = {k: f"{v} ms" if k in {"lower", "upper"} else v for k, v in self.vector["params"].items()}
+        return {"interval": interval}
 
     @cached_property
     @override
     def params(self) -> Params:
-        told = self.vector["params"]
-        closed = {f"{bound}_inclusive": told.get(f"{bound}_inclusive", True) for bound in _BOUNDS}
-        return dict(zip(_BOUNDS, closed_bounds(told["lower"], told["upper"], **closed), strict=True))
+        given = self.vector["params"]
+        closed = {f"{bound}_inclusive": given.get(f"{bound}_inclusive", True) for bound in _BOUNDS}
+        return dict(zip(_BOUNDS, closed_bounds(given["lower"], given["upper"], **closed), strict=True))
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
         return DatastreamIntervalJoin(flink_datastream.IntervalRules(self.param("lower"), self.param("upper")))
 
     @override
-    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+    def found_emission(self, row: SparkRow) -> tuple[int, str]:
         ids = {"left_id": row["left"]["id"], "right_id": row["right"]["id"], "ts": row["result_time"]}
         return row["left"]["lane"], self.emitted(ids)
 
     @override
-    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+    def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
         yield row["reason"]
 
 
@@ -161,46 +161,46 @@ class DatastreamWindow(FlinkKind):
     @property
     @override
     def join_settings(self) -> dict[str, Any]:
-        told = self.vector["params"]
-        match told:
+        given = self.vector["params"]
+        match given:
             case {"window": "session", "gap": gap}:
                 window: dict[str, Any] = {"session": {"gap": f"{gap} ms"}}
             case {"window": "tumbling", "size": size}:
-                window = {"tumbling": f"{size} ms", "offset": f"{told.get('offset', 0)} ms"}
+                window = {"tumbling": f"{size} ms", "offset": f"{given.get('offset', 0)} ms"}
             case {"window": "sliding", "size": size, "slide": slide}:
                 window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}}
-                window["offset"] = f"{told.get('offset', 0)} ms"
-        return {"window": window, "api": told["mode"], "allowed_lateness": f"{told['allowed_lateness']} ms"}
+                window["offset"] = f"{given.get('offset', 0)} ms"
+        return {"window": window, "api": given["mode"], "allowed_lateness": f"{given['allowed_lateness']} ms"}
 
     @cached_property
     @override
     def params(self) -> Params:
-        told = self.vector["params"]
-        if told["window"] == "session":
-            return {"lateness": told["allowed_lateness"], "gap": told["gap"]}
-        shape = {"size": told["size"], "slide": told.get("slide", told["size"]), "offset": told.get("offset", 0)}
-        return {"lateness": told["allowed_lateness"], **shape}
+        given = self.vector["params"]
+        if given["window"] == "session":
+            return {"lateness": given["allowed_lateness"], "gap": given["gap"]}
+        shape = {"size": given["size"], "slide": given.get("slide", given["size"]), "offset": given.get("offset", 0)}
+        return {"lateness": given["allowed_lateness"], **shape}
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
-        told, lateness = self.vector["params"], self.param("lateness")
-        rules, inner, cogroup = flink_datastream.WindowRules(lateness), JoinType.of("inner"), told["mode"] == "cogroup"
-        if told["window"] == "session":
+        given, lateness = self.vector["params"], self.param("lateness")
+        rules, inner, cogroup = flink_datastream.WindowRules(lateness), JoinType.of("inner"), given["mode"] == "cogroup"
+        if given["window"] == "session":
             return SessionJoin(self.param("gap"), lateness, rules, inner, by_side=False, cogroup=cogroup)
         windows = Windows(self.param("size"), self.param("slide"), self.param("offset"), F.lit(False))
         return WindowJoin(windows, rules, inner, refires=True, cogroup=cogroup)
 
     @override
-    def told_emission(self, row: SparkRow) -> tuple[int, str]:
-        told = {"ts": row["result_time"], "window_start": row["window_start"], "window_end": row["window_end"]}
+    def found_emission(self, row: SparkRow) -> tuple[int, str]:
+        firing = {"ts": row["result_time"], "window_start": row["window_start"], "window_end": row["window_end"]}
         if self.vector["params"]["mode"] == "join":
             ids = {"left_id": row["left"]["id"], "right_id": row["right"]["id"]}
-            return row["left"]["lane"], self.emitted({**told, **ids})
+            return row["left"]["lane"], self.emitted({**firing, **ids})
         ids = {f"{side}_ids": sorted(its["id"] for its in row[side]) for side in SIDES}
-        return (row["left"] or row["right"])[0]["lane"], self.emitted({**told, **ids})
+        return (row["left"] or row["right"])[0]["lane"], self.emitted({**firing, **ids})
 
     @override
-    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+    def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
         if row["reason"] != "late_for_window":
             yield "late" if row["reason"] == "late" else "rejected"
 
@@ -214,25 +214,25 @@ class SqlInterval(FlinkKind):
     @property
     @override
     def join_settings(self) -> dict[str, Any]:
-        told = self.vector["params"]
-        bounds = sorted((-told["upper"], -told["lower"]))  # a pipeline file could not name the empty ones
-        return {"type": told["join_type"], "interval": {k: f"{v} ms" for k, v in zip(_BOUNDS, bounds, strict=True)}}
+        given = self.vector["params"]
+        bounds = sorted((-given["upper"], -given["lower"]))  # a pipeline file could not name the empty ones
+        return {"type": given["join_type"], "interval": {k: f"{v} ms" for k, v in zip(_BOUNDS, bounds, strict=True)}}
 
     @cached_property
     @override
     def params(self) -> Params:
-        told = self.vector["params"]
+        given = self.vector["params"]
         closed = {
-            f"{bound}_inclusive": told.get(f"{other}_inclusive", True)
+            f"{bound}_inclusive": given.get(f"{other}_inclusive", True)
             for bound, other in zip(_BOUNDS, reversed(_BOUNDS), strict=True)
         }
-        lower, upper = closed_bounds(-told["upper"], -told["lower"], **closed)
+        lower, upper = closed_bounds(-given["upper"], -given["lower"], **closed)
         return {
-            "type": told["join_type"],
+            "type": given["join_type"],
             "lower": lower,
             "upper": upper,
-            "lateness": told["allowed_lateness"],
-            "min_cleanup": told["min_cleanup_interval"],
+            "lateness": given["allowed_lateness"],
+            "min_cleanup": given["min_cleanup_interval"],
         }
 
     @override
@@ -242,13 +242,13 @@ class SqlInterval(FlinkKind):
         return SqlIntervalJoin(rules, JoinType(self.param("type"), types))
 
     @override
-    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+    def found_emission(self, row: SparkRow) -> tuple[int, str]:
         left, right = row["left"], row["right"]
         ids = {"left_id": left and left["id"], "right_id": right and right["id"], "ts": row["result_time"]}
         return (left or right)["lane"], self.emitted(ids)
 
     @override
-    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+    def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
         if row["reason"] != "behind_watermark":
             yield "rejected"
 
@@ -266,9 +266,9 @@ class SqlWindow(FlinkKind):
     @property
     @override
     def join_settings(self) -> dict[str, Any]:
-        told = self.vector["params"]
-        offset = f"{told.get('offset', 0)} ms"
-        match told:
+        given = self.vector["params"]
+        offset = f"{given.get('offset', 0)} ms"
+        match given:
             case {"tvf": "SESSION", "gap": gap}:
                 window: dict[str, Any] = {"session": {"gap": f"{gap} ms"}}
             case {"tvf": "TUMBLE", "size": size}:
@@ -277,17 +277,17 @@ class SqlWindow(FlinkKind):
                 window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}, "offset": offset}
             case {"tvf": "CUMULATE", "size": size, "step": step}:
                 window = {"cumulate": {"size": f"{size} ms", "step": f"{step} ms"}, "offset": offset}
-        return {"window": window, "type": told["join_type"]}
+        return {"window": window, "type": given["join_type"]}
 
     @cached_property
     @override
     def params(self) -> Params:
-        told = self.vector["params"]
+        given = self.vector["params"]
         if self._by_session:
-            return {"type": told["join_type"], "gap": told["gap"]}
-        slide = told.get("slide", told.get("step", told["size"]))
-        shape = {"size": told["size"], "slide": slide, "offset": told.get("offset", 0)}
-        return {"type": told["join_type"], "cumulating": told["tvf"] == "CUMULATE", **shape}
+            return {"type": given["join_type"], "gap": given["gap"]}
+        slide = given.get("slide", given.get("step", given["size"]))
+        shape = {"size": given["size"], "slide": slide, "offset": given.get("offset", 0)}
+        return {"type": given["join_type"], "cumulating": given["tvf"] == "CUMULATE", **shape}
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
@@ -309,18 +309,18 @@ class SqlWindow(FlinkKind):
         return f"{row['id']} late" + (f" for {row['window_end']}" if "window_end" in row else "")
 
     @override
-    def told_emission(self, row: SparkRow) -> tuple[int, str]:
+    def found_emission(self, row: SparkRow) -> tuple[int, str]:
         left, right = row["left"], row["right"]
-        told = {name: row[name] for name in ("window_start", "window_end")}
+        firing = {name: row[name] for name in ("window_start", "window_end")}
         if self._by_session and left and right:
-            told["right_window_start"] = row["right_window_start"]
+            firing["right_window_start"] = row["right_window_start"]
         ids = {"left_id": left and left["id"], "right_id": right and right["id"], "ts": row["result_time"]}
-        return (left or right)["lane"], self.emitted({**told, **ids})
+        return (left or right)["lane"], self.emitted({**firing, **ids})
 
     @override
-    def told_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
-        told = self.vector["params"]
-        match row["reason"], told["tvf"]:
+    def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
+        given = self.vector["params"]
+        match row["reason"], given["tvf"]:
             case "late", "SESSION":
                 yield "late"
             case "late", _:

@@ -65,7 +65,7 @@ class Kind(ABC):
         """What the engine did, one text per emission and late row."""
 
     @abstractmethod
-    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
         """Lane and text of each emission and late row of a replay."""
 
     def param(self, name: str) -> Column:

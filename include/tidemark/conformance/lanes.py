@@ -56,7 +56,7 @@ def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
         found: list[Counter[str]] = [Counter() for _ in group]
         kind = kind_of(group[0].vector)
         for answer in replays(spark, group):
-            for lane, text in kind.told(answer):
+            for lane, text in kind.found(answer):
                 found[lane][text] += 1
         for case, rows in zip(group, found, strict=True):
             verdicts[id(case)] = _compared(kind_of(case.vector), case, rows)

@@ -63,9 +63,9 @@ class StreamStream(Kind):
         if window := self.vector["window"]:
             size, slide = window["size_ms"], window["slide_ms"] or window["size_ms"]
             params |= {"size": size * 1000, "slide": slide * 1000}
-        told = Range.of(self._interval)
-        waits = {f"{side}_wait": wait for side, wait in told.waits.items()}
-        return {**params, "least": told.least, "greatest": told.greatest, **waits}
+        range_ = Range.of(self._interval)
+        waits = {f"{side}_wait": wait for side, wait in range_.waits.items()}
+        return {**params, "least": range_.least, "greatest": range_.greatest, **waits}
 
     @override
     def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
@@ -112,14 +112,14 @@ class StreamStream(Kind):
             yield from [f"slice {cut.slice_of(last)}: a row late"] * executed["rows_dropped_by_watermark"]
         for row in self.vector["expected"]:
             ids, start = (row["left_id"], row["right_id"]), row.get("window_start_ms")
-            yield f"slice {slices[row['batch']]}: {_told(*ids, start)}"
+            yield f"slice {slices[row['batch']]}: {_text(*ids, start)}"
 
     @override
-    def told(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
         for row in answer.joined.collect():
             left, right = row["left"], row["right"]
             ids = left and int(left["id"]), right and int(right["id"])
-            yield (left or right)["lane"], f"slice {row['slice']}: {_told(*ids, row['window_start'])}"
+            yield (left or right)["lane"], f"slice {row['slice']}: {_text(*ids, row['window_start'])}"
         for row in answer.late.collect():
             its = row[row["side"]]
             if row["reason"] in {"late", "late_for_window"}:
@@ -168,7 +168,7 @@ class StreamStream(Kind):
         return " AND ".join(parts)
 
 
-def _told(left: int | None, right: int | None, window_start: int | None) -> str:
+def _text(left: int | None, right: int | None, window_start: int | None) -> str:
     return f"{left}, {right} in {window_start}"
 
 

@@ -299,11 +299,11 @@ def _findings(results: Iterable[Any]) -> list[Finding]:
 def _finding(result: dict[str, Any]) -> Finding:
     config = result["expectation_config"]
     arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
-    told = ", ".join(f"{k} {v}" for k, v in arguments.items())
+    named = ", ".join(f"{k} {v}" for k, v in arguments.items())
     raised = result["exception_info"]
     message = _exception(raised)
     seen = message or f"found {_seen(result['result'])}"
-    return Finding(f"{config['type']}({told})", config["severity"], seen)
+    return Finding(f"{config['type']}({named})", config["severity"], seen)
 
 
 def _seen(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""SideName late rows would have matched, had they come in time: a look back into the inputs."""
+"""Which late rows would have matched, had they come in time: a look back into the inputs."""
 
 from __future__ import annotations
 

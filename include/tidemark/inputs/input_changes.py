@@ -1,4 +1,4 @@
-"""SideName rows an input has gained or lost since one of its versions, read from the table's own log."""
+"""Which rows an input has gained or lost since one of its versions, read from the table's own log."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class StoredInput:
                 yield new.where(missed)
 
     def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
-        """SideName rows have been taken up to each version that is not the one read now."""
+        """Which rows have been taken up to each version that is not the one read now."""
         if not self.table.lands_late:
             return {}
         parts: dict[int, list[Column]] = {}
@@ -175,7 +175,7 @@ class StoredInput:
             before = clock < grid.start_of(end)
             since = F.lit(True) if home is None else clock >= grid.start_of(home)
             parts.setdefault(version, []).append(~self.side.unusable & before & since)
-        return {v: reduce(Column.__or__, told) for v, told in parts.items() if v != self.table.version}
+        return {v: reduce(Column.__or__, conditions) for v, conditions in parts.items() if v != self.table.version}
 
     def _since(self, version: int) -> Landing:
         if version not in self._landings:

@@ -217,10 +217,10 @@ class TracedFiles(TracedInput):
         clocks |= {unquote(path): clock for path, clock in clocks.items()}
         names = (row[0] for row in super().read().select(self._file).distinct().collect())
         found = {name: clocks.get(_bare(name)) for name in names if name is not None}
-        told = {name: clock for name, clock in found.items() if clock is not None}
-        if told and self.column is None:
+        read = {name: clock for name, clock in found.items() if clock is not None}
+        if read and self.column is None:
             self._refuse_rewritten(clocks)
-        return told
+        return read
 
     def _refuse_rewritten(self, clocks: dict[str, int | None]) -> None:
         """See that no file which the query has read, by its `clocks`, is gone: its rows would be lost."""

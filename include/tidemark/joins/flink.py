@@ -10,7 +10,7 @@ from tidemark.watermarks.buckets import WatermarkLag
 
 
 def watermark_kind(pipeline: Pipeline) -> WatermarkKind:
-    """SideName formula a pipeline's watermarks are of: by default the dialect's own."""
+    """Which formula a pipeline's watermarks are of: by default the dialect's own."""
     return pipeline.watermark_kind or ("sql" if pipeline.dialect == "flink-sql" else "datastream")
 
 

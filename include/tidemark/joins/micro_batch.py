@@ -111,9 +111,9 @@ class MicroBatchJoin(Join):
         accepted = rows.withColumns(spans).where(~F.coalesce(late, F.lit(False))).drop("span")
         found = came.horizon.first_slice_reaching(accepted.withColumns(labels), F.col("level"), "evicted")
         here = F.col("batch").isNotNull() | F.coalesce(F.col("evicted") >= first, F.lit(True))
-        told = self._semi("left") & F.col("matched_in").isNotNull()
+        already_emitted = self._semi("left") & F.col("matched_in").isNotNull()
         carried = {"batch": F.coalesce("batch", F.lit(-1)), "evicted": self._leaves()}
-        return found.where(here & ~F.coalesce(told, F.lit(False))).withColumns(carried)
+        return found.where(here & ~F.coalesce(already_emitted, F.lit(False))).withColumns(carried)
 
     @staticmethod
     def _leaves() -> Column:
@@ -144,9 +144,9 @@ class MicroBatchJoin(Join):
 
     def _side(self, copies: DataFrame, side: str, names: list[str]) -> DataFrame:
         """One side's copies: the keys, a struct of what they have to tell, and what the condition reads."""
-        told = F.struct(*(F.col(name).alias("row" if name == side else name) for name in names)).alias(side)
+        shown = F.struct(*(F.col(name).alias("row" if name == side else name) for name in names)).alias(side)
         beside = (column.alias(name) for name, column in self.condition.beside(side).items())
-        return copies.where(F.col("side") == side).select(*self._keys(copies), told, *beside)
+        return copies.where(F.col("side") == side).select(*self._keys(copies), shown, *beside)
 
     def _keys(self, copies: DataFrame) -> list[str]:
         window = ["window_start"] if self.windows else []
@@ -166,10 +166,10 @@ class MicroBatchJoin(Join):
     def _pairs(self, copies: DataFrame, first: int) -> DataFrame:
         """Each pair once, in the slice of its later row."""
         met = self._meetings(copies, "left", "inner", first)
-        told = {"slice": F.greatest("left.slice", "right.slice"), "emission": F.lit("matched")}
+        emission = {"slice": F.greatest("left.slice", "right.slice"), "emission": F.lit("matched")}
         rows: dict[str, Column] = {side: F.col(f"{side}.row") for side in SIDES}
         bounds = {name: F.col(f"left.{name}") for name in ("window_start", "window_end")}
-        return _emitted(met.where(~self.rules.join_type.is_one_of("semi")), {**told, **bounds, **rows})
+        return _emitted(met.where(~self.rules.join_type.is_one_of("semi")), {**emission, **bounds, **rows})
 
     def _tracked(self, copies: DataFrame, side: str, first: int) -> DataFrame:
         """One side's copies with `matched_in`, the slice in which each met its first partner, null for none yet."""
@@ -185,13 +185,15 @@ class MicroBatchJoin(Join):
     def _alone(self, rows: DataFrame, side: str, first: int) -> Iterator[DataFrame]:
         """What is emitted of one side without a partner: padded when evicted, or once for a semi join."""
         names = ("window_start", "window_end", *SIDES)
-        told = {name: F.col(name) for name in names}
+        kept_columns = {name: F.col(name) for name in names}
         if self.rules.join_type.types & set(PADDING[side]):
             due = self.rules.preserved(side) & F.col("matched_in").isNull() & (F.col("evicted") >= first)
-            yield _emitted(rows.where(due), {"slice": F.col("evicted"), "emission": F.lit(f"padded_{side}"), **told})
+            yield _emitted(
+                rows.where(due), {"slice": F.col("evicted"), "emission": F.lit(f"padded_{side}"), **kept_columns}
+            )
         if side == "left" and "semi" in self.rules.join_type.types:
             due = self.rules.join_type.is_one_of("semi") & (F.col("matched_in") >= first)
-            yield _emitted(rows.where(due), {"slice": F.col("matched_in"), "emission": F.lit("semi"), **told})
+            yield _emitted(rows.where(due), {"slice": F.col("matched_in"), "emission": F.lit("semi"), **kept_columns})
 
     def _kept(self, copies: DataFrame, side: str) -> DataFrame:
         """The rows of accepted copies, each in the state until its last copy has gone: for a semi join when matched."""
@@ -202,17 +204,19 @@ class MicroBatchJoin(Join):
             )
         semi = self.rules.join_type.is_one_of("semi") if side == "left" else F.lit(False)
         gone = F.when(semi, F.least("evicted", "matched_in")).otherwise(F.col("evicted"))
-        told = F.when(F.col("matched_in").isNotNull(), F.struct("copy", "matched_in"))
+        first_match = F.when(F.col("matched_in").isNotNull(), F.struct("copy", "matched_in"))
         if not self.windows:
             matched = F.when(F.col("matched_in").isNotNull(), F.create_map("copy", "matched_in"))
             return _row_columns(copies.withColumns({"reached": gone, "matched": matched}))
-        copies = copies.withColumns({"gone": gone, "told": told})
+        copies = copies.withColumns({"gone": gone, "first_match": first_match})
         rows = copies.groupBy("id").agg(
-            F.first(F.struct(*(name for name in copies.columns if name not in {"id", "gone", "told"}))).alias("row"),
+            F.first(F.struct(*(name for name in copies.columns if name not in {"id", "gone", "first_match"}))).alias(
+                "row"
+            ),
             F.when(F.count("gone") == F.count("*"), F.max("gone")).alias("reached"),
-            F.map_from_entries(F.collect_list("told")).alias("told"),
+            F.map_from_entries(F.collect_list("first_match")).alias("first_matches"),
         )
-        both = F.map_zip_with("row.matched", "told", lambda _, before, now: F.coalesce(before, now))
+        both = F.map_zip_with("row.matched", "first_matches", lambda _, before, now: F.coalesce(before, now))
         return _row_columns(rows.select("row.*", "reached", both.alias("known")).withColumn("matched", F.col("known")))
 
     def _late(self, came: Labelled) -> DataFrame:
@@ -248,10 +252,10 @@ def _of(side: str) -> Callable[[str], Column]:
     return lambda name: F.col(f"{side}.{name}")
 
 
-def _emitted(rows: DataFrame, told: dict[str, Column]) -> DataFrame:
+def _emitted(rows: DataFrame, columns: dict[str, Column]) -> DataFrame:
     """Emissions in the columns of `EMISSION`: windows in ms, no result time."""
-    known = {**told, "pane": F.lit(0), "result_time": F.lit(None).cast("bigint")}
-    known |= {name: floor_div(told[name], 1000) for name in ("window_start", "window_end")}
+    known = {**columns, "pane": F.lit(0), "result_time": F.lit(None).cast("bigint")}
+    known |= {name: floor_div(columns[name], 1000) for name in ("window_start", "window_end")}
     return rows.select(*(known[name].alias(name) for name in EMISSION))
 
 

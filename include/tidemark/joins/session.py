@@ -121,7 +121,7 @@ class _Session:
 
 
 @dataclass
-class _Told:
+class _Fates:
     """What became of rows, by their places in the table: the columns of `_ROLES`."""
 
     places: list[int] = field(default_factory=list)
@@ -143,10 +143,10 @@ def _replayed(rows: pa.Table) -> pa.Table:
     """
     rows = rows.sort_by([(name, "ascending") for name in _ORDER])
     gap, lateness = rows["gap"][0].as_py(), rows["lateness"][0].as_py()
-    told, in_flight = _Told(), list[_Session]()
+    fates, in_flight = _Fates(), list[_Session]()
     labels = (rows[name].to_pylist() for name in ("event_time", "met", "slice"))
     for place, (time, met, number) in enumerate(zip(*labels, strict=True)):
-        in_flight = _advance(in_flight, met, lateness, told)
+        in_flight = _advance(in_flight, met, lateness, fates)
         touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
         session = _Session(
             min([time, *(one.start for one in touched)]),
@@ -155,25 +155,25 @@ def _replayed(rows: pa.Table) -> pa.Table:
             max((one.fired for one in touched), default=0),
         )
         if session.end - 1 + lateness <= met:
-            told.tell([place], "late", session)
+            fates.tell([place], "late", session)
             continue
         in_flight = [one for one in in_flight if one not in touched] + [session]
         if session.end - 1 <= met:
-            told.tell(session.rows, "member", session, number)
+            fates.tell(session.rows, "member", session, number)
             session.fired, session.due = session.fired + 1, False
-    _advance(in_flight, END_OF_INPUT, lateness, told)
-    found = rows.take(pa.array(told.places, pa.int64()))
+    _advance(in_flight, END_OF_INPUT, lateness, fates)
+    found = rows.take(pa.array(fates.places, pa.int64()))
     for column in to_arrow_schema(_ROLES):
-        found = found.append_column(column, pa.array(told.columns[column.name], column.type))
+        found = found.append_column(column, pa.array(fates.columns[column.name], column.type))
     return found
 
 
-def _advance(in_flight: list[_Session], watermark: int, lateness: int, told: _Told) -> list[_Session]:
+def _advance(in_flight: list[_Session], watermark: int, lateness: int, fates: _Fates) -> list[_Session]:
     """Fire what is due on time, and let go of what is gone; gives the sessions that stay."""
     for session in in_flight:
         if session.due and session.end - 1 <= watermark:
-            told.tell(session.rows, "member", session)
+            fates.tell(session.rows, "member", session)
             session.fired, session.due = session.fired + 1, False
         if session.end - 1 + lateness <= watermark:
-            told.tell(session.rows, "state", session)
+            fates.tell(session.rows, "state", session)
     return [session for session in in_flight if session.end - 1 + lateness > watermark]

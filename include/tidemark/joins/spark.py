@@ -69,7 +69,7 @@ class Rules:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Rules:
         """The rules of a pipeline file's join."""
-        join, told = pipeline.join, Range.of(pipeline.join.interval)
+        join, range_ = pipeline.join, Range.of(pipeline.join.interval)
         watermarked: dict[str, Column] = {
             side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES
         }
@@ -78,9 +78,9 @@ class Rules:
             watermarked,
             keyed=join.window is not None or join.event_time_equality,
             ranged=F.lit(join.interval is not None),
-            least=whole(told.least),
-            greatest=whole(told.greatest),
-            waits={side: whole(wait) for side, wait in told.waits.items()},
+            least=whole(range_.least),
+            greatest=whole(range_.greatest),
+            waits={side: whole(wait) for side, wait in range_.waits.items()},
         )
 
     def preserved(self, side: str) -> Column:

@@ -384,8 +384,8 @@ def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
         if why == "changed settings":
             yield Segment(slices, "changed settings", f"{grid.label(slices[0] - 1)} has run under the present settings")
         else:
-            told = "has another state now" if why == "another state" else "or one before has taken rows that it had"
-            yield Segment(slices, "stale", f"{grid.label(slices[0] - 1)} {told}")
+            cause = "has another state now" if why == "another state" else "or one before has taken rows that it had"
+            yield Segment(slices, "stale", f"{grid.label(slices[0] - 1)} {cause}")
 
 
 def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:

@@ -83,7 +83,7 @@ def _files(source: StoredInput, grid: Grid) -> DataFrame:
         kind = source.side.schema[clock.name].dataType
         # Statistics of times are cut to whole milliseconds.
         for name, bound, cut in (("_first", "minValues", 0), ("_last", "maxValues", 999)):
-            told = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)
-            files = files.withColumn(clock.name, told)
+            extreme = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)
+            files = files.withColumn(clock.name, extreme)
             files = files.withColumn(name, grid.number_column(clock.micros + F.lit(cut)))
     return files.select(*(F.col(f"_{name}").alias(name) for name in ("size", "rows", "first", "last")))

@@ -136,11 +136,11 @@ def _place(ms: int) -> float:
 
 def what_if(facts: Facts, width: int) -> str:
     """The pairs that each delay keeps, and the rows it holds in state; a rule at the present delay."""
-    told = facts.what_if
-    assert told, "drawn where there is one"
+    varied = facts.what_if
+    assert varied, "drawn where there is one"
     rows = [
-        {"delay": _seconds(one), "kept": told.kept(one), "state": one.state_rows}
-        for one in sorted(told.outcomes, key=_seconds)
+        {"delay": _seconds(one), "kept": varied.kept(one), "state": one.state_rows}
+        for one in sorted(varied.outcomes, key=_seconds)
     ]
     kept, state = _line(rows, "kept", ".1%"), _line(rows, "state", _WHOLE)
     if facts.present is not None:
@@ -150,7 +150,7 @@ def what_if(facts: Facts, width: int) -> str:
         kept, state = alt.layer(kept, *named), alt.layer(state, named[0])
     kept = kept.properties(width=_inner(width), height=120, title="pairs kept, of all with no row late")
     state = state.properties(width=_inner(width), height=80, title="rows in state, on average")
-    return _svg(_below_each_other([kept, state]), f"Pairs kept and rows in state by {told.setting}")
+    return _svg(_below_each_other([kept, state]), f"Pairs kept and rows in state by {varied.setting}")
 
 
 def _line(rows: list[dict[str, Any]], field: str, form: str) -> Any:
@@ -213,13 +213,15 @@ def _short(ms: int) -> str:
 
 def _svg(chart: Any, label: str) -> str:
     """An inline SVG that scales with the page and tells assistive technology what it is."""
-    told = chart.configure(background="transparent", aria=False, font="system-ui", padding={"right": _RIGHT})
-    told = told.configure_view(stroke=None).configure_axis(
+    styled = chart.configure(background="transparent", aria=False, font="system-ui", padding={"right": _RIGHT})
+    styled = styled.configure_view(stroke=None).configure_axis(
         grid=False, labelColor=MUTED, titleColor=MUTED, domainColor=RULE, tickColor=RULE, labelFontSize=11,
         titleFontWeight="normal", titleFontSize=11,
     )  # fmt: skip
-    told = told.configure_title(anchor="start", frame="group", color=INK, fontSize=12, fontWeight="normal", offset=12)
-    told = told.configure_legend(labelColor=INK, labelFontSize=11)
+    styled = styled.configure_title(
+        anchor="start", frame="group", color=INK, fontSize=12, fontWeight="normal", offset=12
+    )
+    styled = styled.configure_legend(labelColor=INK, labelFontSize=11)
     drawn = io.StringIO()
-    told.save(drawn, format="svg")
+    styled.save(drawn, format="svg")
     return drawn.getvalue().replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

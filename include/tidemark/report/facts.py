@@ -116,11 +116,13 @@ class Facts:
 
     def describe(self) -> dict[str, Any]:
         """For scripts: JSON-ready. `comparison` is what `compare --json` prints, but for the causes."""
-        told = asdict(self)
-        told["comparison"] = {name: value for name, value in self.comparison.describe().items() if name != "causes"}
-        told["stories"] = [asdict(one) | {"life": one.life.describe()} for one in self.stories]
-        told["what_if"] = self.what_if.describe() if self.what_if else None
-        return told
+        described = asdict(self)
+        described["comparison"] = {
+            name: value for name, value in self.comparison.describe().items() if name != "causes"
+        }
+        described["stories"] = [asdict(one) | {"life": one.life.describe()} for one in self.stories]
+        described["what_if"] = self.what_if.describe() if self.what_if else None
+        return described
 
 
 def gather(
@@ -281,9 +283,9 @@ def _present(pipeline: Pipeline, setting: str) -> str:
 
 
 def _settings(pipelines: Sequence[Pipeline]) -> tuple[Setting, ...]:
-    told = [{"clock": one.clock, **dict(_flat(one.semantic_settings()))} for one in pipelines]
-    names = dict.fromkeys(name for one in told for name in one)
-    return tuple(Setting(name, tuple(one.get(name) for one in told)) for name in names)
+    settings_of = [{"clock": one.clock, **dict(_flat(one.semantic_settings()))} for one in pipelines]
+    names = dict.fromkeys(name for one in settings_of for name in one)
+    return tuple(Setting(name, tuple(one.get(name) for one in settings_of)) for name in names)
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -66,14 +66,14 @@ def late_rows(account: Account, slices: range) -> Late:
     counts, quantiles = _summed(account, slices)
     pipeline, ledger = account.pipeline, account.ledger.rows
     inside = ledger[ledger["number"].isin(slices)]
-    told = []
+    inputs = []
     for side in SIDES:
         mine = counts[counts["side"] == side]
         behind = mine[mine["bin"].notna()]
         bins = behind.groupby("bin")["rows"].sum()
         holders = quantiles[(quantiles["side"] == side) & quantiles["held_by"].notna()]
         delay = getattr(pipeline, side).watermark_delay
-        told.append(
+        inputs.append(
             Lateness(
                 side,
                 getattr(pipeline, side).table,
@@ -87,7 +87,7 @@ def late_rows(account: Account, slices: range) -> Late:
             )
         )
     asked = {side: _quantiles(quantiles, None, side) for side in SIDES}
-    return Late(pipeline.name, tuple(told), {side: one for side, one in asked.items() if one})
+    return Late(pipeline.name, tuple(inputs), {side: one for side, one in asked.items() if one})
 
 
 def _summed(account: Account, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -113,8 +113,8 @@ def _inside(start: Column, account: Account, slices: range) -> Column:
     return (start >= first) & (start < end)
 
 
-def _quantiles(told: pd.DataFrame, side: str | None, held_by: str | None) -> dict[str, int]:
-    for row in told.to_dict("records"):
+def _quantiles(quantiles: pd.DataFrame, side: str | None, held_by: str | None) -> dict[str, int]:
+    for row in quantiles.to_dict("records"):
         keys = [None if pd.isna(row[name]) else row[name] for name in ("side", "held_by")]
         if keys == [side, held_by]:
             return dict(zip(QUANTILES, map(int, row["behind"]), strict=True))

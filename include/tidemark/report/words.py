@@ -28,18 +28,18 @@ def share(part: int, whole: int) -> str:
 
 def verdict(facts: Facts) -> str:
     """The answer in a sentence."""
-    told = facts.comparison
-    pending = sum(cause.rows for cause in told.causes if cause.cause == "pending")
-    return f"{_verdict(told)} {counted(pending, 'more row')} may come yet." if pending else _verdict(told)
+    comparison = facts.comparison
+    pending = sum(cause.rows for cause in comparison.causes if cause.cause == "pending")
+    return f"{_verdict(comparison)} {counted(pending, 'more row')} may come yet." if pending else _verdict(comparison)
 
 
-def _verdict(told: Comparison) -> str:
-    if not told.differences:
+def _verdict(comparison: Comparison) -> str:
+    if not comparison.differences:
         return "No row differs."
-    if told.unexplained:
-        without = f"{told.unexplained:,} {'has' if told.unexplained == 1 else 'have'} no cause"
-        return f"Of {counted(told.differences, 'row')} that differ, {without}."
-    return f"Each of the {counted(told.differences, 'row')} that differ has a cause."
+    if comparison.unexplained:
+        without = f"{comparison.unexplained:,} {'has' if comparison.unexplained == 1 else 'have'} no cause"
+        return f"Of {counted(comparison.differences, 'row')} that differ, {without}."
+    return f"Each of the {counted(comparison.differences, 'row')} that differ has a cause."
 
 
 def agreement(facts: Facts) -> str:
@@ -82,10 +82,10 @@ def delay_marked(one: Lateness) -> str:
 
 def what_if(facts: Facts) -> str:
     """What the delays that were tried give."""
-    told, present = facts.what_if, now(facts)
-    assert told, "asked for where there is one"
-    advice = told.recommendation()
-    at = f"With {present.value}, as now, {told.kept(present):.1%} of pairs are kept. " if present else ""
+    varied, present = facts.what_if, now(facts)
+    assert varied, "asked for where there is one"
+    advice = varied.recommendation()
+    at = f"With {present.value}, as now, {varied.kept(present):.1%} of pairs are kept. " if present else ""
     return f"{at}{advice[0].upper()}{advice[1:]}." if advice else at.strip()
 
 
@@ -99,9 +99,9 @@ def now(facts: Facts) -> Outcome | None:
 
 def outcomes(facts: Facts) -> list[Outcome]:
     """The outcomes to show in a table: each delay's, then the complete answer's."""
-    told = facts.what_if
-    assert told, "asked for where there is one"
-    return [*told.outcomes, *([told.complete] if told.complete else [])]
+    varied = facts.what_if
+    assert varied, "asked for where there is one"
+    return [*varied.outcomes, *([varied.complete] if varied.complete else [])]
 
 
 def delay(one: Lateness) -> str:

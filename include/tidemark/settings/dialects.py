@@ -1,4 +1,4 @@
-"""SideName joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
+"""Which joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
 
 from __future__ import annotations
 

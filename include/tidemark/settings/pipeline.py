@@ -59,7 +59,9 @@ class Trace(Settings):
 ARRIVAL_TAGS = ("(column)", "(trace)")
 Arrival = Annotated[
     Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")],
-    Discriminator(lambda told: ARRIVAL_TAGS[isinstance(told, Trace) or (isinstance(told, dict) and "trace" in told)]),
+    Discriminator(
+        lambda given: ARRIVAL_TAGS[isinstance(given, Trace) or (isinstance(given, dict) and "trace" in given)]
+    ),
 ]
 
 
@@ -186,7 +188,7 @@ class WindowSettings(Settings):
 
 
 class Join(Settings):
-    """SideName rows belong together: equal keys, and one of interval, window, or equal event times."""
+    """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
 
     type: JoinTypeName = "inner"
     """flink-datastream: inner; flink-sql: inner, left, right, full, on windows semi and anti too; spark: not anti."""
@@ -224,7 +226,7 @@ class Join(Settings):
         return timedelta()
 
     def describe(self) -> str:
-        """SideName times match, in one line.
+        """Which times match, in one line.
 
         >>> Join(keys=["k"], interval={"lower": "-5 minutes", "upper": "0 s"}).describe()
         'bounds: -5 minutes ≤ right time - left time ≤ 0 seconds'
@@ -237,8 +239,8 @@ class Join(Settings):
             upper = f" {below} {format_duration(self.interval.upper)}" if self.interval.upper is not None else ""
             parts.append(f"bounds: {lower}right time - left time{upper}")
         if self.window:
-            told = self.window.model_dump(mode="json", exclude_defaults=True)
-            parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in told.items())}")
+            windows = self.window.model_dump(mode="json", exclude_defaults=True)
+            parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in windows.items())}")
         if self.event_time_equality:
             parts.append("event times are equal")
         return "; ".join(parts)
@@ -254,7 +256,7 @@ class SparkSettings(Settings):
     watermark_policy: Literal["min", "max"] = "min"
     """`spark.sql.streaming.multipleWatermarkPolicy`."""
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
-    """SideName batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
+    """Which batch's watermark makes a row late: `current_batch` with `statefulOperator.allowMultiple` off."""
     batches: Literal["idle", "back_to_back"] = "idle"
     """Each slice with rows is a micro-batch. `idle`: no input waits when it ends, so that a batch without data may run;
     `back_to_back`: the next slice waits already, and such a batch runs only at the end, with `--drain`."""
@@ -399,7 +401,7 @@ class Pipeline(Settings):
 
     @property
     def clock(self) -> Literal["arrival", "event-time"]:
-        """SideName time slices are cut on."""
+        """Which time slices are cut on."""
         return "arrival" if self.left.arrival else "event-time"
 
     def clock_of(self, side: Input) -> str:

@@ -56,16 +56,16 @@ def rebuild(state: State, trusted: Entry | None = None) -> Rebuilt:
     first = start.number + 1 if trusted else start.number
     chain = [state.ledger.entries[number] for number in range(first, state.entry.number + 1)]
     _refuse(state, chain)
-    told: dict[int, str] = {}
+    digest_of: dict[int, str] = {}
     carried = state.rows(trusted) if trusted else None
     marks = trusted.watermarks if trusted else Watermarks()
     jobs = list(_jobs(chain, back_to_back=state.pipeline.spark.batches == "back_to_back"))
     for job in jobs:
         with _gone(state, job):
             carried, join, part, marks = _replayed(state, job, carried, marks)
-        told |= part
+        digest_of |= part
     assert carried is not None, "there is at least one slice"
-    return Rebuilt(carried, join, told, len(jobs))
+    return Rebuilt(carried, join, digest_of, len(jobs))
 
 
 def _replayed(
@@ -85,12 +85,12 @@ def _replayed(
         answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
         hashed = answer.carried.withColumn(ROW_HASH, carried_hash(answer.carried, join)).drop("lane").persist()
         ends = answer.lines[0].ends
-        told = digests(state_parts(hashed, join).toPandas(), ends)
+        digest_of = digests(state_parts(hashed, join).toPandas(), ends)
         # Not `persist`: the next job's plan would have all of this one in it.
         kept = buffered_after(hashed.drop(ROW_HASH), last.number).localCheckpoint()
     hashed.unpersist()
     answer.release()
-    return kept, join, told, ends[last.number]
+    return kept, join, digest_of, ends[last.number]
 
 
 def _lane(state: State, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
@@ -126,11 +126,11 @@ def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]
 
 
 def _refuse(state: State, chain: list[Entry]) -> None:
-    told, label = f"tidemark run {state.pipeline.name}", state.grid.label
+    command, label = f"tidemark run {state.pipeline.name}", state.grid.label
     if bad := sorted(stale(state.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(bad[0])} no longer follows from what stands before it, so the state after it cannot be "
-            f"rebuilt; {told} repairs it"
+            f"rebuilt; {command} repairs it"
         )
     if other := [entry for entry in chain if entry.settings != settings_text(state.pipeline)]:
         raise SliceOrderError(

@@ -54,14 +54,14 @@ def restore(state: State, to: str) -> Restored:
     refuse_table(state, path)
     rows, rebuilt = rows_of(state)
     grid, tick = state.grid, state.pipeline.tick
-    told = rows.select(
+    table = rows.select(
         "side",
         F.timestamp_micros(F.col("event_time") * tick).alias("event_time"),
         F.timestamp_micros("clock").alias("arrived_at"),
         grid.timestamp_column(F.col("slice")).alias("slice"),
         *(name for name in rows.columns if name not in {"side", *_LABELS}),
     )
-    told.write.format("delta").mode("errorifexists").save(path)
+    table.write.format("delta").mode("errorifexists").save(path)
     return Restored(state.pipeline.name, state.label, path, *state.entry.carried, rebuilt)
 
 

@@ -77,10 +77,10 @@ def show(state: State, rows: int = 0) -> Shown:
 def sample_of(state: State, count: int) -> list[dict[str, Any]]:
     """Some of the rows in the buffers: JSON-ready."""
     rows = state.rows(state.entry).orderBy("side", "event_time").limit(count)
-    told = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+    texts = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
     return [
         {"side": row["side"], "event_time": time_of(state, row["event_time"]), "row": json.loads(row["row"])}
-        for row in told.collect()
+        for row in texts.collect()
     ]
 
 

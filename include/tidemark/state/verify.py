@@ -69,7 +69,7 @@ def verify(state: State, since: datetime | None = None, rows: int = 10) -> Verif
     numbers, entries = sorted(found.digests), state.ledger.entries
     other = [n for n in numbers if entries[n].digest not in {None, found.digests[n]}]
     kept = state.is_kept(state.entry)
-    stored, rebuilt, told = _differences(state, found, rows) if kept else (0, 0, [])
+    stored, rebuilt, examples = _differences(state, found, rows) if kept else (0, 0, [])
     return Verified(
         state.pipeline.name,
         state.label,
@@ -82,7 +82,7 @@ def verify(state: State, since: datetime | None = None, rows: int = 10) -> Verif
         state.grid.label(other[0]) if other else None,
         stored,
         rebuilt,
-        told,
+        examples,
     )
 
 
@@ -104,9 +104,9 @@ def _differences(state: State, found: Rebuilt, count: int) -> tuple[int, int, li
         state.rows(state.entry).withColumn("surplus", F.lit(1)), allowMissingColumns=True
     )
     met = {name: _met_by(both, name, state.entry.number) for name in found.join.dated if name in both.columns}
-    told = F.xxhash64(carried_hash(both.drop("surplus"), found.join), *met.values())
+    hashed = F.xxhash64(carried_hash(both.drop("surplus"), found.join), *met.values())
     shown = ("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
-    counted = both.select(told.alias("told"), "surplus", F.struct(*shown).alias("shown")).groupBy("told")
+    counted = both.select(hashed.alias("hash"), "surplus", F.struct(*shown).alias("shown")).groupBy("hash")
     other = counted.agg(F.sum("surplus").alias("surplus"), F.first("shown").alias("shown")).where("surplus <> 0")
     other = other.persist()
     stored, rebuilt = (F.coalesce(F.sum(F.greatest(F.col("surplus") * sign, F.lit(0))), F.lit(0)) for sign in (1, -1))

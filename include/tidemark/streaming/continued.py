@@ -30,8 +30,8 @@ def continued(spark: SparkSession, left: DataFrame, right: DataFrame, folder: st
     for side, live in zip(SIDES, (left, right), strict=True):
         # One file, so that the first micro-batch reads all of it.
         state = spark.readStream.format("delta").load(f"{place}/{side}")
-        told = ("_tidemark.lane", "_tidemark.told", "true")
-        rows = labelled(state, side, query[side]["columns"], "_tidemark.time", told)
+        marks = ("_tidemark.lane", "_tidemark.told", "true")
+        rows = labelled(state, side, query[side]["columns"], "_tidemark.time", marks)
         fresh = ("0", f"CAST(NULL AS {query['told']})", "false")
         sides[side] = rows.unionByName(labelled(live, side, query[side]["columns"], query[side]["time"], fresh))
     return joined(query, sides)
@@ -56,10 +56,10 @@ def joined(query: Mapping[str, Any], sides: Mapping[str, DataFrame]) -> DataFram
     return wide.selectExpr(*query["select"]) if query["select"] else wide
 
 
-def _prepared(rows: DataFrame, side: str, told: Mapping[str, str | None]) -> DataFrame:
+def _prepared(rows: DataFrame, side: str, side_text: Mapping[str, str | None]) -> DataFrame:
     """A side with its watermark, in its windows, and without live rows that came too late for the backfill already."""
-    if told["delay"] is not None:
-        rows = rows.withWatermark(f"_{side}_time", told["delay"])
-    if told["window"] is not None:
-        rows = rows.withColumn(f"_{side}_window", F.expr(told["window"])).drop(f"_{side}_time")
-    return rows.where(told["accepts"]) if told["accepts"] else rows
+    if side_text["delay"] is not None:
+        rows = rows.withWatermark(f"_{side}_time", side_text["delay"])
+    if side_text["window"] is not None:
+        rows = rows.withColumn(f"_{side}_window", F.expr(side_text["window"])).drop(f"_{side}_time")
+    return rows.where(side_text["accepts"]) if side_text["accepts"] else rows

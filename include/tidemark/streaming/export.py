@@ -72,7 +72,7 @@ def export(state: State, to: str) -> Exported:
     if isinstance(join, MicroBatchJoin):
         query = asdict(seamed(query_text(pipeline, inputs), join, max(0, marks.combined)))
         shutil.copy(str(continued.__file__), folder / "continued.py")
-    told = Exported(
+    exported = Exported(
         pipeline.name,
         state.label,
         str(folder),
@@ -82,7 +82,7 @@ def export(state: State, to: str) -> Exported:
     )
     text = {
         "format": FORMAT,
-        **told.describe(),
+        **exported.describe(),
         "dialect": pipeline.dialect,
         "inputs": {
             side: {"table": getattr(pipeline, side).table, "version": version}
@@ -92,9 +92,9 @@ def export(state: State, to: str) -> Exported:
     }
     (folder / "state.json").write_text(json.dumps(text, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(
-        (readme.SPARK if query else readme.FLINK).format(**asdict(told)), encoding="utf-8"
+        (readme.SPARK if query else readme.FLINK).format(**asdict(exported)), encoding="utf-8"
     )
-    return told
+    return exported
 
 
 def _new_folder(to: str) -> Path:

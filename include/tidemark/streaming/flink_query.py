@@ -113,8 +113,8 @@ def _windows(settings: WindowSettings, rows: str) -> str:
             function, spans = "HOP", [sliding.slide, sliding.size]
         case WindowSettings(cumulate=cumulate) if cumulate:
             function, spans = "CUMULATE", [cumulate.step, cumulate.size]
-    told = ", ".join(_span(span) for span in [*spans, settings.offset])
-    return _WINDOWS.format(function=function, rows=rows, spans=told)
+    lengths = ", ".join(_span(span) for span in [*spans, settings.offset])
+    return _WINDOWS.format(function=function, rows=rows, spans=lengths)
 
 
 def _span(span: timedelta) -> str:

@@ -35,7 +35,9 @@ def marked(state: State, source: StoredInput, rows: DataFrame, join: Join) -> Da
     time = F.timestamp_micros(F.col("event_time") * tick)
     return rows.where(F.col("side") == side).select(
         *_own_columns(source, rows),
-        F.struct(time.alias("time"), F.lit(0).alias("lane"), _told(state, rows, join).alias("told")).alias("_tidemark"),
+        F.struct(time.alias("time"), F.lit(0).alias("lane"), _already_emitted(state, rows, join).alias("told")).alias(
+            "_tidemark"
+        ),
     )
 
 
@@ -59,8 +61,10 @@ def bearer(state: State, inputs: tuple[StoredInput, StoredInput], side: str, joi
     if row.isEmpty():
         raise InputError(f"input {side} has no row that takes part any more, though it had one before {state.label}")
     newest = F.timestamp_millis(F.lit(mark + getattr(lane_of(state.pipeline, marks).lag, side)))
-    told = F.lit(None).cast(_told_type(join)).alias("told")
-    return row.select("*", F.struct(newest.alias("time"), F.lit(_LANES[side]).alias("lane"), told).alias("_tidemark"))
+    already_emitted = F.lit(None).cast(_type_of_mark(join)).alias("told")
+    return row.select(
+        "*", F.struct(newest.alias("time"), F.lit(_LANES[side]).alias("lane"), already_emitted).alias("_tidemark")
+    )
 
 
 def seamed(query: QueryText, join: MicroBatchJoin, watermark: int) -> QueryText:
@@ -79,7 +83,7 @@ def seamed(query: QueryText, join: MicroBatchJoin, watermark: int) -> QueryText:
         right=accepting("right", query.right),
         on=f"{query.on} AND _left_lane = _right_lane",
         where=" AND ".join(_emitted(query.how, join)) or None,
-        told=_told_type(join),
+        told=_type_of_mark(join),
     )
 
 
@@ -92,7 +96,7 @@ def _own_columns(source: StoredInput, rows: DataFrame) -> Iterator[Column]:
         yield known.cast(field.dataType).alias(field.name)
 
 
-def _told(state: State, rows: DataFrame, join: Join) -> Column:
+def _already_emitted(state: State, rows: DataFrame, join: Join) -> Column:
     """What has been told of each row; null where the join does not know."""
     number, watermark = state.entry.number, state.entry.watermarks.combined
     if not isinstance(join, MicroBatchJoin):
@@ -109,24 +113,24 @@ def _told(state: State, rows: DataFrame, join: Join) -> Column:
     return F.transform(done, lambda window: F.timestamp_micros(window["start"]))
 
 
-def _told_type(join: MicroBatchJoin) -> str:
+def _type_of_mark(join: MicroBatchJoin) -> str:
     return "ARRAY<TIMESTAMP>" if join.windows else "BOOLEAN"
 
 
 def _emitted(how: str, join: MicroBatchJoin) -> Iterator[str]:
-    """SideName of the join's rows have not been emitted before.
+    """Which of the join's rows have not been emitted before.
 
     No part would keep a bearer from its side's watermark: Spark filters below it by what reads that side alone.
     """
-    told = {
+    already_emitted = {
         side: f"array_contains(_{side}_told, _{side}_window.start)" if join.windows else f"_{side}_told"
         for side in SIDES
     }
     if how == "leftsemi":  # without windows a row that has met a partner is not in the state, and a bearer meets none
-        yield from [f"NOT coalesce({told['left']}, false)"] if join.windows else []
+        yield from [f"NOT coalesce({already_emitted['left']}, false)"] if join.windows else []
         return
     yield "NOT coalesce(_left_state AND _right_state, false)"
     for side in SIDES:
         if how in PADDING[side]:
-            owed = f"_{side}_lane = 0 AND NOT coalesce({told[side]}, false)"
+            owed = f"_{side}_lane = 0 AND NOT coalesce({already_emitted[side]}, false)"
             yield f"(_{OTHER[side]}_state IS NOT NULL OR ({owed}))"

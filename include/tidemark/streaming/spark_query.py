@@ -24,7 +24,7 @@ class SideText:
     """Of its watermark, None without one."""
     window: str | None
     accepts: str | None = None
-    """SideName rows take part; None for all."""
+    """Which rows take part; None for all."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class QueryText:
     settings: dict[str, str]
     """Of the session when the query starts."""
     where: str | None = None
-    """SideName of the join's rows are emitted; None for all."""
+    """Which of the join's rows are emitted; None for all."""
     told: str = "BOOLEAN"
     """Type of `_left_told` and `_right_told`, where the query goes on from a state."""
 
@@ -53,14 +53,14 @@ def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Q
     join, lagging = pipeline.join, pipeline.spark.late_watermark == "previous_batch"
     sides = {"left": left} if join.type in HALVES else {"left": left, "right": right}
     own = [quoted(f"{side}_{name}") for side, text in sides.items() for name in text.columns]
-    told = dict(_told(pipeline, tuple(sides)))
+    provenance = dict(_provenance(pipeline, tuple(sides)))
     return QueryText(
         left,
         right,
         how="leftsemi" if join.type == "semi" else join.type,
         on=" AND ".join(f"({part})" for part in _conditions(pipeline)),
-        wide=[*own, *(f"{text} AS {name}" for name, text in told.items())],
-        select=_select(pipeline, list(told)),
+        wide=[*own, *(f"{text} AS {name}" for name, text in provenance.items())],
+        select=_select(pipeline, list(provenance)),
         settings={
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.watermark_policy,
@@ -112,7 +112,7 @@ def _window(settings: WindowSettings, column: str) -> str:
     return f"window({column}, {', '.join(spans)})"
 
 
-def _told(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _provenance(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     join = pipeline.join
     padded = (f"WHEN _{OTHER[side]} IS NULL THEN 'padded_{side}'" for side in SIDES if join.type in PADDING[side])
     plain = "'semi'" if join.type in HALVES else "'matched'"
@@ -123,11 +123,11 @@ def _told(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[str, str
             yield f"_window_{end}", f"coalesce({', '.join(f'_{side}_window.{end}' for side in sides)})"
 
 
-def _select(pipeline: Pipeline, told: list[str]) -> list[str]:
+def _select(pipeline: Pipeline, provenance: list[str]) -> list[str]:
     match pipeline.select:
         case None:
             return []
         case list(names):
-            return [*map(quoted, names), *told]
+            return [*map(quoted, names), *provenance]
         case dict(expressions):
-            return [*(f"{text} AS {quoted(name)}" for name, text in expressions.items()), *told]
+            return [*(f"{text} AS {quoted(name)}" for name, text in expressions.items()), *provenance]

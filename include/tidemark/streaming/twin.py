@@ -62,7 +62,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Told:
+class TwinResult:
     """What a twin has done."""
 
     pipeline: str
@@ -88,7 +88,9 @@ class Told:
         return asdict(self)
 
 
-def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, rate: Rate, progress: Progress) -> Told:
+def stream(
+    spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, rate: Rate, progress: Progress
+) -> TwinResult:
     """Run a pipeline's join as a streaming query until its inputs are read.
 
     Raises:
@@ -119,7 +121,7 @@ def stream(spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, r
         running = sink.trigger(availableNow=True).option("checkpointLocation", places.checkpoint).start(places.table)
     dropped = _followed(running, progress, batches)
     trace = QueryTrace.read(spark, places.checkpoint, pipeline)
-    return Told(
+    return TwinResult(
         pipeline.name,
         f"{rate} rows" if isinstance(rate, int) else rate,
         places.table,
@@ -153,7 +155,7 @@ def _followed(query: StreamingQuery, progress: Progress, batches: int | None) ->
             progress(last["batchId"] + 1 if last else 0, batches)
     finally:
         query.stop()
-    operators = (operator for told in query.recentProgress for operator in told["stateOperators"])
+    operators = (operator for batch in query.recentProgress for operator in batch["stateOperators"])
     return sum(operator["numRowsDroppedByWatermark"] for operator in operators)
 
 
@@ -168,14 +170,14 @@ def _write_replay(pipeline: Pipeline, places: Places, trace: QueryTrace, *, fed:
         return None
     arrival = {"trace": places.checkpoint}
     table = {"table": places.feed} if fed else {}
-    told = pipeline.model_dump(mode="json", exclude_defaults=True)
-    told |= {side: {**told[side], **table, "arrival": arrival} for side in SIDES}
-    told |= {
+    settings = pipeline.model_dump(mode="json", exclude_defaults=True)
+    settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
+    settings |= {
         "name": f"{pipeline.name}_replay",
         "output": f"{pipeline.output}/twin/replay",
         "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).label(0)},
     }
     path = Path(places.replay)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return str(path)

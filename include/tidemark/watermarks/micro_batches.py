@@ -45,14 +45,14 @@ class QueryLane(Lane):
     evicts: bool = True
     """Whether a watermark evicts rows: only then does a batch without data run."""
     schedule: Mapping[int, int | None] = field(default_factory=dict)
-    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has told it: one
+    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has logged it: one
     that was restarted has a lower one than its rows say. The rows alone tell of other batches."""
 
     def next_watermark(self, marks: Watermarks) -> int:
         """W of the next batch: an input without a row yet counts as 0, and W never goes down."""
-        told = [max(0, getattr(marks, side)) for side in self.watermarked]
+        marks_of_sides = [max(0, getattr(marks, side)) for side in self.watermarked]
         combine = min if self.policy == "min" else max
-        return max(marks.batch or 0, combine(told, default=0))
+        return max(marks.batch or 0, combine(marks_of_sides, default=0))
 
     known_of_buckets = BATCHES
 
@@ -78,18 +78,22 @@ class QueryLane(Lane):
 
 def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: int) -> Timeline:
     slices = buckets.slices
-    ran = {buckets.number_of(number, clock): told for clock, told in lane.schedule.items() if buckets.holds(clock)}
+    ran = {
+        buckets.number_of(number, clock): watermark
+        for clock, watermark in lane.schedule.items()
+        if buckets.holds(clock)
+    }
     rows = maxima.set_index("bucket").reindex(sorted({*ran, *maxima["bucket"]}))
     newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked}
-    marks, told, ends, suspects = lane.before, [], {}, bool(rows["rejected"].any())
+    marks, described, ends, maybe_late = lane.before, [], {}, bool(rows["rejected"].any())
     order = list(enumerate(zip(rows.index, buckets.slice_of(rows.index.to_series()), rows["oldest"], strict=True)))
     last = order[-1][1][1] if order else slices[-1]
     for batch, (bucket, slice_number, oldest) in order:
         before, known = marks.batch or 0, ran.get(bucket)
         watermark = lane.next_watermark(marks) if known is None else known
         late = before if lane.late_watermark == "previous_batch" else watermark
-        told.append((bucket, batch, late, before, marks.left, marks.right))
-        suspects = suspects or (not pd.isna(oldest) and oldest <= late * 1000)
+        described.append((bucket, batch, late, before, marks.left, marks.right))
+        maybe_late = maybe_late or (not pd.isna(oldest) and oldest <= late * 1000)
         for side in lane.watermarked:
             marks = _grown(marks, side, newest[side].iloc[batch], lane)
         marks = replace(marks, batch=watermark)
@@ -99,8 +103,8 @@ def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: i
     for n in slices:
         so_far = ends[n] = ends.get(n, so_far)
         reached[n] = so_far.combined
-    table = pd.DataFrame(told, columns=_COLUMNS).astype("int64")
-    return Timeline(table, suspects, {n: ends[n] for n in slices}, reached)
+    table = pd.DataFrame(described, columns=_COLUMNS).astype("int64")
+    return Timeline(table, maybe_late, {n: ends[n] for n in slices}, reached)
 
 
 def _after(marks: Watermarks, lane: QueryLane, *, runs: bool) -> Watermarks:

@@ -167,8 +167,8 @@ def _cuts(maxima: pd.DataFrame, changes: Sequence[list[_Change]], buckets: Bucke
     spans = maxima.groupby("bucket").agg({"first": "min", "last": "max"}).dropna()
     first, last = spans["first"].to_dict(), spans["last"].to_dict()
     found = defaultdict(set)
-    for lane, told in enumerate(changes):
-        for change in told:
+    for lane, its in enumerate(changes):
+        for change in its:
             bucket = buckets.number_of(lane, change.since) if buckets.holds(change.since) else -1
             if bucket in first and first[bucket] < change.since <= last[bucket]:
                 found[bucket].add(change.since)
@@ -222,7 +222,7 @@ class _State:
 
 
 def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], buckets: Buckets) -> Timeline:
-    state, told, ends, suspected = _State(lane, buckets), [], {}, bool(maxima["rejected"].any())
+    state, passed, ends, maybe_late = _State(lane, buckets), [], {}, bool(maxima["rejected"].any())
     lag = {"left": lane.lag.left, "right": lane.lag.right}
     marks = maxima.assign(mark=maxima["newest"] - maxima["side"].map(lag).astype("Int64"), clock=maxima["first"])
     clocks = marks.groupby("bucket")["clock"].min()
@@ -236,16 +236,16 @@ def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], bu
             ends[end_clocks[clock]] = state.watermarks()
         state.apply(change for change in changes_at.get(clock, []) if not change.counts)
         if clock in contents:
-            told.append(_passed(contents[clock], state, lag))
+            passed.append(_passed(contents[clock], state, lag))
             oldest = contents[clock]["oldest"].min()
-            suspected = suspected or (not pd.isna(oldest) and oldest <= state.combined)
+            maybe_late = maybe_late or (not pd.isna(oldest) and oldest <= state.combined)
         state.apply(change for change in changes_at.get(clock, []) if change.counts)
     if lane.drain is not None:
         ended = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
         ends |= {number: ended for number in buckets.slices if number >= lane.drain}
-    table = pd.DataFrame(told, columns=[*BUCKET_COLUMNS, "sources"])
+    table = pd.DataFrame(passed, columns=[*BUCKET_COLUMNS, "sources"])
     reached = {buckets.slices[0] - 1: lane.before.combined, **{n: ends[n].combined for n in buckets.slices}}
-    return Timeline(table, suspected, {n: ends[n] for n in buckets.slices}, reached)
+    return Timeline(table, maybe_late, {n: ends[n] for n in buckets.slices}, reached)
 
 
 def _passed(rows: pd.DataFrame, state: _State, lag: dict[str, int]) -> dict[str, object]:

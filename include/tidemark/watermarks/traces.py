@@ -79,7 +79,7 @@ class QueryTrace:
             if number == 0:
                 _refuse_other_settings(checkpoint, header.get("conf", {}), pipeline)
             clock = max(clock + 1000, header["batchTimestampMs"] * 1000)
-            ends = tuple(_offset(told, checkpoint) for told in sources)
+            ends = tuple(_offset(logged, checkpoint) for logged in sources)
             batches.append((number, Batch(clock, header["batchWatermarkMs"], ends)))
         waiting = [batch.clock for number, batch in batches if number not in commits]
         done = tuple(batch for number, batch in batches if number in commits)
@@ -144,8 +144,8 @@ def _log(spark: SparkSession, folder: str) -> dict[int, list[Any]]:
     return found
 
 
-def _offset(told: dict[str, Any] | None, checkpoint: str) -> Offset | None:
-    match told:
+def _offset(logged: dict[str, Any] | None, checkpoint: str) -> Offset | None:
+    match logged:
         case None:
             return None
         case {"reservoirId": table, "reservoirVersion": version, "index": index, "isStartingVersion": bool(snapshot)}:

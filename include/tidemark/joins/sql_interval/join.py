@@ -212,8 +212,8 @@ class SqlIntervalJoin(Join):
         late = with_reason(states.where(new).withColumn("fate", fate), F.lit("behind_watermark"))
         rejected = came.suspects.where(F.col("rejected").isNotNull())
         chosen = [*came.suspects.columns, "reason", "window_start", "window_end"]
-        told = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
-        return late.select(*chosen, "fate").unionByName(told.select(*chosen, "fate"))
+        rejected_rows = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
+        return late.select(*chosen, "fate").unionByName(rejected_rows.select(*chosen, "fate"))
 
 
 def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFrame:
@@ -225,11 +225,11 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
     same = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
     asked = stays.select(*(F.col(key).alias(f"_{key}") for key in keys)).distinct()
     searches = rows.where((F.col("slice") >= first) & ~F.col("stale")).join(asked, same, "semi")
-    told = F.struct("slice", "now", "event_time", "mark", "left", "right")
+    searcher = F.struct("slice", "now", "event_time", "mark", "left", "right")
     other = F.when(F.col("side") == "left", "right").otherwise("left")
-    none = F.lit(None).cast(_kind(rows, told))
+    none = F.lit(None).cast(_kind(rows, searcher))
     both = stays.withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
-    both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": told}))
+    both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": searcher}))
     in_order = Window.partitionBy(*keys, "of").orderBy("level", F.col("by").isNotNull(), *_ARRIVAL)
     following = in_order.rowsBetween(1, Window.unboundedFollowing)
     by = F.first("by", ignorenulls=True).over(following)
