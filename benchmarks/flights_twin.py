@@ -23,7 +23,7 @@ from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.values import parse_instant
 from tidemark.spark.session import spark_session
-from tidemark.streaming.twin import Places, TwinResult, stream
+from tidemark.streaming.twin import TwinPaths, TwinResult, stream
 
 PIPELINE = Path(__file__).with_name("flights_weather_spark.yaml")
 
@@ -71,7 +71,7 @@ def main() -> None:
             DeltaTable.forPath(spark, f"{lake}/{table}").delete(later)
         for rate in (arguments.rows, *(["slice"] if arguments.hourly else [])):
             own = pipeline.model_copy(update={"output": f"twin_by_{rate}"})
-            twin = stream(spark, own, lake, Places.of(own, lake, None, None), rate, lambda *_: None)
+            twin = stream(spark, own, lake, TwinPaths.of(own, lake, None, None), rate, lambda *_: None)
             request = Request() if rate == "slice" else Request(end=parse_instant(twin.replay_to))
             its = own if rate == "slice" else load_pipeline(twin.replay)
             found, seconds = replay(spark, its, lake, request)

@@ -15,7 +15,7 @@ from tidemark_project import page, pipelines
 from tidemark_spark import REFUSED, RunSlices
 
 from tidemark.errors import CheckFailedError
-from tidemark.settings import CompareSettings, Pipeline, load_story
+from tidemark.settings import CompareSettings, Pipeline, load_reference
 from tidemark.settings.values import format_instant
 
 INSTANT: dict[str, Any] = {
@@ -123,12 +123,12 @@ def reprocess_dag(pipeline: Pipeline, file: Path) -> DAG:
     return dag
 
 
-def compare_dag(pipeline: Pipeline, settings: CompareSettings, story: Pipeline | None, file: Path) -> DAG:
+def compare_dag(pipeline: Pipeline, settings: CompareSettings, reference: Pipeline | None, file: Path) -> DAG:
     """What is due for comparison: `every`, or whenever the pipeline has committed, or the one that tells of the stream.
 
     By `every` the interval's slices are compared, and what earlier runs left because it was not committed in time.
     """
-    committed = AssetAny(*(slices_of(one) for one in (pipeline, story) if one))
+    committed = AssetAny(*(slices_of(one) for one in (pipeline, reference) if one))
     with DAG(
         f"{pipeline.name}__compare",
         description=f"{pipeline.name}, compared with {settings.table}",
@@ -156,4 +156,4 @@ for path, settings in pipelines()[0].items():
     range_dag(settings, path)
     reprocess_dag(settings, path)
     if settings.compare:
-        compare_dag(settings, settings.compare, load_story(path), path)
+        compare_dag(settings, settings.compare, load_reference(path), path)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tidemark.errors import PipelineFileError
-from tidemark.settings import CompareSettings, Pipeline, load_pipeline, load_story, pipeline_files
+from tidemark.settings import CompareSettings, Pipeline, load_pipeline, load_reference, pipeline_files
 from tidemark.settings.values import format_duration, format_instant
 
 # DAG files are parsed in any working directory, so every folder is anchored here.
@@ -32,7 +32,7 @@ def pipelines() -> tuple[dict[Path, Pipeline], list[str]]:
     for file in pipeline_files(folder("TIDEMARK_PIPELINES", "include/pipelines")):
         try:
             pipeline = load_pipeline(file)
-            load_story(file)
+            load_reference(file)
         except PipelineFileError as error:
             errors.append(str(error))
             continue

@@ -27,7 +27,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.spark.session import spark_session
-from tidemark.streaming.feed import numbered, placed
+from tidemark.streaming.feed import numbered, rows_in_slices
 from tidemark.streaming.flink_query import ANSWER, flink_query
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -69,7 +69,9 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
             raise UserError(f"there is no Flink in {FLINK.parents[1].name}; run make flink-twin, which installs it")
         grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
         check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
-        numbered(placed(inputs, grid).where("rejected IS NULL"), "number").write.parquet(str(folder / "numbered"))
+        numbered(rows_in_slices(inputs, grid).where("rejected IS NULL"), "number").write.parquet(
+            str(folder / "numbered")
+        )
         rows = spark.read.parquet(str(folder / "numbered"))
         _hand_over(rows, folder / "rows")
         (folder / "answer").mkdir()

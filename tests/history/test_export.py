@@ -12,7 +12,7 @@ from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings.values import micros, parse_instant
 from tidemark.spark.tuning import tuned_for_tiny_queries
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.streaming.export import export
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -112,7 +112,7 @@ def live(spark, lake, folder, exported, *, waiting):
 def test_a_query_goes_on_from_the_state(spark, lake, tmp_path, settings, run, name, waiting):
     pipeline = settings(name)
     run(pipeline, CUT)
-    exported = export(State.at(spark, pipeline, str(lake)), str(tmp_path / "export"))
+    exported = export(SavedState.at(spark, pipeline, str(lake)), str(tmp_path / "export"))
     assert min(exported.left, exported.right) > 0
     run(pipeline, HOURS)
     emissions = spark.read.format("delta").load(str(lake / "orders" / "emissions"))

@@ -15,7 +15,7 @@ from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.state.verify import verify
 
 FORMATS = sorted(Path(__file__).parent.glob("format_*"))
@@ -45,7 +45,7 @@ def test_the_present_format_is_among_them():
 def test_it_goes_on_where_it_was(spark, lake, unpacked, folder, name):
     unpacked(folder)
     pipeline = load_pipeline(lake / f"{name}.yaml")
-    state = State.at(spark, pipeline, str(lake))
+    state = SavedState.at(spark, pipeline, str(lake))
     assert min(state.entry.carried) > 0
     assert verify(state).same
     for one in (pipeline, pipeline.model_copy(update={"output": "whole"})):

@@ -7,7 +7,15 @@ import pytest
 
 from tidemark.commits.digest import digests
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.staleness import Seen, ranges, restorable, seen, settled, stale, waiting
+from tidemark.commits.staleness import (
+    ConsumedVersions,
+    consumed_versions,
+    ranges,
+    repaired_until,
+    restorable,
+    stale,
+    waiting,
+)
 from tidemark.planning.estimate import estimate, past_jobs
 from tidemark.watermarks.buckets import Watermarks
 
@@ -39,24 +47,24 @@ def ledger(*entries):
 
 def test_without_reprocessing_all_earlier_slices_are_seen_up_to_the_last_job():
     entries = [entry(0, landed=0), entry(1, landed=None), entry(2, 4, landed=1, landed_from=0), entry(3, 4)]
-    assert seen(entries, 0) == Seen(((None, 4),), 4)
-    assert seen([], 0) == Seen((), None)
+    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 4),), 4)
+    assert consumed_versions([], 0) == ConsumedVersions((), None)
 
 
 def test_a_slice_that_ran_again_has_seen_more_than_those_behind_it():
     entries = [entry(0, 2, landed=0), entry(1, 9, landed=0, commit=5), entry(2, 9, commit=5), entry(3, 4, landed=0)]
-    assert seen(entries, 0) == Seen(((None, 9), (3, 4)), 9)
+    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 9), (3, 4)), 9)
 
 
 def test_under_reprocess_a_slice_has_seen_what_was_there_when_it_ran():
     took = {"landed": 0, "landing": "reprocess"}
     entries = [entry(0, 1, landed=0, landing="start"), entry(1, 2, **took), entry(2, 3, **took)]
-    assert seen(entries, 0) == Seen(((None, 1), (1, 2), (2, 3)), 3)
+    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 1), (1, 2), (2, 3)), 3)
 
 
 def test_slices_of_a_gap_have_been_left_out_by_the_start_behind_it():
     entries = [entry(0, 1, landed=0), entry(5, 3, landed=0, landing="start"), entry(6, 4, landed=None)]
-    assert seen(entries, 0) == Seen(((None, 3), (6, 4)), 3)
+    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 3), (6, 4)), 3)
 
 
 def test_a_slice_is_stale_when_it_continued_another_state():
@@ -85,8 +93,8 @@ def test_a_repair_stops_where_the_old_slices_are_right_again():
     again += [replace(entry(n, commit=2)) for n in (3, 4)]
     for before, after in zip(range(3), range(1, 4), strict=True):
         again[after] = replace(again[after], carried_in_digest=again[before].digest)
-    assert settled(known, again) == 3
-    assert settled(known, again[:2]) == 2
+    assert repaired_until(known, again) == 3
+    assert repaired_until(known, again[:2]) == 2
 
 
 def test_slices_wait_for_rows_until_they_run_again():

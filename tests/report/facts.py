@@ -8,7 +8,7 @@ from tidemark.comparison import CAUSES, Comparison
 from tidemark.comparison.explain import Life
 from tidemark.comparison.what_if import Outcome, WhatIf
 from tidemark.report import Facts
-from tidemark.report.facts import Held, Period, Setting, State
+from tidemark.report.facts import CarriedState, Held, Period, Setting
 from tidemark.report.lateness import EDGES, Late, Lateness
 from tidemark.report.lives import Example, ExplainedCause, Story
 from tidemark.report.remedies import REMEDIES
@@ -71,7 +71,7 @@ def facts(periods=40, unexplained=2):
         present="30 minutes",
         no_what_if=None,
         state=tuple(
-            State(name, "1 day", tuple(Held(*bound, 40 + n % 9) for n, bound in enumerate(bounds)), 48)
+            CarriedState(name, "1 day", tuple(Held(*bound, 40 + n % 9) for n, bound in enumerate(bounds)), 48)
             for name in ("orders", "orders_by_arrival")
         ),
         settings=(Setting("clock", ("event-time", "arrival")), Setting("dialect", ("flink-sql", "flink-sql"))),

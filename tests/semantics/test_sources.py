@@ -18,7 +18,7 @@ SLICES, EVERY = 4, 40_000
 GRID = Grid(0, EVERY)
 COLUMNS = """
     lane long, side string, partition string, clock long, tiebreak long, event_time long, id long, bucket long,
-    rejected string, floored boolean, slice long, home long
+    rejected string, floored boolean, slice long, owning_slice long
 """
 PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}
 
@@ -102,7 +102,7 @@ def test_labels_equal_the_oracle(spark, drawn, jobs, exact):
 
 def _rows(spark, drawn, buckets):
     rows = [
-        {**row, "lane": lane, "bucket": None, "rejected": None, "floored": False, "slice": 0, "home": 0}
+        {**row, "lane": lane, "bucket": None, "rejected": None, "floored": False, "slice": 0, "owning_slice": 0}
         for lane, stream in enumerate(drawn)
         for row in stream["rows"]
         if buckets.holds(row["clock"])

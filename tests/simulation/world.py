@@ -17,7 +17,7 @@ import pandas as pd
 
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.runs import commit_of, new_run
-from tidemark.commits.staleness import Seen, seen
+from tidemark.commits.staleness import ConsumedVersions, consumed_versions
 from tidemark.errors import CheckFailedError, SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.planning.plan import Plan
@@ -103,13 +103,13 @@ class Input:
         side = SimpleNamespace(name=name, schema=None)
         return cls(world, side, SimpleNamespace(name=name, version=version), name == "right")
 
-    def at(self, first: int, last: int, taken: Seen) -> list[tuple[int, int]]:
+    def at(self, first: int, last: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
         """Rows with their homes, as `StoredInput.rows`."""
         due = [(row, home) for row, home, _ in self._rows() if first <= home <= last]
         return due + [(row, home) for row, home in self._unseen(first, taken)]
 
-    def homes_of_changes(self, _grid, first: int, taken: Seen) -> set[int]:
-        """As `StoredInput.homes_of_changes`."""
+    def slices_of_changes(self, _grid, first: int, taken: ConsumedVersions) -> set[int]:
+        """As `StoredInput.slices_of_changes`."""
         return {home for _, home in self._unseen(first, taken)}
 
     def refuse_changes(self, *_: object) -> None:
@@ -123,11 +123,11 @@ class Input:
         known = {} if self.empty else self.world.rows
         return [(row, home, version) for row, (home, version) in known.items() if version <= self.table.version]
 
-    def _unseen(self, first: int, taken: Seen) -> list[tuple[int, int]]:
-        if not taken.homes:
+    def _unseen(self, first: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
+        if not taken.by_slice:
             return []
-        ends = [*(home for home, _ in taken.homes[1:]), first]
-        parts = list(zip(taken.homes, ends, strict=True))
+        ends = [*(home for home, _ in taken.by_slice[1:]), first]
+        parts = list(zip(taken.by_slice, ends, strict=True))
 
         def known(home: int) -> int:
             return next(version for (start, version), end in parts if (start is None or start <= home) and home < end)
@@ -157,8 +157,8 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range) -> JobResul
     earlier = [entry for entry in ledger.entries.values() if entry.number < first]
     rows, landed = [], []
     for side, source in enumerate(plan.inputs):
-        taken = seen(earlier, side)
-        rows += source.at(first, slices[-1], taken if landing == "append" else replace(taken, homes=()))
+        taken = consumed_versions(earlier, side)
+        rows += source.at(first, slices[-1], taken if landing == "append" else replace(taken, by_slice=()))
     landed = [home for _, home in rows if home < first]
     state = frozenset()
     if carry_in and any(carry_in.carried):

@@ -7,7 +7,7 @@ import yaml
 
 from tidemark.errors import PipelineFileError
 from tidemark.settings import changed as with_changes
-from tidemark.settings import load_pipeline, load_story, pipeline_files, pipeline_schema
+from tidemark.settings import load_pipeline, load_reference, pipeline_files, pipeline_schema
 from tidemark.settings.values import format_duration, parse_allowance
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -171,11 +171,11 @@ def test_who_tells_of_the_stream_is_looked_for_beside_the_file(tmp_path, monkeyp
     changed(tmp_path / "stories" / "flights_weather.yaml", name="beside")
 
     def told_by(name):
-        return load_story(changed(tmp_path / "stories" / "p.yaml", compare={"with": "s", "told_by": name})).name
+        return load_reference(changed(tmp_path / "stories" / "p.yaml", compare={"with": "s", "told_by": name})).name
 
     assert [told_by(name) for name in ("near", "near.yaml", "../stories/near.yaml")] == ["near"] * 3
     assert told_by("flights_weather") == "beside"
     assert told_by("flights_weather_event_time") == "flights_weather_event_time"
     with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.told_by: there is no pipeline neer .*near"):
         told_by("neer")
-    assert load_story(FILES[0]) is None
+    assert load_reference(FILES[0]) is None

@@ -17,7 +17,7 @@ from tidemark.settings import load_pipeline
 from tidemark.settings.values import from_micros, parse_instant
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.streaming.feed import parse_rate
-from tidemark.streaming.twin import Places, stream
+from tidemark.streaming.twin import TwinPaths, stream
 from tidemark.watermarks.traces import QueryTrace
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -51,9 +51,9 @@ def settings(write, pipeline):
 @pytest.fixture
 def twin(spark, lake):
     def run(settings, rate):
-        places = Places.of(settings, str(lake), None, None)
+        paths = TwinPaths.of(settings, str(lake), None, None)
         with tuned_for_tiny_queries(spark):
-            return stream(spark, settings, str(lake), places, rate, lambda *_: None)
+            return stream(spark, settings, str(lake), paths, rate, lambda *_: None)
 
     return run
 

@@ -40,7 +40,7 @@ from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import parse_rate
-from tidemark.streaming.twin import Places
+from tidemark.streaming.twin import TwinPaths
 from tidemark.streaming.twin import stream as run_twin
 
 app = typer.Typer(
@@ -254,7 +254,7 @@ def stream(
             shown.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
 
         spark = spark_session("tidemark stream")
-        result = run_twin(spark, loaded, root, Places.of(loaded, root, into, checkpoint), size, progress)
+        result = run_twin(spark, loaded, root, TwinPaths.of(loaded, root, into, checkpoint), size, progress)
     if as_json:
         print_json(result.describe())
     else:

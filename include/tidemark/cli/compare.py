@@ -20,7 +20,7 @@ from tidemark.comparison.compare import compare as run_compare
 from tidemark.comparison.reproduce import reproduce
 from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import CheckFailedError, UserError
-from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_story
+from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
 from tidemark.settings.values import parse_allowance, parse_instant
 from tidemark.spark.session import spark_session
 
@@ -91,7 +91,7 @@ def compare(
     lists = {name: _names(text) for name, text in (("on", on), ("ignore", ignore)) if text is not None}
     budget = {"unexplained": max_unexplained, "differing": max_differing}
     settings = _settings(loaded, {"with": table, "within": within, **lists}, budget)
-    story = load_story(pipeline) if told_by is None else load_pipeline(told_by) if told_by else None
+    reference = load_reference(pipeline) if told_by is None else load_pipeline(told_by) if told_by else None
     whole = Asked(
         settings.table,
         _instant("--from", start),
@@ -109,17 +109,17 @@ def compare(
     if into is not None:
         reports.need_folder("--into", into)
     files, spark = reports.check_paths(report or ()), spark_session("tidemark compare")
-    asked = _due(spark, loaded, root, whole, story) if due else whole
+    asked = _due(spark, loaded, root, whole, reference) if due else whole
     if asked is None:
         print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
         return
-    comparison = run_compare(spark, loaded, root, asked, story)
+    comparison = run_compare(spark, loaded, root, asked, reference)
     if recorded:
         record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
     print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
     if files:
         called = reports.Called(context.obj, pipeline, told_by, lake)
-        facts = reports.gather(spark, comparison, asked, (loaded, story), root, called, ask_what_if=report_what_if)
+        facts = reports.gather(spark, comparison, asked, (loaded, reference), root, called, ask_what_if=report_what_if)
         reports.write(facts, files)
     if number is not None and into is not None:
         vector = reproduce(spark, loaded, root, comparison, number, into)
@@ -142,8 +142,8 @@ def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str
     return settings
 
 
-def _due(spark: SparkSession, pipeline: Pipeline, root: str, asked: Asked, story: Pipeline | None) -> Asked | None:
-    slices = due_slices(spark, pipeline, root, asked, story)
+def _due(spark: SparkSession, pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:
+    slices = due_slices(spark, pipeline, root, asked, reference)
     return replace(asked, start=slices[0], end=slices[1]) if slices else None
 
 

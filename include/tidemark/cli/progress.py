@@ -43,7 +43,7 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
 
         def progress(slices: range, step: str) -> None:
             pace.at(slices)
-            shown.update(task, description=f"{made.pipeline.name} {made.grid.label(slices[0])}: {step}")
+            shown.update(task, description=f"{made.pipeline.name} {made.grid.name(slices[0])}: {step}")
 
         for result in execute(spark, made, progress, lambda: stop.asked):
             pace.done()
@@ -166,6 +166,6 @@ _HOURS_FROM = 100
 def _committed(made: Plan, result: JobResult) -> str:
     first, last = result.slices[0], result.slices[-1]
     return (
-        f"committed {made.grid.label(first)} to {made.grid.label(last + 1)}: {counted(len(result.slices), 'slice')} in "
+        f"committed {made.grid.name(first)} to {made.grid.name(last + 1)}: {counted(len(result.slices), 'slice')} in "
         f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
     )

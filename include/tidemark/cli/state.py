@@ -16,7 +16,7 @@ from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.session import spark_session
 from tidemark.state.expire import expire as expire_checkpoints
 from tidemark.state.restore import restore as restore_state
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.state.show import show as show_state
 from tidemark.state.verify import verify as verify_state
 from tidemark.streaming.export import export as export_state
@@ -146,9 +146,9 @@ def export(
         out.print(views.exported_view(exported), soft_wrap=True)
 
 
-def _state(pipeline: str, lake: str | None, at: str | None) -> State:
+def _state(pipeline: str, lake: str | None, at: str | None) -> SavedState:
     loaded, instant = load_pipeline(pipeline), _instant(at, "--at")
-    return State.at(spark_session("tidemark state"), loaded, lake_root(lake), instant)
+    return SavedState.at(spark_session("tidemark state"), loaded, lake_root(lake), instant)
 
 
 def _instant(text: str | None, option: str) -> datetime | None:

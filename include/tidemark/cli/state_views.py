@@ -51,7 +51,8 @@ def verified_view(verified: Verified) -> RenderableType:
 def restored_view(restored: Restored) -> str:
     """What was copied, and where to."""
     where = "rebuilt from the inputs" if restored.rebuilt else "from its checkpoint"
-    return f"State of {restored.pipeline} at {restored.at}, {where}: {restored.left:,} left rows, {restored.right:,} right\n{restored.table}"
+    rows = f"{restored.left:,} left rows, {restored.right:,} right"
+    return f"State of {restored.pipeline} at {restored.at}, {where}: {rows}\n{restored.table}"
 
 
 def expired_view(expired: Expired) -> str:

@@ -86,7 +86,7 @@ def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
 def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
     """Emissions added, removed and same of each slice that was run again: JSON-ready."""
     return [
-        {"slice": grid.label(number), **asdict(change)}
+        {"slice": grid.name(number), **asdict(change)}
         for result in results
         for number, change in sorted(result.changes.items())
     ]

@@ -34,7 +34,7 @@ class Grid:
         """Start of a slice in microseconds, inclusive; the end of the one before, exclusive."""
         return self.start + number * self.every
 
-    def label(self, number: int) -> str:
+    def name(self, number: int) -> str:
         """A slice's start as people write it."""
         return format_instant(self.datetime_of(number))
 
@@ -52,13 +52,13 @@ class Grid:
         if number < 0:
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is before the pipeline's first slice; "
-                f"slices start at {self.label(0)}"
+                f"slices start at {self.name(0)}"
             )
         if off:
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is not on a slice boundary; slices are "
                 f"{format_duration(timedelta(microseconds=self.every))} long: "
-                f"use {self.label(number)} or {self.label(number + 1)}"
+                f"use {self.name(number)} or {self.name(number + 1)}"
             )
         return number
 

@@ -85,7 +85,7 @@ def digests(parts: pd.DataFrame, ends: Mapping[int, Watermarks]) -> dict[int, st
             changes[int(until)] -= total
     held = accumulate(changes.values())
     return {
-        number: hashlib.sha256(f"{total % _WRAP} {marks}".encode()).hexdigest()[:32]
+        number: hashlib.sha256(f"{total % _WRAP} {_as_text(marks)}".encode()).hexdigest()[:32]
         for (number, marks), total in zip(ends.items(), held, strict=True)
     }
 
@@ -104,3 +104,16 @@ def _hashable(name: str, kind: str) -> Column:
     column = F.col(quoted(name))
     # Maps and variants have no hash in Spark.
     return F.to_json(F.struct(column)) if any(part in kind for part in _UNHASHED) else column
+
+
+def _as_text(marks: Watermarks) -> str:
+    """Watermarks as digests have had them since format 1, whatever their fields are called now."""
+    sources = ", ".join(
+        f"Source(side={one.side!r}, partition={one.partition!r}, watermark={one.watermark}, last={one.last})"
+        for one in marks.sources
+    )
+    return (
+        f"Watermarks(left={marks.left}, right={marks.right}, batch={marks.batch}, "
+        f"left_swept={marks.left_last_cleanup}, right_swept={marks.right_last_cleanup}, "
+        f"advanced={marks.advanced}, sources=({sources}{',' if len(marks.sources) == 1 else ''}))"
+    )

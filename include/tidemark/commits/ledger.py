@@ -42,8 +42,8 @@ MARKS = {
     "right": "right_watermark",
     "batch": "batch_watermark",
     "advanced": "advanced_watermark",
-    "left_swept": "left_swept",
-    "right_swept": "right_swept",
+    "left_last_cleanup": "left_swept",
+    "right_last_cleanup": "right_swept",
 }
 """The ledger's names, in ms, of the fields of `Watermarks`; null where they are not known."""
 _MARKS = ", ".join(f"{name}_ms long" for name in MARKS.values())
@@ -203,7 +203,7 @@ class Ledger:
         """The error of a process that has looked before another one committed; `first` is its slice."""
         return SliceOrderError(
             f"another process has committed slices of {self.tables.root} since this one looked, so slice "
-            f"{self.grid.label(first)} and those after it were not published; run the same command again"
+            f"{self.grid.name(first)} and those after it were not published; run the same command again"
         )
 
     def commit(self, rows: list[dict[str, Any]], number: int) -> None:

@@ -15,32 +15,32 @@ Why = Literal["another state", "landed rows went home", "changed settings"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ConsumedVersions:
     """Up to which version of one input rows have been taken before a job starts, by the slice that they belong to."""
 
-    homes: tuple[tuple[int | None, int], ...]
+    by_slice: tuple[tuple[int | None, int], ...]
     """First slice (None for any before) and version, in order; empty where rows of earlier slices are not taken."""
-    homeless: int | None
+    unplaced: int | None
     """The same for rows without a usable clock; None where none has been taken."""
 
 
-NOTHING_SEEN = Seen((), None)
+NOTHING_CONSUMED = ConsumedVersions((), None)
 """Before the first slice."""
 
 
-def seen(entries: Iterable[Entry], side: int) -> Seen:
+def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
     """What slices, in order, have taken of an input (0: left, 1: right).
 
     A row belongs to the slice of its clock. It has been taken with that slice, or by a later one that took all that had
     landed for earlier slices.
     """
-    homes: list[tuple[int | None, int]] = []
-    taken, above, homeless = -1, None, None
+    by_slice: list[tuple[int | None, int]] = []
+    taken, above, unplaced = -1, None, None
 
     def add(home: int | None, version: int) -> None:
-        if homes and homes[-1][1] == version:
-            homes.pop()
-        homes.append((home, version))
+        if by_slice and by_slice[-1][1] == version:
+            by_slice.pop()
+        by_slice.append((home, version))
 
     for entry in reversed(list(entries)):
         version = entry.versions[side]
@@ -50,11 +50,11 @@ def seen(entries: Iterable[Entry], side: int) -> Seen:
         if entry.takes_all:
             taken = max(taken, version)
         if entry.landed is not None:
-            homeless = version if homeless is None else max(homeless, version)
+            unplaced = version if unplaced is None else max(unplaced, version)
         above = entry.number
-    if homes:
+    if by_slice:
         add(None, taken)
-    return Seen(tuple(reversed(homes)), homeless)
+    return ConsumedVersions(tuple(reversed(by_slice)), unplaced)
 
 
 def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
@@ -113,7 +113,7 @@ def ranges(numbers: Iterable[int]) -> list[range]:
     return found
 
 
-def settled(ledger: Ledger, entries: Sequence[Entry]) -> int:
+def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
     """How many slices of a job that repairs stale ones to commit: up to where the old ones are right again."""
     known = dict(ledger.entries)
     for count, entry in enumerate(entries[:-1], start=1):

@@ -32,7 +32,7 @@ def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, 
     rows = [
         (
             parse_instant(one.slice) if one.slice else None,
-            *(comparison.table, comparison.story, at, one.run),
+            *(comparison.table, comparison.reference, at, one.run),
             *(one.same, one.only_batch, one.only_stream, one.unexplained, one.pending, one.causes),
         )
         for one in comparison.agreement
@@ -51,20 +51,20 @@ def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, 
 
 
 def due(
-    spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, story: Pipeline | None
+    spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None
 ) -> tuple[datetime, datetime] | None:
     """From which slice (inclusive) to which (exclusive) a comparison is due; None where it is not.
 
     It begins with the oldest committed slice whose agreement with the stream's table is missing, is that of an older
     attempt, or counts pending rows; with `asked.start` where that is earlier and committed. It ends at `asked.end`, and
-    where the pipeline, and the story, have come to.
+    where the pipeline, and the reference, have come to.
 
     Raises:
         SliceOrderError: the range asked for is off the grid.
     """
     ledger = Ledger.of(spark, pipeline, lake)
     grid, ends = ledger.grid, [ledger]
-    ends += [Ledger.of(spark, story, lake)] if story else []
+    ends += [Ledger.of(spark, reference, lake)] if reference else []
     come = [one.grid.start_of(one.last.number + 1) if one.last else one.grid.start for one in ends]
     end = grid.number_at(min(come))
     if asked.end:

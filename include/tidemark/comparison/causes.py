@@ -1,7 +1,7 @@
 """Why rows differ: one cause for each, from what is known of the input rows that it was made of.
 
-The *batch* is what the pipeline has committed. The *story* is what another pipeline has committed that tells how the
-stream ran, such as the replay of its trace. It is believed of the rows that it gives as often as the stream did.
+The *batch* is what the pipeline has committed. The *reference* is what another pipeline has committed that tells how
+the stream ran, such as the replay of its trace. It is believed of the rows that it gives as often as the stream did.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.comparison.align import BATCH, STREAM
-from tidemark.comparison.committed_view import LABEL, Account
-from tidemark.comparison.variants import answer, candidates
+from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
+from tidemark.comparison.variants import candidates, emissions_under
 from tidemark.joins.firings import HALVES
 from tidemark.settings.sides import SIDES, SideName
 
@@ -48,19 +48,19 @@ _MATCHED = ("matched", "semi")
 
 @dataclass(frozen=True)
 class Sides:
-    """The two accounts that rows are explained by."""
+    """The two views that rows are explained by."""
 
-    batch: Account
-    story: Account | None
+    batch: CommittedView
+    reference: CommittedView | None
     until: int | None
     """The clock, in microseconds and exclusive, up to which the stream has come; None for as far as the batch."""
 
     @property
     def settings_apart(self) -> str | None:
-        """The settings, but for those of tables and clocks, in which the story is not the batch."""
-        if self.story is None:
+        """The settings, but for those of tables and clocks, in which the reference is not the batch."""
+        if self.reference is None:
             return None
-        one, other = (_settings_of(account) for account in (self.batch, self.story))
+        one, other = (_settings_of(view) for view in (self.batch, self.reference))
         apart = [f"{name} {other.get(name)}, not {value}" for name, value in one.items() if other.get(name) != value]
         return "; ".join(apart) or None
 
@@ -74,10 +74,12 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     rows = differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
     for side in SIDES:
         rows = _with_labels(rows, side, sides)
-    counted = with_count(rows, sides.story.emissions(), names, "_story") if sides.story else rows
-    rows = counted.withColumn("_told", F.col("_story") == F.col("_stream") if sides.story else F.lit(False))
+    counted = with_count(rows, sides.reference.emissions(), names, "_reference") if sides.reference else rows
+    rows = counted.withColumn(
+        "_as_reference", F.col("_reference") == F.col("_stream") if sides.reference else F.lit(False)
+    )
     if sides.batch.fires_again:
-        with answer(sides.batch, {"join.emit": "every-pane"}) as panes:
+        with emissions_under(sides.batch, {"join.emit": "every-pane"}) as panes:
             rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
     rows = rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))).localCheckpoint()
     rows = _with_changes(rows, names, identity).withColumn("_counterpart", _counterpart())
@@ -96,7 +98,7 @@ def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names:
     open_ = F.col("_cause") == "unexplained"
     left, tried = rows.where(open_), []
     for changes in candidates(left, sides.batch, stream):
-        with answer(sides.batch, changes) as emitted:
+        with emissions_under(sides.batch, changes) as emitted:
             apart = _apart(emitted, stream, names)
             counted = with_count(left, emitted, names, "_found").where(F.col("_found") == F.col("_stream"))
             tried.append((apart, changes, counted.select("_id").localCheckpoint()))
@@ -134,22 +136,22 @@ def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], colu
 
 
 def _with_labels(rows: DataFrame, side: SideName, sides: Sides) -> DataFrame:
-    """`_SIDE`, the hash of the row of that input (null without one), and its labels `_SIDE_batch` and `_SIDE_story`."""
+    """`_SIDE`, the hash of that input's row (null without one), and its labels `_SIDE_batch` and `_SIDE_reference`."""
     columns = sides.batch.columns(side)
-    absent = F.lit(None).cast(LABEL)
+    absent = F.lit(None).cast(KNOWN_OF_ROW)
     if not columns:
-        nothing = {f"_{side}_{name}": absent for name in ("batch", "story")}
+        nothing = {f"_{side}_{name}": absent for name in ("batch", "reference")}
         return rows.withColumns({f"_{side}": F.lit(None).cast("long"), **nothing})
     lacks = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
     if side == "right":
         lacks = lacks | F.col("_emission").isin(*HALVES)
     rows = rows.withColumn(f"_{side}", F.when(~lacks, content_hash(rows, columns)))
     wanted = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
-    for name, account in (("batch", sides.batch), ("story", sides.story)):
-        if account is None:
+    for name, view in (("batch", sides.batch), ("reference", sides.reference)):
+        if view is None:
             rows = rows.withColumn(f"_{side}_{name}", absent)
             continue
-        labels = account.labels(side, list(columns.values()), wanted)
+        labels = view.known_of_rows(side, list(columns.values()), wanted)
         labels = labels.select(F.col("_hash").alias(f"_{side}"), F.col("label").alias(f"_{side}_{name}"))
         rows = rows.join(labels, f"_{side}", "left")
     return rows
@@ -198,15 +200,15 @@ class _Rule:
     side: Column | None = None
     """Which input's row is to blame."""
     label: str | None = None
-    """Where that row's lateness stands: `batch` or `story`."""
+    """Where that row's lateness stands: `batch` or `reference`."""
     detail: Column | None = None
 
 
 def _rules(sides: Sides) -> Iterator[_Rule]:
     """In the order of `CAUSES`; the first that applies counts."""
     only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
-    matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_told")
-    batch, grid, no_story = sides.batch, sides.batch.grid, F.lit(sides.story is None)
+    matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
+    batch, grid, no_reference = sides.batch, sides.batch.grid, F.lit(sides.reference is None)
 
     due = F.when(matched, F.col("_clock")).otherwise(F.unix_micros("_slice") + grid.every - 1)
     buffered = _either("batch", lambda label: label["buffered"])
@@ -214,36 +216,38 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     yield _Rule("pending", only_stream & F.coalesce(not_run | (~matched & buffered.isNotNull()), F.lit(False)))
     if sides.until is not None:
         yield _Rule("pending", only_batch & (due >= sides.until))
-    if story := sides.story:
+    if reference := sides.reference:
         clock = F.greatest(*(F.col(f"_{side}_story.clock") for side in SIDES))
-        waits = _either("story", lambda label: label["buffered"])
-        untold = (clock >= story.grid.start_of(story.end)) | (~matched & waits.isNotNull())
-        behind = F.lit(f"{story.pipeline.name} has not come so far")
+        waits = _either("reference", lambda label: label["buffered"])
+        untold = (clock >= reference.grid.start_of(reference.end)) | (~matched & waits.isNotNull())
+        behind = F.lit(f"{reference.pipeline.name} has not come so far")
         yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
     if batch.fires_again:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
     yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
     changed = F.concat_ws(", ", "_changed")
     yield _Rule("changed value", F.size("_changed") > 0, detail=changed)
-    for only, account, told_by in ((only_stream, "batch", F.lit(True)), (only_batch, "story", ~no_story)):
-        unknown = reduce(F.coalesce, (F.when(_present(s) & F.col(f"_{s}_{account}").isNull(), s) for s in SIDES))
+    for only, view, told_by in ((only_stream, "batch", F.lit(True)), (only_batch, "reference", ~no_reference)):
+        unknown = reduce(F.coalesce, (F.when(_present(s) & F.col(f"_{s}_{view}").isNull(), s) for s in SIDES))
         yield _Rule("missing in an input", only & told_by & unknown.isNotNull(), unknown)
     landed = _either("batch", lambda label: label["landed"])
-    yield _Rule("landed after the slice", (only_stream | no_story) & landed.isNotNull(), landed)
-    for where, applies, account, reasons in (
-        ("stream", only_batch & as_reference, "story", _DROPPED),
+    yield _Rule("landed after the slice", (only_stream | no_reference) & landed.isNotNull(), landed)
+    for where, applies, view, reasons in (
+        ("stream", only_batch & as_reference, "reference", _DROPPED),
         ("batch", only_stream & as_reference, "batch", _LATE),
     ):
-        late = _either(account, _has_reason(*reasons))
-        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, account)
-    behind = _either("story", _has_reason("behind_watermark"))
-    yield _Rule("evicted before its partner", only_batch & as_reference & matched & behind.isNotNull(), behind, "story")
-    for where, applies, account in (
-        ("stream", only_batch & as_reference, "story"),
+        late = _either(view, _has_reason(*reasons))
+        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, view)
+    behind = _either("reference", _has_reason("behind_watermark"))
+    yield _Rule(
+        "evicted before its partner", only_batch & as_reference & matched & behind.isNotNull(), behind, "reference"
+    )
+    for where, applies, view in (
+        ("stream", only_batch & as_reference, "reference"),
         ("batch", only_stream, "batch"),
     ):
-        rejected = _either(account, lambda label: ~label["reason"].isin(*_LATE))
-        reason = reduce(F.coalesce, (F.col(f"_{side}_{account}")["reason"] for side in SIDES))
+        rejected = _either(view, lambda label: ~label["reason"].isin(*_LATE))
+        reason = reduce(F.coalesce, (F.col(f"_{side}_{view}")["reason"] for side in SIDES))
         yield _Rule(f"rejected in the {where}", applies & rejected.isNotNull(), rejected, detail=reason)
     if sides.settings_apart:
         yield _Rule("other settings", as_reference, detail=F.lit(sides.settings_apart))
@@ -281,17 +285,17 @@ def _present(side: SideName) -> Column:
     return F.col(f"_{side}").isNotNull()
 
 
-def _either(account: str, holds: Callable[[Column], Column]) -> Column:
+def _either(view: str, holds: Callable[[Column], Column]) -> Column:
     """The input of whose row something holds, null for neither."""
-    return F.coalesce(*(F.when(holds(F.col(f"_{side}_{account}")), F.lit(side)) for side in SIDES))
+    return F.coalesce(*(F.when(holds(F.col(f"_{side}_{view}")), F.lit(side)) for side in SIDES))
 
 
 def _has_reason(*reasons: str) -> Callable[[Column], Column]:
     return lambda label: label["reason"].isin(*reasons)
 
 
-def _settings_of(account: Account) -> dict[str, str]:
-    pipeline = account.pipeline
+def _settings_of(view: CommittedView) -> dict[str, str]:
+    pipeline = view.pipeline
     settings = {"dialect": pipeline.dialect, "guard": str(pipeline.guard)}
     settings |= {f"join.{name}": str(getattr(pipeline.join, name)) for name in type(pipeline.join).model_fields}
     for side in SIDES:

@@ -14,7 +14,7 @@ from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import restore
 from tidemark.commits.digest import content_hash
 from tidemark.commits.ledger import Entry, Ledger, committed
-from tidemark.commits.staleness import Seen
+from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, stored_inputs
@@ -23,13 +23,13 @@ from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 
 _LATENESS = "reason string, watermark long, behind_ms long, held_by string"
-LABEL = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"
+KNOWN_OF_ROW = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"
 """What is known of an input row: clock and event time in microseconds; for late and rejected rows what the table `late`
 says (watermark in ms); whether it came after the slice of its clock was committed; whether it waits in the buffers."""
 
 
 @dataclass(frozen=True)
-class Account:
+class CommittedView:
     """A pipeline's committed slices, and its inputs as they are now."""
 
     pipeline: Pipeline
@@ -39,7 +39,7 @@ class Account:
     ledger: Ledger
 
     @classmethod
-    def read(cls, spark: SparkSession, pipeline: Pipeline, lake: str) -> Account:
+    def read(cls, spark: SparkSession, pipeline: Pipeline, lake: str) -> CommittedView:
         """Read a pipeline's ledger and find its inputs.
 
         Raises:
@@ -86,20 +86,20 @@ class Account:
                 bare = {name: text.strip().strip("`") for name, text in expressions.items()}
                 return {name: source[text] for name, text in bare.items() if text in source}
 
-    def labels(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
-        """What is known of rows of an input: `label` (`LABEL`) by `_hash`, the hash of these columns.
+    def known_of_rows(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
+        """What is known of rows of an input: `label` (`KNOWN_OF_ROW`) by `_hash`, the hash of these columns.
 
         Rows that the input does not have are missing; of rows with equal columns the first to arrive counts.
         """
         source = self.inputs[SIDES.index(side)]
-        rows = source.side.labelled(source.table.read(), self.grid, self.grid.start)
+        rows = source.side.normalized(source.table.read(), self.grid, self.grid.start)
         event_time = (F.col("event_time") * self.pipeline.tick).alias("_event_time")
         rows = rows.select(F.col("clock").alias("_clock"), event_time, f"{side}.*")
         times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time")
         known = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time")))
         for more in (self._late, self._landed, self._buffered):
             known = known.join(more(side, columns, wanted), "_hash", "left")
-        names = [part.split()[0] for part in LABEL.removeprefix("struct<").removesuffix(">").split(", ")]
+        names = [part.split()[0] for part in KNOWN_OF_ROW.removeprefix("struct<").removesuffix(">").split(", ")]
         return known.select("_hash", F.struct(*names).alias("label"))
 
     def _late(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
@@ -128,14 +128,14 @@ class Account:
         return _of(rows.select(content_hash(rows, columns).alias("_hash")), wanted).agg(F.lit(True).alias("buffered"))
 
     @cached_property
-    def _own_versions(self) -> tuple[Seen, Seen]:
+    def _own_versions(self) -> tuple[ConsumedVersions, ConsumedVersions]:
         """Up to which version of each input the slices themselves have read, whatever later ones took."""
         versions: tuple[list[tuple[int | None, int]], ...] = ([], [])
         for number, entry in self.ledger.entries.items():
             for homes, version in zip(versions, entry.versions, strict=True):
                 if not homes or homes[-1][1] != version:
                     homes.append((number if homes else None, version))
-        left, right = (Seen(tuple(homes), None) for homes in versions)
+        left, right = (ConsumedVersions(tuple(homes), None) for homes in versions)
         return left, right
 
     @property

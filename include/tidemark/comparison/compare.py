@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from tidemark.clock.times import quoted
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, UserError, nearest
 from tidemark.joins.firings import HALVES
@@ -96,7 +96,8 @@ class Comparison:
 
     pipeline: str
     table: str
-    story: str | None
+    reference: str | None
+    """The pipeline that tells how the stream ran."""
     start: str
     end: str
     same: int
@@ -119,21 +120,26 @@ class Comparison:
 
     def describe(self) -> dict[str, Any]:
         """For scripts: JSON-ready."""
-        return {**asdict(self), "differences": self.differences, "unexplained": self.unexplained}
+        return {
+            **asdict(self),
+            "story": self.reference,
+            "differences": self.differences,
+            "unexplained": self.unexplained,
+        }
 
 
-def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, story: Pipeline | None) -> Comparison:
+def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None) -> Comparison:
     """Compare the committed slices of a pipeline with a stream's table.
 
-    `story` is a pipeline that says how the stream ran, and has run itself. Nothing is written.
+    `reference` is a pipeline that says how the stream ran, and has run itself. Nothing is written.
 
     Raises:
         InputError: a table or column is missing, or types do not go together.
         SliceOrderError: nothing is committed, or the range is off the grid.
     """
     began = time.monotonic()
-    batch = Account.read(spark, pipeline, lake)
-    reference = Account.read(spark, story, lake) if story else None
+    batch = CommittedView.read(spark, pipeline, lake)
+    told_by = CommittedView.read(spark, reference, lake) if reference else None
     slices = _range(batch, asked)
     ours = batch.emissions()
     stream, names, notes = _stream(DeltaInput.find(spark, lake, asked.table).read(), ours, batch, asked)
@@ -143,19 +149,19 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     causes: tuple[Cause, ...] = ()
     counts: _Counts = {}
     if not aligned.alike:
-        sides = Sides(batch, reference, micros(asked.until) if asked.until else None)
+        sides = Sides(batch, told_by, micros(asked.until) if asked.until else None)
         rows = with_causes(aligned.differing, sides, names, identity)
-        if reference is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
+        if told_by is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
             rows = with_other_settings(rows, sides, stream, names)
         rows = rows.where(_inside(asked))
         counts = _counted(rows)
         causes = _causes(rows, counts, names, asked.examples)
     agreement = _agreement(counts, batch, slices)
-    label = batch.grid.label
+    label = batch.grid.name
     return Comparison(
         pipeline.name,
         asked.table,
-        story.name if story else None,
+        reference.name if reference else None,
         label(slices[0]),
         label(slices[-1] + 1),
         sum(one.same for one in agreement),
@@ -167,15 +173,15 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, st
     )
 
 
-def _range(batch: Account, asked: Asked) -> range:
+def _range(batch: CommittedView, asked: Asked) -> range:
     """The slices to compare, of those that are committed."""
     grid, first = batch.grid, next(iter(batch.ledger.entries))
     start = grid.boundary(asked.start, "--from") if asked.start else first
     end = min(grid.boundary(asked.end, "--to"), batch.end) if asked.end else batch.end
     if end <= start:
         raise UserError(
-            f"no slice from {grid.label(start)} to {grid.label(end)} (exclusive) is committed; "
-            f"{batch.pipeline.name} has {grid.label(first)} to {grid.label(batch.end)}"
+            f"no slice from {grid.name(start)} to {grid.name(end)} (exclusive) is committed; "
+            f"{batch.pipeline.name} has {grid.name(first)} to {grid.name(batch.end)}"
         )
     return range(start, end)
 
@@ -190,7 +196,9 @@ def _inside(asked: Asked) -> Column:
     return F.coalesce(inside, F.lit(True))
 
 
-def _stream(stream: DataFrame, ours: DataFrame, batch: Account, asked: Asked) -> tuple[DataFrame, list[str], list[str]]:
+def _stream(
+    stream: DataFrame, ours: DataFrame, batch: CommittedView, asked: Asked
+) -> tuple[DataFrame, list[str], list[str]]:
     """The stream's rows in the types of ours, the columns to compare, and what a user should know of them."""
     ignored, notes = {*NOT_COMPARED, *asked.ignored}, []
     for name in asked.ignored:
@@ -212,7 +220,7 @@ def _stream(stream: DataFrame, ours: DataFrame, batch: Account, asked: Asked) ->
     return stream.select(*columns), names, notes
 
 
-def _kind(stream: DataFrame, batch: Account) -> Column:
+def _kind(stream: DataFrame, batch: CommittedView) -> Column:
     """`_emission` of rows that do not tell it."""
     join_type = batch.pipeline.join.type
     if join_type in HALVES:
@@ -241,7 +249,7 @@ def _cast(stream: DataFrame, name: str, wanted: T.DataType, table: str) -> Colum
     return (F.when(cast.try_cast(given) == column, cast) if numbers else cast).alias(name)
 
 
-def _identity(batch: Account, names: list[str], asked: Asked) -> list[str]:
+def _identity(batch: CommittedView, names: list[str], asked: Asked) -> list[str]:
     for name in asked.identity:
         if name not in names:
             raise UserError(f"--on {name}: {_no_column('what is compared', name, names)}")
@@ -307,7 +315,7 @@ def _numbered(causes: Sequence[Cause]) -> tuple[Cause, ...]:
     )
 
 
-def _agreement(counts: _Counts, batch: Account, slices: range) -> tuple[Agreement, ...]:
+def _agreement(counts: _Counts, batch: CommittedView, slices: range) -> tuple[Agreement, ...]:
     """Every committed slice of the range, then what belongs to none."""
     emitted = batch.ledger.rows.set_index("number")["emissions"].to_dict()
     starts: dict[int | None, int] = {batch.grid.start_of(n): int(emitted[n]) for n in slices if n in emitted}

@@ -103,7 +103,7 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
         InputError: an input does not serve.
     """
     inputs, grid = stored_inputs(spark, pipeline, lake), Grid.of(pipeline.slices)
-    answers: list[_Answer] = []
+    answers: list[_DialectAnswer] = []
     answered: list[Answered] = []
     for dialect in get_args(Dialect):
         try:
@@ -112,13 +112,13 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
             answered.append(Answered(dialect, None, 0, str(error)))
             continue
         with replayed(under, inputs, slices, drain=under.trace is None) as replay:
-            answers.append(_Answer.of(replay, under, inputs))
+            answers.append(_DialectAnswer.of(replay, under, inputs))
         answered.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
     pairs = ((one, other) for number, one in enumerate(answers) for other in answers[number + 1 :])
     found = [difference for pair in pairs for difference in _differences(*pair)]
     names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
     identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
-    start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
+    start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
     return Dialects(pipeline.name, start, end, tuple(answered), tuple(found), identity)
 
 
@@ -136,7 +136,7 @@ def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _DialectAnswer:
     """What a dialect made of the data."""
 
     pipeline: Pipeline
@@ -149,7 +149,7 @@ class _Answer:
     late: int
 
     @classmethod
-    def of(cls, answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> _Answer:
+    def of(cls, answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> _DialectAnswer:
         """Keep what is told of a replay, which can then be released."""
         emitted = emissions(answer.joined, pipeline, Grid.of(pipeline.slices)).localCheckpoint()
         labels = {one.side.name: _labels(answer, one.side.name, one.side.schema.names) for one in inputs}
@@ -180,7 +180,7 @@ def _labels(answer: Replay, side: SideName, columns: list[str]) -> DataFrame:
     )
 
 
-def _differences(one: _Answer, other: _Answer) -> list[Difference]:
+def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]:
     """Rows that only one of two emits, by rule; in the order of `RULES`."""
     names = [name for name in one.emitted.columns if name in other.emitted.columns and name not in NOT_COMPARED]
     aligned = align(one.emitted, other.emitted, names, {})
@@ -205,7 +205,7 @@ def _differences(one: _Answer, other: _Answer) -> list[Difference]:
     return sorted(found, key=lambda its: (its.only_in != one.dialect, list(RULES).index(its.rule)))
 
 
-def _with_labels(rows: DataFrame, source: StoredInput, *answers: _Answer) -> DataFrame:
+def _with_labels(rows: DataFrame, source: StoredInput, *answers: _DialectAnswer) -> DataFrame:
     """`_SIDE`, the hash of the row of that input, null without one, and `_SIDE_DIALECT`, what each did with it."""
     side, columns = source.side.name, [f"{source.side.name}_{name}" for name in source.side.schema.names]
     absent = {"left": ("padded_right",), "right": ("padded_left", *HALVES)}[side]
@@ -221,8 +221,8 @@ def _with_labels(rows: DataFrame, source: StoredInput, *answers: _Answer) -> Dat
 class _Pair:
     """A dialect that lacks rows which another has, and what its rules say of them."""
 
-    lacks: _Answer
-    has: _Answer
+    lacks: _DialectAnswer
+    has: _DialectAnswer
 
     def rules(self) -> Iterator[tuple[str, Column]]:
         """What tells each rule; the first that applies counts."""
@@ -254,10 +254,10 @@ class _Pair:
         return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & holds(side) for side in sides))
 
     @staticmethod
-    def _label(side: SideName, answer: _Answer, part: str) -> Column:
+    def _label(side: SideName, answer: _DialectAnswer, part: str) -> Column:
         return F.col(quoted(f"_{side}_{answer.dialect}"))[part]
 
-    def _behind(self, side: SideName, answer: _Answer) -> Column:
+    def _behind(self, side: SideName, answer: _DialectAnswer) -> Column:
         return F.coalesce(self._label(side, answer, "reason") == "behind_watermark", F.lit(False))
 
     def _dropped(self, side: SideName) -> Column:

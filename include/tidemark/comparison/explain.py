@@ -16,11 +16,11 @@ from tidemark.clock.times import quoted
 from tidemark.commits.checkpoint import read_carried
 from tidemark.commits.digest import content_hash
 from tidemark.commits.ledger import committed
-from tidemark.commits.staleness import NOTHING_SEEN
-from tidemark.comparison.committed_view import Account
+from tidemark.commits.staleness import NOTHING_CONSUMED
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.errors import UserError, nearest
-from tidemark.execution.replay import STILL_IN, labelled
-from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, trace_of
+from tidemark.execution.replay import STILL_IN, with_exact_watermarks
+from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
@@ -71,20 +71,20 @@ def explain(
         UserError: no such column, no such row, or more than `MOST` of them.
         SliceOrderError: nothing is committed.
     """
-    return lives(Account.read(spark, pipeline, lake), side, wanted)
+    return lives(CommittedView.read(spark, pipeline, lake), side, wanted)
 
 
-def lives(account: Account, side: SideName, wanted: Mapping[str, str]) -> tuple[Life, ...]:
-    """`explain` with an account that is read already."""
-    return tuple(_Story(account, side, row).life() for row in _found(account, side, wanted))
+def lives(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> tuple[Life, ...]:
+    """`explain` with a view that is read already."""
+    return tuple(_Story(view, side, row).life() for row in _found(view, side, wanted))
 
 
-def telling(account: Account, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:
+def telling(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:
     """The few values of an input row that tell it from others: key and event time, one more if need be, or all.
 
     None where the input has no such row, or more than `MOST`.
     """
-    source, pipeline = account.inputs[SIDES.index(side)], account.pipeline
+    source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
     usual = {*(getattr(pair, side) for pair in pipeline.join.keys), getattr(pipeline, side).event_time.column}
     table = source.table.read()
     meets = {name: _meets(source, name, value) for name, value in row.items()}
@@ -108,8 +108,8 @@ def _meets(source: StoredInput, name: str, value: str) -> Column:
     return F.col(quoted(name)) == F.lit(value).try_cast(source.side.schema[name].dataType)
 
 
-def _found(account: Account, side: SideName, wanted: Mapping[str, str]) -> list[Row]:
-    source = account.inputs[SIDES.index(side)]
+def _found(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> list[Row]:
+    source = view.inputs[SIDES.index(side)]
     schema = source.side.schema
     for name in wanted:
         if name not in schema.names:
@@ -117,7 +117,7 @@ def _found(account: Account, side: SideName, wanted: Mapping[str, str]) -> list[
             raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
     meets = (_meets(source, name, value) for name, value in wanted.items())
     table = source.table.read().where(reduce(Column.__and__, meets))
-    rows = source.side.labelled(table, account.grid, account.grid.start)
+    rows = source.side.normalized(table, view.grid, view.grid.start)
     found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()
     asked = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
@@ -129,7 +129,7 @@ def _found(account: Account, side: SideName, wanted: Mapping[str, str]) -> list[
 
 @dataclass(frozen=True)
 class _Story:
-    account: Account
+    view: CommittedView
     side: SideName
     row: Row
 
@@ -138,24 +138,24 @@ class _Story:
         return Life(self.side, self.row[self.side].asDict(), tuple(self._steps()))
 
     def _steps(self) -> Iterator[str]:
-        account, row, label = self.account, self.row, self.account.grid.label
-        by_arrival = account.pipeline.clock == "arrival"
+        view, row, label = self.view, self.row, self.view.grid.name
+        by_arrival = view.pipeline.clock == "arrival"
         happened = f"happened {self._time(row['event_time']) or 'at no known time'}"
         if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
             yield f"{happened}, arrived at no usable time" if by_arrival else happened
-            taken = [account.grid.number_at(one["_slice"]) for one in self._aside()]
+            taken = [view.grid.number_at(one["_slice"]) for one in self._aside()]
             where = f"in slice {label(taken[0])}" if taken else "by the next slice that runs"
             yield f"rejected {where}: {row['rejected']}"
             return
-        home = account.grid.number_at(row["clock"])
+        home = view.grid.number_at(row["clock"])
         came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
         yield f"{happened}{came}: slice {label(home)}"
-        if home not in account.ledger.entries and home >= account.end:
-            yield f"has not been read yet: the last committed slice is {label(account.last.number)}"
+        if home not in view.ledger.entries and home >= view.end:
+            yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
         aside, emitted, held = self._aside(), self._emitted(), self._held()
         slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
-        arrived = max((account.grid.number_at(slice_of) for slice_of in slices), default=home)
+        arrived = max((view.grid.number_at(slice_of) for slice_of in slices), default=home)
         if arrived > home:
             yield f"landed after that slice was committed, and arrived at the start of slice {label(arrived)}"
         late = [one for one in aside if one["watermark"] is not None]
@@ -173,10 +173,10 @@ class _Story:
 
     def _aside(self) -> list[Row]:
         """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
-        tables = self.account.tables
-        if not DeltaTable.isDeltaTable(self.account.ledger.spark, tables.late):
+        tables = self.view.tables
+        if not DeltaTable.isDeltaTable(self.view.ledger.spark, tables.late):
             return []
-        late = committed(self.account.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
+        late = committed(self.view.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
         return mine.withColumns(times).collect()
@@ -193,13 +193,13 @@ class _Story:
 
     def _on_time(self, number: int) -> str:
         """By the watermark that the row met, which a replay of its slice tells."""
-        account = self.account
-        pipeline, grid, entry = account.pipeline, account.grid, account.ledger.entry(number - 1)
+        view = self.view
+        pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
         slices = range(number, number + 1)
-        rows = rows_of(account.inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
-        join = join_of(pipeline, account.ledger.spark, schemas_of(account.inputs))
-        lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(account.inputs))
-        rows_with_marks = labelled(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
+        rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
+        join = join_of(pipeline, view.ledger.spark, schemas_of(view.inputs))
+        lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(view.inputs))
+        rows_with_marks = with_exact_watermarks(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
         mine = rows_with_marks.where(
             (F.col("side") == self.side) & (content_hash(rows_with_marks, [self.side]) == self.row["_hash"])
         )
@@ -213,21 +213,21 @@ class _Story:
 
     def _emitted(self) -> list[str]:
         """A line for each slice and kind of emission."""
-        columns = self.account.columns(self.side)
+        columns = self.view.columns(self.side)
         if not columns:
             return ["its emissions cannot be lines: they do not have its columns"]
-        rows = self.account.emissions()
+        rows = self.view.emissions()
         mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
-        grid = self.account.grid
-        lines = ((one["_emission"], one["count"], grid.label(grid.number_at(one["at"]))) for one in counted.collect())
+        grid = self.view.grid
+        lines = ((one["_emission"], one["count"], grid.name(grid.number_at(one["at"]))) for one in counted.collect())
         return [
             f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
 
     def _part(self, columns: Mapping[str, str]) -> Column:
         """The hash of those columns of the row that emissions have."""
-        spark, schema = self.account.ledger.spark, self.account.inputs[SIDES.index(self.side)].side.schema
+        spark, schema = self.view.ledger.spark, self.view.inputs[SIDES.index(self.side)].side.schema
         alone = spark.createDataFrame([self.row[self.side]], schema)
         hashed = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
         assert hashed is not None, "one row"
@@ -235,17 +235,17 @@ class _Story:
 
     def _held(self) -> list[Row]:
         """Where checkpoints have the row: the slice of its arrival, and those at whose end it is in the buffers."""
-        account = self.account
-        if not DeltaTable.isDeltaTable(account.ledger.spark, account.tables.checkpoint):
+        view = self.view
+        if not DeltaTable.isDeltaTable(view.ledger.spark, view.tables.checkpoint):
             return []
-        runs = {entry.run for entry in account.ledger.entries.values()}
-        held = read_carried(account.ledger.spark, account.tables, account.grid, *runs)
+        runs = {entry.run for entry in view.ledger.entries.values()}
+        held = read_carried(view.ledger.spark, view.tables, view.grid, *runs)
         mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
-        start = self.account.grid.timestamp_column(F.col("slice"))
+        start = self.view.grid.timestamp_column(F.col("slice"))
         return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "evicted_in").collect()
 
     def _end(self, held: Sequence[Row]) -> str:
-        label, last = self.account.grid.label, self.account.last.number
+        label, last = self.view.grid.name, self.view.last.number
         if not held:
             return "left the buffers before the end of that slice"
         newest = max(held, key=lambda one: one["carried_from"])
@@ -254,7 +254,7 @@ class _Story:
         return f"left the buffers in slice {label(newest['evicted_in'])}"
 
     def _time(self, ticks: int | None) -> str | None:
-        return None if ticks is None else _instant(ticks * self.account.pipeline.tick)
+        return None if ticks is None else _instant(ticks * self.view.pipeline.tick)
 
 
 def _instant(microseconds: int) -> str:

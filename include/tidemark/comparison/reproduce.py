@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.digest import content_hash
 from tidemark.comparison.align import STREAM
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compare import Cause, Comparison
 from tidemark.conformance import Case, Cut, Vector, replays
 from tidemark.errors import UserError
@@ -83,7 +83,7 @@ def reproduce(
     if cause.cause not in _OF_THE_JOIN or not any(example.get(f"_{side}") for side in SIDES):
         raise UserError(f"--reproduce {number}: a difference by '{cause.cause}' is not one of the join's rules")
     wanted = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
-    targets, others = _events(Account.read(spark, pipeline, lake), wanted)
+    targets, others = _events(CommittedView.read(spark, pipeline, lake), wanted)
     with tuned_for_tiny_queries(spark):
         shown = _Shown(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
         if not shown([others])[0]:
@@ -134,19 +134,19 @@ def _chosen(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]
     raise UserError(f"--reproduce {number}: {known}; --examples says how many of each cause it shows")
 
 
-def _events(account: Account, wanted: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
+def _events(view: CommittedView, wanted: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
     """The rows that the difference is made of, and others that may decide it.
 
     Those are rows of the same keys within reach, and for each row the two that the watermark which it met is of.
     """
-    left, right = (_placed(account, source) for source in account.inputs)
+    left, right = (_placed(view, source) for source in view.inputs)
     rows = left.unionByName(right)
     found = [rows.where((F.col("side") == side) & (F.col("number") == hash_)) for side, hash_ in wanted.items()]
     targets = [_event(one) for part in found for one in part.orderBy(*_PLACE).limit(1).collect()]
     if len(targets) < len(wanted):
         raise UserError("--reproduce: an input no longer has a row that the difference is made of, or never had")
     times = [one.ts for one in targets]
-    reach = micros(account.pipeline.join.reach or timedelta()) // 1000
+    reach = micros(view.pipeline.join.reach or timedelta()) // 1000
     near = F.col("ts").between(min(times) - reach, max(times) + reach) & (F.col("key") == targets[0].key)
     apart = F.least(*(F.abs(F.col("ts") - at) for at in times), F.lit(2**62))
     mates = [_event(one) for one in rows.where(near).orderBy(apart).limit(MOST).collect()]
@@ -160,10 +160,10 @@ def _events(account: Account, wanted: dict[SideName, int]) -> tuple[list[_Event]
     return targets, sorted(others, key=lambda one: (one.clock, one.tiebreak, one.side, one.ts))
 
 
-def _placed(account: Account, source: StoredInput) -> DataFrame:
+def _placed(view: CommittedView, source: StoredInput) -> DataFrame:
     """The rows of an input that take part, in the columns of `_Event`."""
-    side, grid = source.side, account.grid
-    rows = side.labelled(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
+    side, grid = source.side, view.grid
+    rows = side.normalized(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
     known = {
         "_clock": F.col("clock"),
         "_tiebreak": F.col("tiebreak"),
@@ -173,7 +173,7 @@ def _placed(account: Account, source: StoredInput) -> DataFrame:
         ),
     }
     flat = rows.where("rejected IS NULL").select(*(one.alias(name) for name, one in known.items()), f"{side.name}.*")
-    number = content_hash(flat, account.columns(side.name).values())
+    number = content_hash(flat, view.columns(side.name).values())
     return flat.select(
         *(F.col(name).alias(name[1:]) for name in known), F.lit(side.name).alias("side"), number.alias("number")
     )
@@ -186,7 +186,7 @@ def _event(row: Row) -> _Event:
 def _vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
     """The events under the pipeline's settings, with nothing expected yet."""
     interval, sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
-    assert interval and interval.lower is not None and interval.upper is not None, "spec.dialects sees to it"  # noqa: PT018
+    assert interval and interval.lower is not None and interval.upper is not None, "settings.dialects sees to it"  # noqa: PT018
     lower, upper = millis(interval.lower), millis(interval.upper)
     closed = interval.lower_inclusive, interval.upper_inclusive
     bounds = dict(zip(("lower", "upper"), (-upper, -lower) if sql else (lower, upper), strict=True))

@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.outputs import emissions
-from tidemark.commits.staleness import NOTHING_SEEN
+from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.align import BATCH
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.errors import PipelineFileError
 from tidemark.execution.replay import Replay, replay
-from tidemark.inputs.stored import StoredInput, read_as, rows_of, schemas_of, trace_of
+from tidemark.inputs.stored import StoredInput, read_as, rows_of_slices, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
@@ -41,7 +41,7 @@ def replayed(
     The inputs may have been found for a pipeline with other settings.
     """
     grid, inputs = Grid.of(pipeline.slices), read_as(inputs, pipeline)
-    rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN)).withColumn("lane", F.lit(0))
+    rows = rows_of_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", F.lit(0))
     join = join_of(pipeline, rows.sparkSession, schemas_of(inputs))
     lane = lane_of(pipeline, Watermarks(), slices[-1] if drain else None, trace_of(inputs))
     result = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
@@ -52,18 +52,18 @@ def replayed(
 
 
 @contextmanager
-def answer(account: Account, changes: Changes) -> Iterator[DataFrame]:
-    """The emissions of an account's slices under other settings, from empty state; as the table has them."""
-    pipeline = changed(account.pipeline, changes)
-    slices = range(next(iter(account.ledger.entries)), account.end)
-    with replayed(pipeline, account.inputs, slices, drain=account.last.drained) as result:
-        yield emissions(result.joined, pipeline, account.grid)
+def emissions_under(view: CommittedView, changes: Changes) -> Iterator[DataFrame]:
+    """The emissions of a view's slices under other settings, from empty state; as the table has them."""
+    pipeline = changed(view.pipeline, changes)
+    slices = range(next(iter(view.ledger.entries)), view.end)
+    with replayed(pipeline, view.inputs, slices, drain=view.last.drained) as result:
+        yield emissions(result.joined, pipeline, view.grid)
 
 
-def candidates(unexplained: DataFrame, account: Account, stream: DataFrame) -> Iterator[Changes]:
+def candidates(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
     """Settings under which the stream may have come to rows that differ, the likeliest first."""
-    pipeline, found = account.pipeline, _Extent.of(unexplained)
-    yield from _bounds(pipeline, found, account, stream)
+    pipeline, found = view.pipeline, _Extent.of(unexplained)
+    yield from _bounds(pipeline, found, view, stream)
     delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
     longer = {
         f"{side}.watermark_delay": format_duration(delay + _whole_minutes(found.behind[side]))
@@ -120,7 +120,7 @@ class _Extent:
         return cls(known, _spans(extent), extent["lacks"] > 0)
 
 
-def _bounds(pipeline: Pipeline, found: _Extent, account: Account, stream: DataFrame) -> Iterator[Changes]:
+def _bounds(pipeline: Pipeline, found: _Extent, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
     """Bounds as wide as those of the rows that only the stream has; as narrow as those of all that it has."""
     interval = pipeline.join.interval
     if interval is None:
@@ -134,14 +134,14 @@ def _bounds(pipeline: Pipeline, found: _Extent, account: Account, stream: DataFr
         }
         if wider:
             yield wider
-    if found.lacks and (seen := _seen_apart(account, stream)):
+    if found.lacks and (seen := _seen_apart(view, stream)):
         for (name, bound), span in zip(names.items(), seen, strict=True):
             if bound is not None and span != bound:
                 yield {name: format_duration(span)}
 
 
-def _seen_apart(account: Account, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
-    sides = [source.side for source in account.inputs]
+def _seen_apart(view: CommittedView, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
+    sides = [source.side for source in view.inputs]
     clocks = [replace(side.event, name=f"{side.name}_{side.event.name}") for side in sides]
     if not {clock.name for clock in clocks} <= set(stream.columns):
         return None

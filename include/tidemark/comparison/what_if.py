@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.outputs import emissions
-from tidemark.commits.staleness import NOTHING_SEEN
+from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.errors import UserError
 from tidemark.execution.replay import Replay, replay
-from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs
+from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.joins.keys import key_name
 from tidemark.settings import Pipeline, changed
@@ -127,7 +127,7 @@ def what_if(
     answer.release()
     named = [replace(one, value=format_duration(value)) for one, value in zip(outcomes, values, strict=False)]
     complete = outcomes[-1] if decides_lateness else None
-    return WhatIf(pipeline.name, setting, grid.label(slices[0]), grid.label(slices[-1] + 1), tuple(named), complete)
+    return WhatIf(pipeline.name, setting, grid.name(slices[0]), grid.name(slices[-1] + 1), tuple(named), complete)
 
 
 def span(spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime | None, end: datetime | None) -> range:
@@ -145,7 +145,7 @@ def span(spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime | N
         extents = (source.extent(grid)[0] for source in stored_inputs(spark, pipeline, lake))
         last = max((newest for newest in extents if newest is not None), default=-1)
     if last < first:
-        raise UserError(f"there is no slice from {grid.label(first)} to {grid.label(last + 1)}, which is exclusive")
+        raise UserError(f"there is no slice from {grid.name(first)} to {grid.name(last + 1)}, which is exclusive")
     return range(first, last + 1)
 
 
@@ -161,7 +161,7 @@ def _replayed(
     grid: Grid,
     slices: range,
 ) -> Replay:
-    rows = rows_of(inputs, grid, slices, (NOTHING_SEEN, NOTHING_SEEN))
+    rows = rows_of_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
     key = key_name(len(pipelines[0].join.keys))
     lanes = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))
     rows = rows.withColumn("lane", F.explode(lanes)).withColumn(key, F.col("lane"))

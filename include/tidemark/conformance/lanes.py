@@ -78,7 +78,7 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
     ]
     for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
         came = [
-            side.labelled(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
+            side.normalized(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
         ]
         rows = (
             came[0]

@@ -31,7 +31,7 @@ def lake_root(option: str | None = None) -> str:
     return root.rstrip("/") if "://" in root else str(Path(root).resolve())
 
 
-def place(lake: str, name: str) -> str:
+def resolve_path(lake: str, name: str) -> str:
     """A path that a user gave: relative to the lake root, absolute, or a URI."""
     return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
 
@@ -92,7 +92,7 @@ class DeltaInput:
         Raises:
             InputError: there is none, or it is not a Delta table.
         """
-        path = place(lake, name)
+        path = resolve_path(lake, name)
         if DeltaTable.isDeltaTable(spark, path):
             return cls(spark, name, path, pinned=version)
         try:

@@ -57,7 +57,7 @@ def _refusal(task: Task, verdict: quality.Verdict, sound: int) -> str:
     plan, slices = task.plan, task.slices
     worst, *more = verdict.critical
     others = f" (and {len(more)} more)" if more else ""
-    first, failed, end = map(plan.grid.label, (slices[0], slices[0] + sound, slices[-1] + 1))
+    first, failed, end = map(plan.grid.name, (slices[0], slices[0] + sound, slices[-1] + 1))
     where = f" in slice {failed}" if sound else ""
     if plan.atomic:
         published = "nothing was published, as --atomic asks"

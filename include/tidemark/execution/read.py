@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.commits.checkpoint import restore
-from tidemark.commits.staleness import seen
+from tidemark.commits.staleness import consumed_versions
 from tidemark.execution.task import Task
-from tidemark.inputs.stored import rows_of
+from tidemark.inputs.stored import rows_of_slices
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class JobInput:
     """What a replay takes, both with the number of their lane, 0."""
 
     rows: DataFrame
-    """The rows of both inputs that arrive in the job's slices (`inputs.stored.Side.labelled`)."""
+    """The rows of both inputs that arrive in the job's slices (`inputs.stored.Side.normalized`)."""
     carried: DataFrame | None
     """The rows in the buffers when the first slice starts; None for empty buffers."""
 
@@ -31,12 +31,12 @@ def read(spark: SparkSession, task: Task) -> JobInput:
     """
     plan, first = task.plan, task.slices[0]
     earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
-    taken = [seen(earlier, side) for side in range(len(plan.inputs))]
+    consumed = [consumed_versions(earlier, side) for side in range(len(plan.inputs))]
     if task.landing != "append":
-        taken = [replace(one, homes=()) for one in taken]
-    for source, known in zip(plan.inputs, taken, strict=True):
+        consumed = [replace(one, by_slice=()) for one in consumed]
+    for source, known in zip(plan.inputs, consumed, strict=True):
         source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
-    rows = rows_of(plan.inputs, plan.grid, task.slices, taken).withColumn("lane", F.lit(0))
+    rows = rows_of_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
     if task.carry_in is None:
         return JobInput(rows, None)
     carried = restore(spark, plan.tables, task.carry_in, plan.grid)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div
-from tidemark.joins.base import Join, Labelled
+from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
@@ -31,7 +31,7 @@ class Replay:
 
     | output | one row per |
     | --- | --- |
-    | `joined` | emission: `joins.base.Answer.joined` |
+    | `joined` | emission: `joins.base.JoinResult.joined` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
     | `counts` | slice of the job: `left_rows` and `right_rows` read, event times `floored`, rows of earlier slices that
@@ -68,8 +68,9 @@ class Replay:
 def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
 
-    Takes the rows of both inputs (`inputs.Side.labelled`) that arrive in these slices, and those that the slice before
-    has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes share no keys.
+    Takes the rows of both inputs that arrive in these slices (`inputs.stored.Side.normalized`), and those that the
+    slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
+    share no keys.
     """
     found = _timelines(rows, lanes, join, buckets)
     placed, cached = found.placed, []
@@ -82,28 +83,26 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     if carried is not None:
         cached += [carried.persist()]
     first = buckets.slices[0]
-    answer = join.answer(
-        Labelled(on_time, maybe_late, suspected, carried, Horizon(found.lines, first), found.cacheable)
-    )
+    result = join.apply(JobRows(on_time, maybe_late, suspected, carried, Horizon(found.lines, first), found.cacheable))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
-    kept = _buffered(answer.kept, first, join.carries)
+    kept = _buffered(result.kept, first, join.carries)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
     kept = kept.withColumns({side: F.when(outlives, F.col(side)) for side in SIDES})
     evicted, gone = Observation(), F.col("evicted_in").isNotNull()
     counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)
     return Replay(
-        joined=answer.joined,
-        late=_side_output(answer.late, join.tick),
+        joined=result.joined,
+        late=_side_output(result.late, join.tick),
         suspected=suspected,
         carried=kept.observe(evicted, *counted).where(outlives),
         evicted=evicted,
         counts=_counts(found.maxima, found.buckets),
-        lines=list(answer.lines) or found.lines,
-        cached=(*cached, *answer.cached),
+        lines=list(result.lines) or found.lines,
+        cached=(*cached, *result.cached),
     )
 
 
-def labelled(rows: DataFrame, lane: Lane, join: Join, buckets: Buckets) -> DataFrame:
+def with_exact_watermarks(rows: DataFrame, lane: Lane, join: Join, buckets: Buckets) -> DataFrame:
     """The rows of a replay of one lane, each with the exact watermarks that it met.
 
     Adds `watermark` (ms, long) and, but for dialect spark, `left_watermark` and `right_watermark`.
@@ -132,7 +131,7 @@ def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buck
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
     found = kind.timelines(rows, lanes, buckets)
     few = bool(found.maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
-    placed = with_buckets(found.rows.drop("home"), found.lines, kind.known_of_buckets, by_side=not few)
+    placed = with_buckets(found.rows.drop("owning_slice"), found.lines, kind.known_of_buckets, by_side=not few)
     if join.knows_buckets:
         placed = placed.withColumn("of_bucket", F.col("bucket"))
     return _Placed(placed, kind, found.maxima, found.lines, found.buckets, few)

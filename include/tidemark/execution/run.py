@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import sweep, withdraw
-from tidemark.commits.staleness import restorable, settled, stale
+from tidemark.commits.staleness import repaired_until, restorable, stale
 from tidemark.errors import CheckFailedError, FaultError, StoppedError, UserError
 from tidemark.execution import quality
 from tidemark.execution.job import JobResult, run_job
@@ -100,7 +100,7 @@ class _Work:
             result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
         self.uncommitted.append(result)
         if repairs and slices not in self.plan.jobs:
-            result = self.uncommitted[-1] = result.upto(settled(self.ledger, result.entries))
+            result = self.uncommitted[-1] = result.upto(repaired_until(self.ledger, result.entries))
         self.ledger = self.ledger.after(result.entries)
         done = result.slices
         behind = stale(self.ledger, after=done[-1])
@@ -154,7 +154,7 @@ class _Work:
         done = "all slices before it are committed; run the same command again to go on from there"
         if self.plan.atomic:
             done = "nothing is committed, as --atomic asks; run the same command again to start over"
-        return f"stopped before slice {self.plan.grid.label(slices[0])}; {done}"
+        return f"stopped before slice {self.plan.grid.name(slices[0])}; {done}"
 
     def _told_full(self) -> str:
         done = self.ledger.number - self.plan.ledger.number

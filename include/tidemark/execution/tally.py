@@ -77,7 +77,7 @@ def _facts(
     newest = pd.Series([max(w.newest(lane.lag), lane.before.combined) for w in marks], index=slices, dtype="float")
     lateness = millis(task.plan.pipeline.join.allowed_lateness)
     return facts.assign(
-        slice=[task.plan.grid.label(number) for number in slices],
+        slice=[task.plan.grid.name(number) for number in slices],
         emissions=facts["emissions"].fillna(0).astype(int),
         pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
         null_keys=facts["null_keys"].fillna(0).astype(int),

@@ -18,7 +18,7 @@ _ACTION = "struct<path: string, dataChange: boolean>"
 
 
 @dataclass(frozen=True)
-class Landing:
+class InputChanges:
     """What happened to an input table after version `seen`, up to the version that is read.
 
     Rewrites that change no row, such as OPTIMIZE, are not new rows.
@@ -34,7 +34,7 @@ class Landing:
     """Names of all files that came or went."""
 
     @classmethod
-    def since(cls, table: DeltaInput, seen: int) -> Landing:
+    def since(cls, table: DeltaInput, seen: int) -> InputChanges:
         """Read the log.
 
         Raises:

@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import Clock, floor_div, quoted
-from tidemark.commits.staleness import Seen
-from tidemark.delta.lake import DeltaInput, place
+from tidemark.commits.staleness import ConsumedVersions
+from tidemark.delta.lake import DeltaInput, resolve_path
 from tidemark.errors import InputError, nearest
-from tidemark.inputs.input_changes import Landing
+from tidemark.inputs.input_changes import InputChanges
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
 from tidemark.joins.keys import key_name
 from tidemark.settings import Guard, Input, Pipeline, TimeColumn, Trace
@@ -38,7 +38,7 @@ class Side:
     | --- | --- |
     | `side` | `left` or `right` |
     | `slice` | number of the slice in which the row arrives, long |
-    | `home` | number of the slice that its clock is in, long; 0 where none can be told |
+    | `owning_slice` | number of the slice that its clock is in, long; 0 where none can be told |
     | `clock` | effective arrival in microseconds UTC, long |
     | `tiebreak` | order among equal clocks, long, 0 without one |
     | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
@@ -64,17 +64,17 @@ class Side:
     tick: int
     """Microseconds: what the dialect compares event times in."""
 
-    def labelled(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+    def normalized(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
         clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
-        home = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
+        owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
         tiebreak = F.lit(0).cast("long")
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
             F.lit(self.name).alias("side"),
             grid.number_column(clock).alias("slice"),
-            F.when(self.unusable, F.lit(0).cast("long")).otherwise(home).alias("home"),
+            F.when(self.unusable, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
             floor_div(self.event.micros, self.tick).alias("event_time"),
@@ -121,7 +121,7 @@ class StoredInput:
     side: Side
     table: DeltaInput
 
-    def rows(self, grid: Grid, first: int, last: int, seen: Seen) -> DataFrame:
+    def rows(self, grid: Grid, first: int, last: int, consumed: ConsumedVersions) -> DataFrame:
         """Rows whose clock lies in slices first..last (inclusive), and those of earlier slices not taken yet.
 
         The latter landed after their slices were committed, and arrive at the start of slice `first`. Rows without a
@@ -129,67 +129,67 @@ class StoredInput:
         """
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
-        rows = self.table.read().where(due | self.side.unusable if seen.homeless is None else due)
-        for landed in self.landed(grid, first, seen):
+        rows = self.table.read().where(due | self.side.unusable if consumed.unplaced is None else due)
+        for landed in self.landed(grid, first, consumed):
             rows = rows.unionByName(landed, allowMissingColumns=True)
-        return self.side.labelled(rows, grid, start)
+        return self.side.normalized(rows, grid, start)
 
-    def refuse_changes(self, grid: Grid, first: int, seen: Seen, reprocess: str) -> None:
+    def refuse_changes(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> None:
         """See that rows which slices before `first` have taken are still there; `reprocess` is the command to name.
 
         Raises:
             InputError: some were deleted or changed, by the versions named; says from which slice to reprocess.
         """
-        for version, taken in self._unseen(grid, first, seen).items():
-            landing = self._since(version)
-            if landing.changed:
-                self._refuse(landing, taken, grid, reprocess)
+        for version, taken in self._unseen(grid, first, consumed).items():
+            changes = self._changes_since(version)
+            if changes.changed:
+                self._refuse(changes, taken, grid, reprocess)
 
-    def homes_of_changes(self, grid: Grid, first: int, seen: Seen) -> set[int]:
+    def slices_of_changes(self, grid: Grid, first: int, consumed: ConsumedVersions) -> set[int]:
         """The slices before `first` of rows that have landed and not been taken, or been taken and are gone."""
-        number = grid.number_column(self.side.clock.micros).alias("home")
+        number = grid.number_column(self.side.clock.micros).alias("owning_slice")
         found: set[int] = set()
-        for version, missed in self._unseen(grid, first, seen).items():
-            for rows in (self._since(version).new, self._since(version).gone):
+        for version, unseen in self._unseen(grid, first, consumed).items():
+            for rows in (self._changes_since(version).new, self._changes_since(version).gone):
                 if rows is not None:
-                    homes = rows.where(missed & ~self.side.unusable).select(number).distinct().collect()
-                    found |= {row["home"] for row in homes}
+                    owning = rows.where(unseen & ~self.side.unusable).select(number).distinct().collect()
+                    found |= {row["owning_slice"] for row in owning}
         return found
 
-    def landed(self, grid: Grid, first: int, seen: Seen) -> Iterator[DataFrame]:
+    def landed(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
         """Rows of slices before `first` that were not in the versions up to which they have been taken."""
-        for version, missed in self._unseen(grid, first, seen).items():
-            if (new := self._since(version).new) is not None:
-                yield new.where(missed)
+        for version, unseen in self._unseen(grid, first, consumed).items():
+            if (new := self._changes_since(version).new) is not None:
+                yield new.where(unseen)
 
-    def _unseen(self, grid: Grid, first: int, seen: Seen) -> dict[int, Column]:
+    def _unseen(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, Column]:
         """Which rows have been taken up to each version that is not the one read now."""
         if not self.table.lands_late:
             return {}
         parts: dict[int, list[Column]] = {}
-        if seen.homeless is not None:
-            parts.setdefault(seen.homeless, []).append(self.side.unusable)
-        ends = [*(home for home, _ in seen.homes[1:] if home is not None), first]
+        if consumed.unplaced is not None:
+            parts.setdefault(consumed.unplaced, []).append(self.side.unusable)
+        ends = [*(start for start, _ in consumed.by_slice[1:] if start is not None), first]
         clock = self.side.clock.micros
-        for (home, version), end in zip(seen.homes, ends, strict=True) if seen.homes else ():
+        for (start, version), end in zip(consumed.by_slice, ends, strict=True) if consumed.by_slice else ():
             before = clock < grid.start_of(end)
-            since = F.lit(True) if home is None else clock >= grid.start_of(home)
+            since = F.lit(True) if start is None else clock >= grid.start_of(start)
             parts.setdefault(version, []).append(~self.side.unusable & before & since)
         return {v: reduce(Column.__or__, conditions) for v, conditions in parts.items() if v != self.table.version}
 
-    def _since(self, version: int) -> Landing:
-        if version not in self._landings:
-            self._landings[version] = Landing.since(self.table, version)
-        return self._landings[version]
+    def _changes_since(self, version: int) -> InputChanges:
+        if version not in self._changes:
+            self._changes[version] = InputChanges.since(self.table, version)
+        return self._changes[version]
 
     @cached_property
-    def _landings(self) -> dict[int, Landing]:
+    def _changes(self) -> dict[int, InputChanges]:
         return {}
 
-    def _refuse(self, landing: Landing, taken: Column, grid: Grid, reprocess: str) -> None:
+    def _refuse(self, changes: InputChanges, taken: Column, grid: Grid, reprocess: str) -> None:
         clock = F.when(~self.side.unusable, self.side.clock.micros)
         try:
-            gone = landing.gone
+            gone = changes.gone
             assert gone is not None, "versions that changed rows are known"
             found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
             assert found is not None, "an aggregate has one row"
@@ -198,9 +198,9 @@ class StoredInput:
             first = max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
         except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
             first = 0
-        start = grid.label(first)
+        start = grid.name(first)
         raise InputError(
-            f"input {self.table.name} is not append-only: version {', '.join(map(str, landing.changed))} deleted or "
+            f"input {self.table.name} is not append-only: version {', '.join(map(str, changes.changed))} deleted or "
             f"changed rows that slices from {start} on have read; {reprocess} --from {start}"
         )
 
@@ -209,7 +209,7 @@ class StoredInput:
         rows = self.table.read().where(self.side.clock.micros < grid.start_of(last + 1))
         if start is not None and end is not None:
             rows = rows.where(self.side.event.within(start, end))
-        return self.side.labelled(rows, grid, grid.start).where(F.col("rejected").isNull())
+        return self.side.normalized(rows, grid, grid.start).where(F.col("rejected").isNull())
 
     def extent(self, grid: Grid) -> tuple[int | None, int]:
         """The last slice that holds a row (None without any), and how many rows lie before the grid's start."""
@@ -236,7 +236,7 @@ def stored_inputs(
     tables = (pipeline.left.table, pipeline.right.table)
     left, right = (DeltaInput.find(spark, lake, *one) for one in zip(tables, versions, strict=True))
     if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
-        trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
+        trace = QueryTrace.read(spark, resolve_path(lake, pipeline.left.arrival.trace), pipeline)
         left = traced_input(left, trace, "left", pipeline.left.arrival)
         right = traced_input(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys
@@ -258,9 +258,13 @@ def read_as(inputs: tuple[StoredInput, StoredInput], pipeline: Pipeline) -> tupl
     return left, right
 
 
-def rows_of(inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, taken: Sequence[Seen]) -> DataFrame:
+def rows_of_slices(
+    inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, consumed: Sequence[ConsumedVersions]
+) -> DataFrame:
     """What a replay of slices reads of both inputs (`StoredInput.rows`), as one table."""
-    left, right = (source.rows(grid, slices[0], slices[-1], known) for source, known in zip(inputs, taken, strict=True))
+    left, right = (
+        source.rows(grid, slices[0], slices[-1], known) for source, known in zip(inputs, consumed, strict=True)
+    )
     return left.unionByName(right, allowMissingColumns=True)
 
 

@@ -26,7 +26,7 @@ from tidemark.clock.times import quoted
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, nearest
 from tidemark.settings import Trace
-from tidemark.watermarks.traces import Offset, Place, QueryTrace, texts
+from tidemark.watermarks.traces import Offset, Position, QueryTrace, texts
 
 ARRIVAL = "_arrival"
 """The column in which a traced input has the clock of each row's batch, a timestamp."""
@@ -104,7 +104,7 @@ class TracedTable(TracedInput):
     def version(self) -> int:
         """The newest version that the query has read rows of."""
         last = self._offsets[-1]
-        version, index = last.place if last else (0, 0)
+        version, index = last.position if last else (0, 0)
         return max(0, version if index >= 0 else version - 1)
 
     @cached_property
@@ -143,19 +143,19 @@ class TracedTable(TracedInput):
         live = _names(super().read().inputFiles())
         found: dict[int, dict[str, int]] = defaultdict(dict)
         files = list(self._in_order())
-        clocks = self.trace.clocks(self.source, (place for place, _ in files))
-        for (place, name), clock in zip(files, clocks, strict=True):
+        clocks = self.trace.clocks(self.source, (position for position, _ in files))
+        for (position, name), clock in zip(files, clocks, strict=True):
             if clock is not None:
-                found[self.version if name in live else place[0]][name] = clock
+                found[self.version if name in live else position[0]][name] = clock
         return found or {self.version: {}}
 
-    def _in_order(self) -> Iterator[tuple[Place, str]]:
+    def _in_order(self) -> Iterator[tuple[Position, str]]:
         """The files in the order in which the source offers them."""
         first = next((end for end in self._offsets if end), None)
         start = self.starting_version or 0
-        if first and self.starting_version is None and (first.snapshot or first.place[1] < 0):
+        if first and self.starting_version is None and (first.snapshot or first.position[1] < 0):
             # A first batch that ends before the files of a version has read the whole table as it stood before.
-            start = first.place[0] if first.snapshot else first.place[0] - 1
+            start = first.position[0] if first.snapshot else first.position[0] - 1
             names = self._snapshot(start) if first.snapshot else sorted(_names(super().read(start).inputFiles()))
             yield from (((start, index), name) for index, name in enumerate(names))
             start += 1

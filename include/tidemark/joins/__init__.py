@@ -38,7 +38,7 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
         return _micro_batch_join(pipeline, Condition.of(spark, pipeline.join.condition, inputs))
     if pipeline.join.window:
         return _window_join(pipeline, pipeline.join.window)
-    assert pipeline.join.interval, "spec.dialects sees to it"
+    assert pipeline.join.interval, "settings.dialects sees to it"
     if pipeline.dialect == "flink-sql":
         rules = flink_sql.IntervalRules.of(pipeline.join.interval, millis(pipeline.join.min_cleanup))
         return SqlIntervalJoin(rules, JoinType.of(pipeline.join.type), pipeline.join.condition)

@@ -16,44 +16,44 @@ EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_
 
 
 @dataclass(frozen=True)
-class Labelled:
+class JobRows:
     """The rows of a job, with the watermarks that each met."""
 
-    settled: DataFrame
+    on_time: DataFrame
     """Rows that are on time by any rule; their watermarks are those from before their bucket, at most their own."""
-    suspects: DataFrame
+    maybe_late: DataFrame
     """The others, rejected ones too, with exact watermarks."""
     suspected: bool
-    """Whether there are suspects."""
+    """Whether there are rows maybe late."""
     carried: DataFrame | None
     """Rows that the slice before has carried, with the watermarks that they met on arrival."""
     horizon: Horizon
     cacheable: bool = False
     """Whether the rows are so few that what is read more than once is better cached."""
 
-    def taking_part(self, of_suspects: Column | None = None) -> DataFrame:
-        """All rows that take part: of the suspects those that meet a condition, and are not rejected."""
-        rows = self.settled
+    def taking_part(self, of_late: Column | None = None) -> DataFrame:
+        """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""
+        rows = self.on_time
         if self.suspected:
-            suspects = self.suspects.where(F.col("rejected").isNull())
-            rows = rows.unionByName(suspects if of_suspects is None else suspects.where(of_suspects))
+            maybe_late = self.maybe_late.where(F.col("rejected").isNull())
+            rows = rows.unionByName(maybe_late if of_late is None else maybe_late.where(of_late))
         if self.carried is not None:
             rows = rows.unionByName(self.carried, allowMissingColumns=True)
         return rows
 
 
 @dataclass(frozen=True)
-class Answer:
+class JoinResult:
     """What a join makes of the rows of a job."""
 
     joined: DataFrame
     """One row per emission, in the columns of `EMISSION`: times in ms (long, null where there is none); `left` and
     `right` are rows, null where padded, or arrays of rows for a coGroup."""
     late: DataFrame
-    """Labelled rows with a `reason`, and `window_start`, `window_end` (ms) where it holds for one window only. Rows
+    """Rows with a `reason`, and `window_start`, `window_end` (ms) where it holds for one window only. Rows
     that are behind the watermark and take part all the same have a `fate`, and are among `kept` too."""
     kept: DataFrame
-    """Labelled rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
+    """Rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
     lines: Sequence[Timeline] = ()
     """The timelines, where the join adds to the watermarks at the slices' ends."""
     cached: tuple[DataFrame, ...] = ()
@@ -77,7 +77,7 @@ class Join(ABC):
     """Whether rows keep the number of their bucket, in `of_bucket`."""
 
     def admitted(self, rows: DataFrame) -> DataFrame:
-        """The job's rows (`inputs.Side.labelled`), those `rejected` too that this join lets take no part."""
+        """The job's rows (`inputs.stored.Side.normalized`), those `rejected` too that this join lets take no part."""
         return rows
 
     @abstractmethod
@@ -85,12 +85,12 @@ class Join(ABC):
         """Whether a pair of event times is one that the join looks for, lateness aside."""
 
     @abstractmethod
-    def answer(self, came: Labelled) -> Answer:
+    def apply(self, rows: JobRows) -> JoinResult:
         """Join the rows of a job."""
 
 
 def with_reason(rows: DataFrame, reason: Column, start: Column | None = None, end: Column | None = None) -> DataFrame:
-    """Rows as `Answer.late` has them."""
+    """Rows as `JoinResult.late` has them."""
     none = F.lit(None).cast("long")
     start, end = (none if at is None else at for at in (start, end))
     return rows.withColumns({"reason": reason, "window_start": start, "window_end": end})

@@ -17,8 +17,8 @@ def watermark_kind(pipeline: Pipeline) -> WatermarkKind:
 def watermark_lag(pipeline: Pipeline) -> WatermarkLag:
     """`forBoundedOutOfOrderness(d)` gives max - d - 1; SQL's `ts - INTERVAL d` gives max - d."""
     extra = 0 if watermark_kind(pipeline) == "sql" else 1
-    assert pipeline.left.watermark_delay is not None, "spec.dialects sees to it"
-    assert pipeline.right.watermark_delay is not None, "spec.dialects sees to it"
+    assert pipeline.left.watermark_delay is not None, "settings.dialects sees to it"
+    assert pipeline.right.watermark_delay is not None, "settings.dialects sees to it"
     return WatermarkLag(millis(pipeline.left.watermark_delay) + extra, millis(pipeline.right.watermark_delay) + extra)
 
 

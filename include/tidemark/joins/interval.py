@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.clock.times import floor_div, quoted
-from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
+from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
@@ -26,15 +26,15 @@ class DatastreamIntervalJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.within(left, right)
 
-    def answer(self, came: Labelled) -> Answer:
+    def apply(self, came: JobRows) -> JoinResult:
         """A closed form: see `flink_datastream.IntervalRules`."""
         rules, horizon = self.rules, came.horizon
         is_late = rules.late(F.col("event_time"), F.col("watermark"))
         on_time = came.taking_part(~is_late)
-        late = came.suspects.where(F.col("rejected").isNotNull() | is_late)
+        late = came.maybe_late.where(F.col("rejected").isNotNull() | is_late)
         wait = F.when(F.col("side") == "left", rules.left_wait).otherwise(rules.right_wait)
         evicted_at = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
-        return Answer(
+        return JoinResult(
             joined=self._pairs(on_time, horizon.first),
             late=with_reason(late, F.coalesce("rejected", F.lit("late"))),
             kept=horizon.first_slice_reaching(on_time, evicted_at, "reached"),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.clock.times import floor_div
-from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
+from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import PADDING
 from tidemark.joins.keys import has_null_key, key_columns
@@ -74,7 +74,7 @@ class MicroBatchJoin(Join):
         same = left == right if self.on_event_time else F.lit(True)
         return same & self.rules.in_range(left, right)
 
-    def answer(self, came: Labelled) -> Answer:
+    def apply(self, came: JobRows) -> JoinResult:
         """Pairs from one join; for each side whose partners matter another, which finds the first of each row."""
         first = came.horizon.first
         copies = self._copies(came)
@@ -85,9 +85,9 @@ class MicroBatchJoin(Join):
             parts += [*self._alone(rows, side, first)]
         kept = [self._kept(tracked.get(side, copies.where(F.col("side") == side)), side) for side in SIDES]
         emitted, stored = (reduce(DataFrame.unionByName, some) for some in (parts, kept))
-        return Answer(emitted, self._late(came), stored, cached=cached)
+        return JoinResult(emitted, self._late(came), stored, cached=cached)
 
-    def _copies(self, came: Labelled) -> DataFrame:
+    def _copies(self, came: JobRows) -> DataFrame:
         """The accepted copies of all rows; of carried rows those that are still in the state when the job starts."""
         rows, first = came.taking_part(), came.horizon.first
         nothing = F.create_map().cast(_MATCHED)
@@ -219,10 +219,10 @@ class MicroBatchJoin(Join):
         both = F.map_zip_with("row.matched", "first_matches", lambda _, before, now: F.coalesce(before, now))
         return _row_columns(rows.select("row.*", "reached", both.alias("known")).withColumn("matched", F.col("known")))
 
-    def _late(self, came: Labelled) -> DataFrame:
+    def _late(self, came: JobRows) -> DataFrame:
         """Rejected and late rows; a row that is late for some of its windows only is told for each of these."""
-        rejected = came.suspects.where(F.col("rejected").isNotNull())
-        rows = came.suspects.where(F.col("rejected").isNull())
+        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
+        rows = came.maybe_late.where(F.col("rejected").isNull())
         parts = [with_reason(rejected, F.col("rejected"))]
         if self.windows is None:
             late = _by_side(lambda side: self.rules.late(side, F.col("event_time"), F.col("watermark")))

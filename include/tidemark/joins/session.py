@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.joins.base import Answer, Join, Labelled, with_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import Rules
@@ -50,7 +50,7 @@ class SessionJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return F.abs(left - right) <= self.gap
 
-    def answer(self, came: Labelled) -> Answer:
+    def apply(self, came: JobRows) -> JoinResult:
         """Sessions whose rows all came in time as runs, the others replayed."""
         horizon, end = came.horizon, F.col("window_end")
         clean, unclean = self._runs(came.taking_part())
@@ -67,9 +67,9 @@ class SessionJoin(Join):
         members = Members(fired.where(F.col("slice") >= horizon.first), by_start=not self.by_side)
         joined = group_members(members) if self.cogroup else join_members(members, self.join_type, self.condition)
         late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("met"))
-        late = late.select(*came.suspects.columns)
-        rejected = came.suspects.where(F.col("rejected").isNotNull())
-        return Answer(
+        late = late.select(*came.maybe_late.columns)
+        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
+        return JoinResult(
             joined,
             with_reason(late, F.lit("late")).unionByName(with_reason(rejected, F.col("rejected"))),
             kept=horizon.first_slice_reaching(in_state, self.rules.purged_at(end), "reached"),
@@ -113,7 +113,7 @@ class _Session:
     start: int
     end: int
     rows: list[int]
-    """Places of its rows in the table."""
+    """Offsets of its rows in the table."""
     fired: int
     """How often it has, or the most often of those that it was merged from."""
     due: bool = True
@@ -122,18 +122,18 @@ class _Session:
 
 @dataclass
 class _Fates:
-    """What became of rows, by their places in the table: the columns of `_ROLES`."""
+    """What became of rows, by their offsets in the table: the columns of `_ROLES`."""
 
-    places: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _ROLES.names})
 
-    def tell(self, places: list[int], role: str, session: _Session, refired_in: int | None = None) -> None:
+    def tell(self, offsets: list[int], role: str, session: _Session, refired_in: int | None = None) -> None:
         """The same of several rows."""
-        self.places += places
+        self.offsets += offsets
         for name, value in zip(
             _ROLES.names, (role, session.start, session.end, session.fired, refired_in), strict=True
         ):
-            self.columns[name] += [value] * len(places)
+            self.columns[name] += [value] * len(offsets)
 
 
 def _replayed(rows: pa.Table) -> pa.Table:
@@ -145,24 +145,24 @@ def _replayed(rows: pa.Table) -> pa.Table:
     gap, lateness = rows["gap"][0].as_py(), rows["lateness"][0].as_py()
     fates, in_flight = _Fates(), list[_Session]()
     labels = (rows[name].to_pylist() for name in ("event_time", "met", "slice"))
-    for place, (time, met, number) in enumerate(zip(*labels, strict=True)):
+    for offset, (time, met, number) in enumerate(zip(*labels, strict=True)):
         in_flight = _advance(in_flight, met, lateness, fates)
         touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
         session = _Session(
             min([time, *(one.start for one in touched)]),
             max([time + gap, *(one.end for one in touched)]),
-            [member for one in touched for member in one.rows] + [place],
+            [member for one in touched for member in one.rows] + [offset],
             max((one.fired for one in touched), default=0),
         )
         if session.end - 1 + lateness <= met:
-            fates.tell([place], "late", session)
+            fates.tell([offset], "late", session)
             continue
         in_flight = [one for one in in_flight if one not in touched] + [session]
         if session.end - 1 <= met:
             fates.tell(session.rows, "member", session, number)
             session.fired, session.due = session.fired + 1, False
     _advance(in_flight, END_OF_INPUT, lateness, fates)
-    found = rows.take(pa.array(fates.places, pa.int64()))
+    found = rows.take(pa.array(fates.offsets, pa.int64()))
     for column in to_arrow_schema(_ROLES):
         found = found.append_column(column, pa.array(fates.columns[column.name], column.type))
     return found

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.joins.base import Answer, Join, Labelled, with_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
 
@@ -70,7 +70,7 @@ class WindowJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
 
-    def answer(self, came: Labelled) -> Answer:
+    def apply(self, came: JobRows) -> JoinResult:
         """A row enters a window unless it meets the watermark that purges it; it is on time unless the window fired."""
         horizon, end = came.horizon, F.col("window_end")
         rows = came.taking_part()
@@ -88,7 +88,7 @@ class WindowJoin(Join):
         purged_at = F.coalesce(self.rules.purged_at(last), F.col("watermark"))
         dropped = self.rules.dropped(F.col("event_time"), F.col("watermark"))
         enters = F.coalesce(F.col("watermark") < self.rules.purged_at(last), ~dropped)
-        return Answer(
+        return JoinResult(
             joined,
             self._late(came),
             kept=horizon.first_slice_reaching(rows.where(enters), purged_at, "reached"),
@@ -112,11 +112,11 @@ class WindowJoin(Join):
         before = F.struct("clock", "tiebreak") <= F.col("fired_at")
         return rows.drop("slice").join(firings, window).where(before).drop("fired_at")
 
-    def _late(self, came: Labelled) -> DataFrame:
+    def _late(self, came: JobRows) -> DataFrame:
         """Rows that entered no window, and what others lost of theirs."""
-        suspects = came.suspects
-        rejected = with_reason(suspects.where(F.col("rejected").isNotNull()), F.col("rejected"))
-        copies = suspects.where(F.col("rejected").isNull()).withColumn("windows", self._windows())
+        maybe_late = came.maybe_late
+        rejected = with_reason(maybe_late.where(F.col("rejected").isNotNull()), F.col("rejected"))
+        copies = maybe_late.where(F.col("rejected").isNull()).withColumn("windows", self._windows())
         gone = F.filter("windows", lambda window: self.rules.purged_at(window["end"]) <= F.col("watermark"))
         copies = copies.withColumn("gone", gone)
         left_out = F.size("gone") == F.size("windows")

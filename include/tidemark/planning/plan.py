@@ -16,7 +16,7 @@ from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.ledger import Entry, Ledger, settings_of
 from tidemark.commits.outputs import check_expressions
-from tidemark.commits.staleness import ranges, restorable, seen, stale, start_of_chain, waiting
+from tidemark.commits.staleness import consumed_versions, ranges, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
@@ -140,15 +140,15 @@ class Plan:
             "clock": self.pipeline.clock,
             "slices": self.slices,
             "already_committed": self.skipped,
-            "from": self.grid.label(self.jobs[0][0]) if self.jobs else None,
-            "to": self.grid.label(self.jobs[-1][-1] + 1) if self.jobs else None,
+            "from": self.grid.name(self.jobs[0][0]) if self.jobs else None,
+            "to": self.grid.name(self.jobs[-1][-1] + 1) if self.jobs else None,
             "jobs": [self._extent(job) for job in self.jobs],
             "sizing": self.room.because if self.room else None,
             "segments": [
                 {**self._extent(one.slices), "reason": one.reason, "because": one.because} for one in self.segments
             ],
             "why": self._why(),
-            "carry_in": self.grid.label(self.carry_in.number) if self.carry_in else None,
+            "carry_in": self.grid.name(self.carry_in.number) if self.carry_in else None,
             "inputs": {
                 source.side.name: {"table": source.table.name, "version": source.table.version, **asdict(scan)}
                 for source, scan in zip(self.inputs, self.scans, strict=True)
@@ -163,8 +163,8 @@ class Plan:
 
     def _extent(self, slices: range) -> dict[str, Any]:
         return {
-            "from": self.grid.label(slices[0]),
-            "to": self.grid.label(slices[-1] + 1),
+            "from": self.grid.name(slices[0]),
+            "to": self.grid.name(slices[-1] + 1),
             "slices": len(slices),
         }
 
@@ -195,7 +195,7 @@ class _Scene:
         ahead = [segment for segment in segments if segment.slices]
         if rebuilt := self._rebuilt(ahead, kept):
             ahead = [rebuilt, *ahead]
-            first, start = (self.grid.label(number) for number in (rebuilt.slices.stop, rebuilt.slices.start))
+            first, start = (self.grid.name(number) for number in (rebuilt.slices.stop, rebuilt.slices.start))
             notes = [
                 *notes,
                 f"the checkpoint that slice {first} continues has expired: slices from {start} on run again",
@@ -238,7 +238,7 @@ class _Scene:
         start = restorable(self.ledger, first, kept)
         if start == first:
             return None
-        before, since = self.grid.label(first - 1), self.grid.label(start)
+        before, since = self.grid.name(first - 1), self.grid.name(start)
         because = f"the checkpoint after {before} is rebuilt from {since} on"
         return Segment(range(start, first), "expired checkpoint", because)
 
@@ -251,10 +251,10 @@ class _Scene:
         entries = self.ledger.entries.values()
         homes = set(known[1] if known else ())
         for side, source in enumerate(self.inputs):
-            taken = seen(entries, side)
+            consumed = consumed_versions(entries, side)
             if known:
-                taken = replace(taken, homes=((None, known[0][side]),))
-            homes |= source.homes_of_changes(self.grid, after, taken)
+                consumed = replace(consumed, by_slice=((None, known[0][side]),))
+            homes |= source.slices_of_changes(self.grid, after, consumed)
         return tuple(sorted(homes & self.ledger.entries.keys()))
 
     def refuse_changes(self, first: int) -> None:
@@ -262,10 +262,10 @@ class _Scene:
         entries = [entry for entry in self.ledger.entries.values() if entry.number < first]
         known = waiting(self.ledger)
         for side, source in enumerate(self.inputs):
-            taken = seen(entries, side)
-            if known and taken.homes:
-                taken = replace(taken, homes=((None, known[0][side]),))
-            source.refuse_changes(self.grid, first, taken, _reprocess_command(self.pipeline))
+            consumed = consumed_versions(entries, side)
+            if known and consumed.by_slice:
+                consumed = replace(consumed, by_slice=((None, known[0][side]),))
+            source.refuse_changes(self.grid, first, consumed, _reprocess_command(self.pipeline))
 
 
 def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
@@ -292,13 +292,13 @@ def _plan_to_run(scene: _Scene) -> Plan:
     first = grid.boundary(request.start, "--from") if request.start else after
     end, notes = _end(request, grid, scene.inputs)
     if request.start and request.end and end <= first:
-        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+        raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
     if first > after and not request.from_empty_state:
         _refuse_gap(first, last, grid)
     start = first if request.from_empty_state and first > after else max(first, after)
     if last and last.drained and end > start:
         raise SliceOrderError(
-            f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it; "
+            f"the input was drained at slice {grid.name(last.number)}, so no slice can follow it; "
             "give the pipeline a new `output` to run it again without --drain"
         )
     new = range(start, end)
@@ -307,9 +307,7 @@ def _plan_to_run(scene: _Scene) -> Plan:
     if ahead and last:
         scene.refuse_changes(after)
     if not new:
-        notes.append(
-            f"all slices up to {grid.label(after)} are committed" if last else "the inputs hold no rows to run"
-        )
+        notes.append(f"all slices up to {grid.name(after)} are committed" if last else "the inputs hold no rows to run")
     if len(ahead) > bool(new):
         notes.append("slices after a stale one follow until the state is again what they have continued")
     drain = end - 1 if request.drain and new else None
@@ -333,8 +331,8 @@ def _plan_to_reprocess(scene: _Scene) -> Plan:
         behind = segments[0].slices[-1] + 1
         if behind <= last.number:
             notes.append(
-                f"slices from {grid.label(behind)} on follow until the state is again what they have continued, "
-                f"at most up to {grid.label(last.number + 1)}"
+                f"slices from {grid.name(behind)} on follow until the state is again what they have continued, "
+                f"at most up to {grid.name(last.number + 1)}"
             )
     return scene.plan(segments, notes=notes)
 
@@ -346,16 +344,16 @@ def _asked_for(scene: _Scene, last: Entry) -> list[Segment]:
     first = grid.boundary(request.start, "--from") if request.start else start
     end = grid.boundary(request.end, "--to") if request.end else last.number + 1
     if end <= first:
-        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+        raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
     if end > last.number + 1:
         raise SliceOrderError(
-            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
+            f"the last committed slice is {grid.name(last.number)}; reprocess up to {grid.name(last.number + 1)} "
             "at most, and run what comes after"
         )
     if first > 0 and first not in entries and first - 1 not in entries:
         before = max((number for number in entries if number < first), default=-1)
         raise SliceOrderError(
-            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+            f"checkpoint before slice {grid.name(first)} is missing; reprocess from {grid.name(before + 1)}"
         )
     asked = range(first, end)
     segments = [Segment(part, "reprocess", "asked for") for part in ranges(n for n in asked if n in entries)]
@@ -382,16 +380,16 @@ def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
     for slices in ranges(found):
         why = found[slices[0]]
         if why == "changed settings":
-            yield Segment(slices, "changed settings", f"{grid.label(slices[0] - 1)} has run under the present settings")
+            yield Segment(slices, "changed settings", f"{grid.name(slices[0] - 1)} has run under the present settings")
         else:
             cause = "has another state now" if why == "another state" else "or one before has taken rows that it had"
-            yield Segment(slices, "stale", f"{grid.label(slices[0] - 1)} {cause}")
+            yield Segment(slices, "stale", f"{grid.name(slices[0] - 1)} {cause}")
 
 
 def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
     if last is None and start == 0:
         return "no slice is committed yet"
-    return f"continues slice {grid.label(start - 1)}" if last and start == after else "starts from empty state"
+    return f"continues slice {grid.name(start - 1)}" if last and start == after else "starts from empty state"
 
 
 def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
@@ -400,8 +398,8 @@ def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) 
         raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
     if trace and request.end and grid.boundary(request.end, "--to") > trace.end(grid):
         raise SliceOrderError(
-            f"--to {grid.label(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
-            f"{trace.checkpoint} are known for slices before {grid.label(trace.end(grid))}"
+            f"--to {grid.name(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
+            f"{trace.checkpoint} are known for slices before {grid.name(trace.end(grid))}"
         )
     if request.end:
         return grid.boundary(request.end, "--to"), []
@@ -414,23 +412,23 @@ def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) 
         if before:
             notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
         if newest is not None and newest >= now:
-            notes.append(f"{source.table.name} reaches to {grid.label(newest)}; slices that are not over yet wait")
+            notes.append(f"{source.table.name} reaches to {grid.name(newest)}; slices that are not over yet wait")
         last = max(last, -1 if newest is None else min(newest, now - 1))
     return last + 1, notes
 
 
 def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
-    known = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
+    known = f"the last committed slice is {grid.name(last.number)}" if last else "no slice is committed yet"
     raise SliceOrderError(
-        f"checkpoint before slice {grid.label(first)} is missing: {known}; "
-        f"run from {grid.label(last.number + 1 if last else 0)}, or pass --from-empty-state"
+        f"checkpoint before slice {grid.name(first)} is missing: {known}; "
+        f"run from {grid.name(last.number + 1 if last else 0)}, or pass --from-empty-state"
     )
 
 
 def _refuse_other_settings(scene: _Scene) -> None:
     start = start_of_chain(scene.ledger)
     if start and (changed := _changed(start, scene.pipeline)):
-        label = scene.grid.label(start.number)
+        label = scene.grid.name(start.number)
         raise SliceOrderError(
             f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
             f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or give the pipeline a "
@@ -443,8 +441,8 @@ def _refuse_older_settings(scene: _Scene, first: int) -> None:
     start = start_of_chain(scene.ledger)
     if before and start and (changed := _changed(before, scene.pipeline)):
         raise SliceOrderError(
-            f"slice {scene.grid.label(before.number)} was written under other settings ({changed}), so its checkpoint "
-            f"cannot be continued; reprocess from {scene.grid.label(start.number)}"
+            f"slice {scene.grid.name(before.number)} was written under other settings ({changed}), so its checkpoint "
+            f"cannot be continued; reprocess from {scene.grid.name(start.number)}"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from tidemark.comparison.what_if import Outcome
-from tidemark.report.facts import Facts, State
+from tidemark.report.facts import CarriedState, Facts
 from tidemark.report.lateness import EDGES, Lateness
 from tidemark.settings.values import format_duration, millis, parse_duration, parse_instant
 
@@ -37,7 +37,7 @@ def agreement(facts: Facts, width: int) -> str:
     return _svg(_below_each_other(parts), "Rows that differ and rows that agree over time")
 
 
-def state(states: Sequence[State], width: int) -> str:
+def state(states: Sequence[CarriedState], width: int) -> str:
     """Rows carried from slice to slice, a chart for each pipeline, all on one scale."""
     parts = []
     for one in states:

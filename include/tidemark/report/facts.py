@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from tidemark.comparison import Asked, Comparison
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.what_if import WhatIf, what_if
 from tidemark.delta.lake import DeltaInput
 from tidemark.report.lateness import Late, delay_to_vary, delays_to_try, late_rows
@@ -34,7 +34,7 @@ class Called:
     arguments: tuple[str, ...]
     """Of `tidemark`, as typed."""
     pipeline: str
-    story: str | None
+    reference: str | None
     """None where no option names it."""
     lake: str | None
 
@@ -61,7 +61,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class State:
+class CarriedState:
     """What a pipeline carried from slice to slice."""
 
     pipeline: str
@@ -106,7 +106,7 @@ class Facts:
     """The value that the setting varied by `what_if` has."""
     no_what_if: str | None
     """Why there is none."""
-    state: tuple[State, ...]
+    state: tuple[CarriedState, ...]
     settings: tuple[Setting, ...]
     versions: dict[str, int]
     """Of the tables read, by their names."""
@@ -140,11 +140,11 @@ def gather(
     All that comes out of Spark is the size of the ledger, or a handful of rows. `ask_what_if` replays the slices once
     for each of about ten watermark delays.
     """
-    batch = Account.read(spark, pipelines[0], lake)
-    story = Account.read(spark, pipelines[1], lake) if pipelines[1] else None
-    accounts = [batch, story] if story else [batch]
-    stream = accounts[-1]
-    stories = Stories(batch, story)
+    batch = CommittedView.read(spark, pipelines[0], lake)
+    reference = CommittedView.read(spark, pipelines[1], lake) if pipelines[1] else None
+    views = [batch, reference] if reference else [batch]
+    stream = views[-1]
+    stories = Stories(batch, reference)
     causes = stories.of(comparison)
     told = tuple(stories.told.values())
     each, periods = _periods(comparison, batch)
@@ -154,8 +154,8 @@ def gather(
     if ask_what_if:
         outcomes, left_out = _what_if(spark, stream, late, _slices(stream, asked), lake)
     versions = {asked.table: DeltaInput.find(spark, lake, asked.table).version}
-    for account in accounts:
-        versions |= dict(zip((one.table.name for one in account.inputs), account.last.versions, strict=True))
+    for view in views:
+        versions |= dict(zip((one.table.name for one in view.inputs), view.last.versions, strict=True))
     return Facts(
         comparison=comparison,
         made_at=format_instant(datetime.now(UTC).replace(second=0, microsecond=0)),
@@ -170,17 +170,17 @@ def gather(
         what_if=outcomes,
         present=_present(stream.pipeline, outcomes.setting) if outcomes else None,
         no_what_if=left_out,
-        state=tuple(_state(account, _slices(account, asked)) for account in accounts),
-        settings=_settings([account.pipeline for account in accounts]),
+        state=tuple(_state(view, _slices(view, asked)) for view in views),
+        settings=_settings([view.pipeline for view in views]),
         versions=versions,
-        commands=tuple(_commands(called, accounts)),
+        commands=tuple(_commands(called, views)),
         explains={one.name: _explain(called, one) for one in told},
     )
 
 
-def _slices(account: Account, asked: Asked) -> range:
-    """The committed slices of an account that begin in what the user has named."""
-    grid, numbers = account.grid, list(account.ledger.entries)
+def _slices(view: CommittedView, asked: Asked) -> range:
+    """The committed slices of a view that begin in what the user has named."""
+    grid, numbers = view.grid, list(view.ledger.entries)
     inside = [
         number
         for number in numbers
@@ -190,7 +190,7 @@ def _slices(account: Account, asked: Asked) -> range:
     return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
-def _periods(comparison: Comparison, batch: Account) -> tuple[str, tuple[Period, ...]]:
+def _periods(comparison: Comparison, batch: CommittedView) -> tuple[str, tuple[Period, ...]]:
     rows = [
         (parse_instant(one.slice), one.same, one.only_batch + one.only_stream - one.unexplained, one.unexplained)
         for one in comparison.agreement
@@ -205,19 +205,21 @@ def _periods(comparison: Comparison, batch: Account) -> tuple[str, tuple[Period,
     )
 
 
-def _state(account: Account, slices: range) -> State:
-    ledger = account.ledger.rows
+def _state(view: CommittedView, slices: range) -> CarriedState:
+    ledger = view.ledger.rows
     ledger = ledger[ledger["number"].isin(slices)]
-    index = pd.DatetimeIndex([account.grid.datetime_of(int(number)) for number in ledger["number"]], tz=UTC)
+    index = pd.DatetimeIndex([view.grid.datetime_of(int(number)) for number in ledger["number"]], tz=UTC)
     carried = pd.Series(
         [sum(counts["carried_out"] for counts in both) for both in zip(*(ledger[s] for s in SIDES), strict=True)],
         index=index,
         dtype="int64",
     )
-    span = _stretch(index, _every(account))
+    span = _stretch(index, _every(view))
     most = _resampled(carried, span).max().ffill()
     held = (Held(*bound, int(rows)) for bound, rows in zip(_bounds(most.index, span), most, strict=True))
-    return State(account.pipeline.name, format_duration(span), tuple(held), int(carried.max() if len(carried) else 0))
+    return CarriedState(
+        view.pipeline.name, format_duration(span), tuple(held), int(carried.max() if len(carried) else 0)
+    )
 
 
 def _stretch(starts: pd.Index[Any], every: timedelta) -> timedelta:
@@ -227,8 +229,8 @@ def _stretch(starts: pd.Index[Any], every: timedelta) -> timedelta:
     return next((span for span in spans if extent / span <= MOST_DRAWN), extent / MOST_DRAWN)
 
 
-def _every(account: Account) -> timedelta:
-    return timedelta(microseconds=account.grid.every)
+def _every(view: CommittedView) -> timedelta:
+    return timedelta(microseconds=view.grid.every)
 
 
 def _resampled(table: Any, span: timedelta) -> Any:
@@ -241,7 +243,7 @@ def _bounds(starts: pd.Index[Any], span: timedelta) -> Iterator[tuple[str, str]]
         yield format_instant(start.to_pydatetime()), format_instant(start.to_pydatetime() + span)
 
 
-def _leading(batch: Account) -> tuple[str, ...]:
+def _leading(batch: CommittedView) -> tuple[str, ...]:
     """Keys, event times and arrivals, as emissions call them."""
     pipeline, found = batch.pipeline, list[str]()
     for side in SIDES:
@@ -253,7 +255,7 @@ def _leading(batch: Account) -> tuple[str, ...]:
 
 
 def _what_if(
-    spark: SparkSession, stream: Account, late: Late, slices: range, lake: str
+    spark: SparkSession, stream: CommittedView, late: Late, slices: range, lake: str
 ) -> tuple[WhatIf | None, str | None]:
     """Other delays of the input that held most late rows back; or why it makes no sense to ask."""
     pipeline = stream.pipeline
@@ -299,16 +301,16 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
                 yield f"{above}{name}", str(value)
 
 
-def _commands(called: Called, accounts: Sequence[Account]) -> Iterator[str]:
-    names = (called.pipeline, called.story or accounts[-1].pipeline.name)
-    for name, account in zip(names, accounts, strict=False):
-        yield _command("run", name, "--to", account.grid.label(account.end), *_lake(called))
+def _commands(called: Called, views: Sequence[CommittedView]) -> Iterator[str]:
+    names = (called.pipeline, called.reference or views[-1].pipeline.name)
+    for name, view in zip(names, views, strict=False):
+        yield _command("run", name, "--to", view.grid.name(view.end), *_lake(called))
     yield _command(*called.arguments)
 
 
 def _explain(called: Called, story: Story) -> str:
     row = ",".join(f"{column}={value}" for column, value in story.told.items())
-    name = (called.story or story.pipeline) if story.tells_stream else called.pipeline
+    name = (called.reference or story.pipeline) if story.tells_stream else called.pipeline
     return _command("explain", name, f"--{story.life.side}", row, *_lake(called))
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.commits.ledger import committed
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import millis
@@ -61,10 +61,10 @@ class Late:
     would have to be."""
 
 
-def late_rows(account: Account, slices: range) -> Late:
+def late_rows(view: CommittedView, slices: range) -> Late:
     """The late rows of slices, summed up."""
-    counts, quantiles = _summed(account, slices)
-    pipeline, ledger = account.pipeline, account.ledger.rows
+    counts, quantiles = _summed(view, slices)
+    pipeline, ledger = view.pipeline, view.ledger.rows
     inside = ledger[ledger["number"].isin(slices)]
     inputs = []
     for side in SIDES:
@@ -90,12 +90,12 @@ def late_rows(account: Account, slices: range) -> Late:
     return Late(pipeline.name, tuple(inputs), {side: one for side, one in asked.items() if one})
 
 
-def _summed(account: Account, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _summed(view: CommittedView, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows by side, reason and bin (null for rejected ones); and quantiles by side, by holder, and by both."""
-    spark, tables = account.ledger.spark, account.tables
+    spark, tables = view.ledger.spark, view.tables
     if not DeltaTable.isDeltaTable(spark, tables.late):
         return pd.DataFrame(columns=["side", "reason", "bin", "rows"]), pd.DataFrame(columns=["side", "held_by"])
-    rows = committed(spark, tables, tables.late).where(_inside(F.unix_micros("_slice"), account, slices))
+    rows = committed(spark, tables, tables.late).where(_inside(F.unix_micros("_slice"), view, slices))
     behind = F.greatest("behind_ms", F.lit(0))
     number = reduce(Column.__add__, ((behind >= edge).cast("int") for edge in EDGES[1:]))
     late = F.col("reason").isin("late", *STILL_IN)
@@ -108,8 +108,8 @@ def _summed(account: Account, slices: range) -> tuple[pd.DataFrame, pd.DataFrame
     return counts.toPandas(), quantiles.toPandas()
 
 
-def _inside(start: Column, account: Account, slices: range) -> Column:
-    first, end = (account.grid.start_of(number) for number in (slices.start, slices.stop))
+def _inside(start: Column, view: CommittedView, slices: range) -> Column:
+    first, end = (view.grid.start_of(number) for number in (slices.start, slices.stop))
     return (start >= first) & (start < end)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.comparison import CAUSES, Comparison
-from tidemark.comparison.committed_view import Account
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compare import Cause
 from tidemark.comparison.explain import Life, lives, telling
 from tidemark.report.remedies import REMEDIES
@@ -59,8 +59,8 @@ class ExplainedCause:
 class Stories:
     """Tells lives, each of them once."""
 
-    batch: Account
-    story: Account | None
+    batch: CommittedView
+    reference: CommittedView | None
     told: dict[tuple[object, ...], Story] = field(default_factory=dict)
 
     def of(self, comparison: Comparison) -> tuple[ExplainedCause, ...]:
@@ -79,20 +79,18 @@ class Stories:
 
     def _example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
         # Why a side lacks the row is told by the pipeline of that side.
-        account = self.story if cause.missing_in == "stream" and self.story else self.batch
-        stories = [self._story(account, side, row) for side in SIDES if row.get("_input", side) == side]
+        view = self.reference if cause.missing_in == "stream" and self.reference else self.batch
+        stories = [self._story(view, side, row) for side in SIDES if row.get("_input", side) == side]
         shown = {name: value for name, value in row.items() if name not in _TOLD}
         return Example(shown, _why(row), tuple(one.name for one in stories if one))
 
-    def _story(self, account: Account, side: SideName, row: Mapping[str, Any]) -> Story | None:
+    def _story(self, view: CommittedView, side: SideName, row: Mapping[str, Any]) -> Story | None:
         columns = self.batch.columns(side)
         part = {columns[name]: _text(value) for name, value in row.items() if name in columns and _is_plain(value)}
-        key = (account is self.story, side, *part.items())
-        if part and key not in self.told and (known := telling(account, side, part)):
+        key = (view is self.reference, side, *part.items())
+        if part and key not in self.told and (known := telling(view, side, part)):
             name = f"life-{len(self.told) + 1}"
-            self.told[key] = Story(
-                name, account.pipeline.name, account is self.story, known, lives(account, side, known)[0]
-            )
+            self.told[key] = Story(name, view.pipeline.name, view is self.reference, known, lives(view, side, known)[0])
         return self.told.get(key)
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tidemark.comparison import Comparison
 from tidemark.comparison.what_if import Outcome
-from tidemark.report.facts import Facts, State
+from tidemark.report.facts import CarriedState, Facts
 from tidemark.report.lateness import EDGES, Lateness
 from tidemark.settings.values import format_duration, parse_duration
 from tidemark.wording import brief_span, counted
@@ -114,7 +114,7 @@ def states(facts: Facts) -> str:
     return " ".join(map(_state, facts.state))
 
 
-def _state(one: State) -> str:
+def _state(one: CarriedState) -> str:
     if not one.peak:
         return f"{one.pipeline} carried no row from slice to slice."
     worst = max(one.held, key=lambda held: held.rows)

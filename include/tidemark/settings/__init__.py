@@ -1,6 +1,13 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
-from tidemark.settings.load import changed, load_pipeline, load_story, pipeline_files, pipeline_schema, pipelines_folder
+from tidemark.settings.load import (
+    changed,
+    load_pipeline,
+    load_reference,
+    pipeline_files,
+    pipeline_schema,
+    pipelines_folder,
+)
 from tidemark.settings.pipeline import (
     Budget,
     CompareSettings,
@@ -33,7 +40,7 @@ __all__ = [
     "WindowSettings",
     "changed",
     "load_pipeline",
-    "load_story",
+    "load_reference",
     "pipeline_files",
     "pipeline_schema",
     "pipelines_folder",

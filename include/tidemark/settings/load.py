@@ -45,7 +45,7 @@ def load_pipeline(name_or_path: str | Path, beside: Path | None = None) -> Pipel
     return _validated(content, str(path))
 
 
-def load_story(name_or_path: str | Path) -> Pipeline | None:
+def load_reference(name_or_path: str | Path) -> Pipeline | None:
     """The pipeline that `compare.told_by` of another one's file names, None where it names none.
 
     Raises:

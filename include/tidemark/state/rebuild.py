@@ -19,15 +19,15 @@ from pyspark.sql import functions as F
 from tidemark.commits.checkpoint import buffered_after
 from tidemark.commits.digest import ROW_HASH, carried_hash, digests, state_parts
 from tidemark.commits.ledger import Entry
-from tidemark.commits.staleness import Seen, seen, stale, start_of_chain
+from tidemark.commits.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.replay import replay
 from tidemark.execution.task import is_tiny
-from tidemark.inputs.stored import StoredInput, rows_of, schemas_of, stored_inputs, trace_of
+from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.planning.plan import settings_text
 from tidemark.spark.tuning import tuned_for_tiny_queries
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
 
@@ -44,7 +44,7 @@ class Rebuilt:
     jobs: int
 
 
-def rebuild(state: State, trusted: Entry | None = None) -> Rebuilt:
+def rebuild(state: SavedState, trusted: Entry | None = None) -> Rebuilt:
     """Replay the slices up to a state's, from the first of its chain or behind one whose checkpoint is trusted.
 
     Raises:
@@ -69,15 +69,15 @@ def rebuild(state: State, trusted: Entry | None = None) -> Rebuilt:
 
 
 def _replayed(
-    state: State, job: list[Entry], carried: DataFrame | None, before: Watermarks
+    state: SavedState, job: list[Entry], carried: DataFrame | None, before: Watermarks
 ) -> tuple[DataFrame, Join, dict[int, str], Watermarks]:
     """The rows in the buffers after a job, its join, the digest after each of its slices, and the watermarks."""
     pipeline, grid, spark = state.pipeline, state.grid, state.spark
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
     inputs = stored_inputs(spark, pipeline, state.lake, last.versions)
     join = join_of(pipeline, spark, schemas_of(inputs))
-    taken = [_taken(state, job[0], side) for side in range(len(inputs))]
-    rows = rows_of(inputs, grid, slices, taken).withColumn("lane", F.lit(0))
+    consumed = [_consumed(state, job[0], side) for side in range(len(inputs))]
+    rows = rows_of_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
     lane = _lane(state, inputs, before, last)
     came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
     tiny = is_tiny(sum(sum(entry.read) for entry in job), state.ledger.entry(job[0].number - 1))
@@ -93,7 +93,7 @@ def _replayed(
     return kept, join, digest_of, ends[last.number]
 
 
-def _lane(state: State, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
+def _lane(state: SavedState, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
     """The stream of a job whose last slice ended the input, or not."""
     lane = lane_of(state.pipeline, before, None, trace_of(inputs))
     drained = last.drained
@@ -102,15 +102,17 @@ def _lane(state: State, inputs: tuple[StoredInput, StoredInput], before: Waterma
     return replace(lane, drain=last.number) if drained else lane
 
 
-def _taken(state: State, first: Entry, side: int) -> Seen:
+def _consumed(state: SavedState, first: Entry, side: int) -> ConsumedVersions:
     """What a job had no need to take, of the version that it read."""
     version = first.versions[side]
     if not first.landed:
-        return Seen((), version)
-    taken = seen((entry for entry in state.ledger.entries.values() if entry.number < first.number), side)
-    homes = taken.homes if first.landing == "append" else ()
-    homeless = None if taken.homeless is None else min(taken.homeless, version)
-    return Seen(tuple((home, min(known, version)) for home, known in homes), homeless)
+        return ConsumedVersions((), version)
+    consumed = consumed_versions(
+        (entry for entry in state.ledger.entries.values() if entry.number < first.number), side
+    )
+    homes = consumed.by_slice if first.landing == "append" else ()
+    unplaced = None if consumed.unplaced is None else min(consumed.unplaced, version)
+    return ConsumedVersions(tuple((home, min(known, version)) for home, known in homes), unplaced)
 
 
 def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]]:
@@ -125,8 +127,8 @@ def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]
     yield job
 
 
-def _refuse(state: State, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {state.pipeline.name}", state.grid.label
+def _refuse(state: SavedState, chain: list[Entry]) -> None:
+    command, label = f"tidemark run {state.pipeline.name}", state.grid.name
     if bad := sorted(stale(state.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(bad[0])} no longer follows from what stands before it, so the state after it cannot be "
@@ -140,7 +142,7 @@ def _refuse(state: State, chain: list[Entry]) -> None:
 
 
 @contextmanager
-def _gone(state: State, job: list[Entry]) -> Iterator[None]:
+def _gone(state: SavedState, job: list[Entry]) -> Iterator[None]:
     """Tell files that a version had, and that are gone, as such."""
     try:
         with warnings.catch_warnings():
@@ -151,7 +153,7 @@ def _gone(state: State, job: list[Entry]) -> Iterator[None]:
         if not any(sign in str(error) for sign in _SIGNS):
             raise
         left, right = job[0].versions
-        label = state.grid.label
+        label = state.grid.name
         raise InputError(
             f"version {left} of {state.pipeline.left.table} or {right} of {state.pipeline.right.table}, which slice "
             f"{label(job[0].number)} has read, is gone (VACUUM, or an expired log); trust a later checkpoint: "

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.staleness import restorable
-from tidemark.delta.lake import place
+from tidemark.delta.lake import resolve_path
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.state.rebuild import rebuild
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 
 _LABELS = ("slice", "clock", "event_time")
 
@@ -40,7 +40,7 @@ class Restored:
         return asdict(self)
 
 
-def restore(state: State, to: str) -> Restored:
+def restore(state: SavedState, to: str) -> Restored:
     """Write the rows in the buffers as a Delta table: `side`, `event_time`, `arrived_at`, keys, `left` and `right`.
 
     From the checkpoint, or from the inputs where that has expired. `to` is a path, relative to the lake root.
@@ -50,9 +50,9 @@ def restore(state: State, to: str) -> Restored:
         CheckFailedError: what was rebuilt has another digest than the ledger says.
         SliceOrderError, InputError: it cannot be rebuilt.
     """
-    path = place(state.lake, to)
+    path = resolve_path(state.lake, to)
     refuse_table(state, path)
-    rows, rebuilt = rows_of(state)
+    rows, rebuilt = buffered_rows(state)
     grid, tick = state.grid, state.pipeline.tick
     table = rows.select(
         "side",
@@ -65,7 +65,7 @@ def restore(state: State, to: str) -> Restored:
     return Restored(state.pipeline.name, state.label, path, *state.entry.carried, rebuilt)
 
 
-def rows_of(state: State) -> tuple[DataFrame, bool]:
+def buffered_rows(state: SavedState) -> tuple[DataFrame, bool]:
     """The rows in the buffers, and whether they had to be rebuilt.
 
     Raises:
@@ -83,7 +83,7 @@ def rows_of(state: State) -> tuple[DataFrame, bool]:
     return found.rows, True
 
 
-def refuse_table(state: State, path: str) -> None:
+def refuse_table(state: SavedState, path: str) -> None:
     """See that there is no table yet.
 
     Raises:

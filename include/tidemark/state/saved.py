@@ -16,7 +16,7 @@ from tidemark.settings import Pipeline
 
 
 @dataclass(frozen=True)
-class State:
+class SavedState:
     """What a pipeline carried on from the end of a committed slice."""
 
     pipeline: Pipeline
@@ -26,7 +26,7 @@ class State:
     """The slice."""
 
     @classmethod
-    def at(cls, spark: SparkSession, pipeline: Pipeline, lake: str, at: datetime | None = None) -> State:
+    def at(cls, spark: SparkSession, pipeline: Pipeline, lake: str, at: datetime | None = None) -> SavedState:
         """The state at the end of a slice, by default of the last committed one.
 
         Raises:
@@ -48,7 +48,7 @@ class State:
     @property
     def label(self) -> str:
         """The end of the slice, as people write it."""
-        return self.grid.label(self.entry.number + 1)
+        return self.grid.name(self.entry.number + 1)
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -80,7 +80,7 @@ def entry_before(ledger: Ledger, instant: datetime | None, option: str) -> Entry
     if entry is None:
         first = next(iter(ledger.entries))
         raise SliceOrderError(
-            f"{option} {grid.label(number)}: no committed slice ends there; they end at {grid.label(first + 1)} to "
-            f"{grid.label(last.number + 1)}"
+            f"{option} {grid.name(number)}: no committed slice ends there; they end at {grid.name(first + 1)} to "
+            f"{grid.name(last.number + 1)}"
         )
     return entry

@@ -14,7 +14,7 @@ from tidemark.commits.checkpoint import held_after
 from tidemark.commits.runs import read_runs
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
 
 
@@ -54,7 +54,7 @@ class Shown:
         return asdict(self)
 
 
-def show(state: State, rows: int = 0) -> Shown:
+def show(state: SavedState, rows: int = 0) -> Shown:
     """What is known of a state, with a sample of so many rows."""
     entry, marks = state.entry, state.entry.watermarks
     kept = state.is_kept(entry)
@@ -74,7 +74,7 @@ def show(state: State, rows: int = 0) -> Shown:
     )
 
 
-def sample_of(state: State, count: int) -> list[dict[str, Any]]:
+def sample_of(state: SavedState, count: int) -> list[dict[str, Any]]:
     """Some of the rows in the buffers: JSON-ready."""
     rows = state.rows(state.entry).orderBy("side", "event_time").limit(count)
     texts = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
@@ -84,14 +84,14 @@ def sample_of(state: State, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def time_of(state: State, event_time: float | None) -> str | None:
+def time_of(state: SavedState, event_time: float | None) -> str | None:
     """An event time in the dialect's ticks, as people write it."""
     if event_time is None or pd.isna(event_time):
         return None
     return format_instant(from_micros(int(event_time) * state.pipeline.tick))
 
 
-def _buffers(state: State) -> tuple[Buffer, Buffer]:
+def _buffers(state: SavedState) -> tuple[Buffer, Buffer]:
     entry, grid, tables = state.entry, state.grid, state.ledger.tables
     held = held_after(F.timestamp_micros(F.lit(grid.start_of(entry.number))))
     rows = read_runs(state.spark, tables.checkpoint, entry.run)

@@ -15,7 +15,7 @@ from tidemark.commits.ledger import Entry
 from tidemark.errors import SliceOrderError
 from tidemark.settings.sides import SIDES
 from tidemark.state.rebuild import Rebuilt, rebuild
-from tidemark.state.saved import State, entry_before
+from tidemark.state.saved import SavedState, entry_before
 from tidemark.state.show import time_of
 
 
@@ -54,7 +54,7 @@ class Verified:
         return {"same": self.same, **asdict(self)}
 
 
-def verify(state: State, since: datetime | None = None, rows: int = 10) -> Verified:
+def verify(state: SavedState, since: datetime | None = None, rows: int = 10) -> Verified:
     """Rebuild a state from the inputs and compare; tells so many rows that differ.
 
     The replay begins with the first slice of the state's chain, or at `since`, the end of a slice whose checkpoint is
@@ -73,22 +73,22 @@ def verify(state: State, since: datetime | None = None, rows: int = 10) -> Verif
     return Verified(
         state.pipeline.name,
         state.label,
-        state.grid.label(numbers[0]),
+        state.grid.name(numbers[0]),
         len(numbers),
         found.jobs,
         state.entry.digest,
         found.digests[state.entry.number],
         kept,
-        state.grid.label(other[0]) if other else None,
+        state.grid.name(other[0]) if other else None,
         stored,
         rebuilt,
         examples,
     )
 
 
-def _trusted(state: State, since: datetime) -> Entry:
+def _trusted(state: SavedState, since: datetime) -> Entry:
     entry = entry_before(state.ledger, since, "--from")
-    label = state.grid.label(entry.number + 1)
+    label = state.grid.name(entry.number + 1)
     if entry.number >= state.entry.number:
         raise SliceOrderError(f"--from {label} is not before {state.label}, the state to verify")
     if any(number not in state.ledger.entries for number in range(entry.number, state.entry.number)):
@@ -98,7 +98,7 @@ def _trusted(state: State, since: datetime) -> Entry:
     return entry
 
 
-def _differences(state: State, found: Rebuilt, count: int) -> tuple[int, int, list[dict[str, Any]]]:
+def _differences(state: SavedState, found: Rebuilt, count: int) -> tuple[int, int, list[dict[str, Any]]]:
     """How many rows the checkpoint has too many, how many it lacks, and some of both."""
     both = found.rows.withColumn("surplus", F.lit(-1)).unionByName(
         state.rows(state.entry).withColumn("surplus", F.lit(1)), allowMissingColumns=True

@@ -31,25 +31,25 @@ def continued(spark: SparkSession, left: DataFrame, right: DataFrame, folder: st
         # One file, so that the first micro-batch reads all of it.
         state = spark.readStream.format("delta").load(f"{place}/{side}")
         marks = ("_tidemark.lane", "_tidemark.told", "true")
-        rows = labelled(state, side, query[side]["columns"], "_tidemark.time", marks)
+        rows = side_rows(state, side, query[side]["columns"], "_tidemark.time", marks)
         fresh = ("0", f"CAST(NULL AS {query['told']})", "false")
-        sides[side] = rows.unionByName(labelled(live, side, query[side]["columns"], query[side]["time"], fresh))
+        sides[side] = rows.unionByName(side_rows(live, side, query[side]["columns"], query[side]["time"], fresh))
     return joined(query, sides)
 
 
-def labelled(rows: DataFrame, side: str, columns: list[str], time: str, seam: tuple[str, ...] = ()) -> DataFrame:
+def side_rows(rows: DataFrame, side: str, columns: list[str], time: str, marks: tuple[str, ...] = ()) -> DataFrame:
     """A side's rows as the join reads them: `left_NAME`, the time in `_left_time`, and a mark in `_left`.
 
-    With `seam`: `_left_lane`, which keeps rows from meeting those of another one; `_left_told`, what the backfill has
+    With `marks`: `_left_lane`, which keeps rows from meeting those of another one; `_left_told`, what the backfill has
     emitted of the row alone; and `_left_state`, whether the row is of the state.
     """
     own = (f"`{name}` AS `{side}_{name}`" for name in (column.replace("`", "``") for column in columns))
-    marks = (f"{text} AS _{side}_{name}" for name, text in zip(("lane", "told", "state"), seam, strict=False))
-    return rows.selectExpr(*own, f"{time} AS _{side}_time", f"true AS _{side}", *marks)
+    marked = (f"{text} AS _{side}_{name}" for name, text in zip(("lane", "told", "state"), marks, strict=False))
+    return rows.selectExpr(*own, f"{time} AS _{side}_time", f"true AS _{side}", *marked)
 
 
 def joined(query: Mapping[str, Any], sides: Mapping[str, DataFrame]) -> DataFrame:
-    """The query over both sides' `labelled` rows."""
+    """The query over both sides' `side_rows` rows."""
     left, right = (_prepared(rows, side, query[side]) for side, rows in sides.items())
     rows = left.join(right, F.expr(query["on"]), query["how"])
     wide = (rows.where(query["where"]) if query["where"] else rows).selectExpr(*query["wide"])

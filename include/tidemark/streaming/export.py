@@ -16,10 +16,10 @@ from tidemark.inputs.stored import schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.settings.sides import SIDES
-from tidemark.state.restore import rows_of
-from tidemark.state.saved import State
+from tidemark.state.restore import buffered_rows
+from tidemark.state.saved import SavedState
 from tidemark.streaming import continued, readme
-from tidemark.streaming.handover import bearer, marked, seamed
+from tidemark.streaming.handover import bearer, handed_over, marked
 from tidemark.streaming.spark_query import query_text
 from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
 from tidemark.watermarks.micro_batches import QueryLane
@@ -47,8 +47,8 @@ class Exported:
         return asdict(self)
 
 
-def export(state: State, to: str) -> Exported:
-    """Write a state to a new folder: Delta tables `left` and `right` (`seam.marked`), `state.json`, and a README.
+def export(state: SavedState, to: str) -> Exported:
+    """Write a state to a new folder: Delta tables `left` and `right` (`handover.marked`), `state.json`, and a README.
 
     In dialect spark also `continued.py`, the query that goes on from it, and with each side's rows one that brings its
     watermark.
@@ -61,7 +61,7 @@ def export(state: State, to: str) -> Exported:
     _refuse_unsettled(state)
     inputs = stored_inputs(state.spark, pipeline, state.lake)
     join = join_of(pipeline, state.spark, schemas_of(inputs))
-    rows, _ = rows_of(state)
+    rows, _ = buffered_rows(state)
     query = None
     for source in inputs:
         table = marked(state, source, rows, join)
@@ -70,7 +70,7 @@ def export(state: State, to: str) -> Exported:
         # One file, so that the first micro-batch reads all of it.
         table.coalesce(1).write.format("delta").save(f"{folder}/{source.side.name}")
     if isinstance(join, MicroBatchJoin):
-        query = asdict(seamed(query_text(pipeline, inputs), join, max(0, marks.combined)))
+        query = asdict(handed_over(query_text(pipeline, inputs), join, max(0, marks.combined)))
         shutil.copy(str(continued.__file__), folder / "continued.py")
     exported = Exported(
         pipeline.name,
@@ -106,7 +106,7 @@ def _new_folder(to: str) -> Path:
     return folder
 
 
-def _refuse_unsettled(state: State) -> None:
+def _refuse_unsettled(state: SavedState) -> None:
     """See that a query that has just read the state stands where the pipeline does.
 
     Raises:

@@ -37,10 +37,10 @@ def parse_rate(text: str) -> Rate:
     raise ValueError(f"{text!r} is not a rate; write slice, now, or a number of rows such as '500 rows'")
 
 
-def placed(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
-    """The rows of both inputs, labelled (`inputs.Side.labelled`), but for those that no slice has a place for."""
+def rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
+    """The rows of both inputs (`inputs.stored.Side.normalized`), but for those that no slice has a place for."""
     left, right = (
-        source.side.labelled(
+        source.side.normalized(
             source.table.read().where(~source.side.unusable & (source.side.clock.micros >= grid.start)),
             grid,
             grid.start,
@@ -51,7 +51,7 @@ def placed(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
 
 
 def numbered(rows: DataFrame, name: str) -> DataFrame:
-    """Labelled rows with their numbers in the order of the clock, from 0, whichever side they are of, in that order.
+    """Rows of both sides with their numbers in the order of the clock, from 0; in that order.
 
     It takes one task. Rows of one instant are numbered as they come, differently perhaps when they are read again.
     """
@@ -71,7 +71,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
     left, right = (source.table for source in inputs)
     if DeltaTable.isDeltaTable(left.spark, path):
         raise InputError(f"{path} is there already; remove its folder, which is that of the twin, to stream anew")
-    rows = placed(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
+    rows = rows_in_slices(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
     chunked, chunks = _by_slice(rows) if rate == "slice" else _by_count(rows, int(rate))
     if not chunks:
         raise InputError(f"{left.name} and {right.name} hold no rows to stream")

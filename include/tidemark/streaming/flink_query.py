@@ -88,7 +88,7 @@ def _query(join: Join, keys: list[str]) -> str:
         on, none = " AND ".join([*same, *_bounds(join.interval)]), "CAST(NULL AS STRING)"
         sides = {side: f"{side}_rows" for side in SIDES}
         return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=f"{none}, {none}")
-    assert join.window, "spec.dialects sees to it"
+    assert join.window, "settings.dialects sees to it"
     ends = ("start", "end")
     on = " AND ".join([*same, *(f"l.window_{end} = r.window_{end}" for end in ends)])
     sides = {side: _windows(join.window, f"{side}_rows") for side in SIDES}

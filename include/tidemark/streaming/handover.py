@@ -21,7 +21,7 @@ from tidemark.joins import Join, lane_of
 from tidemark.joins.firings import PADDING
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.settings.sides import OTHER, SIDES
-from tidemark.state.saved import State
+from tidemark.state.saved import SavedState
 from tidemark.streaming.spark_query import QueryText, SideText
 from tidemark.watermarks.buckets import NO_WATERMARK
 
@@ -29,7 +29,7 @@ _LANES = {"left": 1, "right": 2}
 """Of the row that bears a side's watermark; all others are in lane 0."""
 
 
-def marked(state: State, source: StoredInput, rows: DataFrame, join: Join) -> DataFrame:
+def marked(state: SavedState, source: StoredInput, rows: DataFrame, join: Join) -> DataFrame:
     """One side's rows in the buffers: the input's columns, and `_tidemark`."""
     side, tick = source.side.name, state.pipeline.tick
     time = F.timestamp_micros(F.col("event_time") * tick)
@@ -41,7 +41,9 @@ def marked(state: State, source: StoredInput, rows: DataFrame, join: Join) -> Da
     )
 
 
-def bearer(state: State, inputs: tuple[StoredInput, StoredInput], side: str, join: MicroBatchJoin) -> DataFrame | None:
+def bearer(
+    state: SavedState, inputs: tuple[StoredInput, StoredInput], side: str, join: MicroBatchJoin
+) -> DataFrame | None:
     """A row that brings a side's watermark to where it is, and meets nobody; None for a side without a watermark yet.
 
     It is some row of the input that takes part, and so one that no filter below the query's watermark stops, at another
@@ -54,7 +56,7 @@ def bearer(state: State, inputs: tuple[StoredInput, StoredInput], side: str, joi
     mark, delay = getattr(marks, side), getattr(state.pipeline, side).watermark_delay
     if delay is None or mark == NO_WATERMARK:
         return None
-    left, right = (one.side.labelled(one.table.read(), grid, grid.start) for one in inputs)
+    left, right = (one.side.normalized(one.table.read(), grid, grid.start) for one in inputs)
     admitted = join.admitted(left.unionByName(right, allowMissingColumns=True))
     found = admitted.where(F.col("rejected").isNull() & (F.col("side") == side)).limit(1)
     row = found.select(f"{side}.*").localCheckpoint()
@@ -67,7 +69,7 @@ def bearer(state: State, inputs: tuple[StoredInput, StoredInput], side: str, joi
     )
 
 
-def seamed(query: QueryText, join: MicroBatchJoin, watermark: int) -> QueryText:
+def handed_over(query: QueryText, join: MicroBatchJoin, watermark: int) -> QueryText:
     """The query, going on from a state whose watermark is `watermark` ms."""
 
     def accepting(side: str, text: SideText) -> SideText:
@@ -96,7 +98,7 @@ def _own_columns(source: StoredInput, rows: DataFrame) -> Iterator[Column]:
         yield known.cast(field.dataType).alias(field.name)
 
 
-def _already_emitted(state: State, rows: DataFrame, join: Join) -> Column:
+def _already_emitted(state: SavedState, rows: DataFrame, join: Join) -> Column:
     """What has been told of each row; null where the join does not know."""
     number, watermark = state.entry.number, state.entry.watermarks.combined
     if not isinstance(join, MicroBatchJoin):

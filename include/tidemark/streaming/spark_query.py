@@ -29,7 +29,7 @@ class SideText:
 
 @dataclass(frozen=True)
 class QueryText:
-    """A query in SQL, over the columns of `state.continued.labelled`."""
+    """A query in SQL, over the columns of `streaming.continued.side_rows`."""
 
     left: SideText
     right: SideText
@@ -106,7 +106,7 @@ def _window(settings: WindowSettings, column: str) -> str:
     size, slide = settings.tumbling, settings.tumbling
     if settings.sliding:
         size, slide = settings.sliding.size, settings.sliding.slide
-    assert size, "spec.dialects sees to it"
+    assert size, "settings.dialects sees to it"
     assert slide, "as for the size"
     spans = (f"'{millis(part)} milliseconds'" for part in (size, slide, settings.offset))
     return f"window({column}, {', '.join(spans)})"

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.outputs import check_expressions
-from tidemark.delta.lake import PipelineTables, place
+from tidemark.delta.lake import PipelineTables, resolve_path
 from tidemark.errors import PipelineFileError
 from tidemark.inputs.stored import stored_inputs
 from tidemark.joins.spark import evicts
@@ -28,7 +28,7 @@ from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, micros
 from tidemark.spark.tuning import session_settings
-from tidemark.streaming.continued import joined, labelled
+from tidemark.streaming.continued import joined, side_rows
 from tidemark.streaming.feed import Rate, read_feed, write_feed
 from tidemark.streaming.spark_query import query_text
 from tidemark.watermarks.traces import QueryTrace
@@ -39,7 +39,7 @@ _REPLAY_SLICES = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Places:
+class TwinPaths:
     """Where a twin's tables are."""
 
     table: str
@@ -50,12 +50,12 @@ class Places:
     """A pipeline file that replays the query."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, lake: str, into: str | None, checkpoint: str | None) -> Places:
+    def of(cls, pipeline: Pipeline, lake: str, into: str | None, checkpoint: str | None) -> TwinPaths:
         """Under the pipeline's folder, but for what the user has named."""
         root = PipelineTables(f"{lake}/{pipeline.output}").twin
         return cls(
-            place(lake, into) if into else f"{root}/emissions",
-            place(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
+            resolve_path(lake, into) if into else f"{root}/emissions",
+            resolve_path(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
             f"{root}/feed",
             f"{root}/replay.yaml",
         )
@@ -89,7 +89,7 @@ class TwinResult:
 
 
 def stream(
-    spark: SparkSession, pipeline: Pipeline, lake: str, places: Places, rate: Rate, progress: Progress
+    spark: SparkSession, pipeline: Pipeline, lake: str, paths: TwinPaths, rate: Rate, progress: Progress
 ) -> TwinResult:
     """Run a pipeline's join as a streaming query until its inputs are read.
 
@@ -109,29 +109,29 @@ def stream(
         read = [spark.readStream.format("delta").load(source.table.path) for source in inputs]
     else:
         pauses = rate == "slice" and pipeline.spark.batches == "idle" and evicts(pipeline)
-        batches = write_feed(inputs, grid, places.feed, rate, pauses=pauses)
-        read = [read_feed(spark, places.feed, side) for side in SIDES]
+        batches = write_feed(inputs, grid, paths.feed, rate, pauses=pauses)
+        read = [read_feed(spark, paths.feed, side) for side in SIDES]
     query = asdict(query_text(pipeline, inputs))
     sides: dict[str, DataFrame] = {
-        side: labelled(rows, side, query[side]["columns"], query[side]["time"])
+        side: side_rows(rows, side, query[side]["columns"], query[side]["time"])
         for side, rows in zip(SIDES, read, strict=True)
     }
     with session_settings(spark, _settings(spark, query["settings"], batches)):
         sink = joined(query, sides).writeStream.format("delta").outputMode("append")
-        running = sink.trigger(availableNow=True).option("checkpointLocation", places.checkpoint).start(places.table)
+        running = sink.trigger(availableNow=True).option("checkpointLocation", paths.checkpoint).start(paths.table)
     dropped = _followed(running, progress, batches)
-    trace = QueryTrace.read(spark, places.checkpoint, pipeline)
+    trace = QueryTrace.read(spark, paths.checkpoint, pipeline)
     return TwinResult(
         pipeline.name,
         f"{rate} rows" if isinstance(rate, int) else rate,
-        places.table,
-        spark.read.format("delta").load(places.table).count(),
+        paths.table,
+        spark.read.format("delta").load(paths.table).count(),
         dropped,
         len(trace.batches),
         trace.batches[-1].watermark,
-        places.checkpoint,
-        _write_replay(pipeline, places, trace, fed=rate != "now"),
-        _replay_grid(trace).label(trace.end(_replay_grid(trace))),
+        paths.checkpoint,
+        _write_replay(pipeline, paths, trace, fed=rate != "now"),
+        _replay_grid(trace).name(trace.end(_replay_grid(trace))),
         round(time.monotonic() - began, 1),
     )
 
@@ -164,20 +164,20 @@ def _replay_grid(trace: QueryTrace) -> Grid:
     return Grid(trace.batches[0].clock // every * every, every)
 
 
-def _write_replay(pipeline: Pipeline, places: Places, trace: QueryTrace, *, fed: bool) -> str | None:
+def _write_replay(pipeline: Pipeline, paths: TwinPaths, trace: QueryTrace, *, fed: bool) -> str | None:
     """Write the pipeline file with which `run` replays the query; gives its path."""
-    if "://" in places.replay:
+    if "://" in paths.replay:
         return None
-    arrival = {"trace": places.checkpoint}
-    table = {"table": places.feed} if fed else {}
+    arrival = {"trace": paths.checkpoint}
+    table = {"table": paths.feed} if fed else {}
     settings = pipeline.model_dump(mode="json", exclude_defaults=True)
     settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
     settings |= {
         "name": f"{pipeline.name}_replay",
         "output": f"{pipeline.output}/twin/replay",
-        "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).label(0)},
+        "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).name(0)},
     }
-    path = Path(places.replay)
+    path = Path(paths.replay)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return str(path)

@@ -69,9 +69,9 @@ class Watermarks:
     right: int = NO_WATERMARK
     batch: int | None = None
     """Dialect spark: the watermark of the last micro-batch, None before the first."""
-    left_swept: int = NO_WATERMARK
+    left_last_cleanup: int = NO_WATERMARK
     """Flink SQL's interval join: the watermark, at least 0, at which expired left rows of any key were last removed."""
-    right_swept: int = NO_WATERMARK
+    right_last_cleanup: int = NO_WATERMARK
 
     advanced: int | None = None
     """Where inputs can fall idle or have partitions: the combined watermark, which has a history of its own."""
@@ -243,8 +243,8 @@ def bucket_maxima(rows: DataFrame) -> DataFrame:
         (~is_left).cast("int").alias("right_rows"),
         F.col("rejected").isNotNull().cast("int").alias("rejected"),
         (F.col("floored") & F.col("rejected").isNull()).cast("int").alias("floored"),
-        (F.col("home") < F.col("slice")).cast("int").alias("landed"),
-        F.when(F.col("home") < F.col("slice"), F.col("home")).alias("landed_from"),
+        (F.col("owning_slice") < F.col("slice")).cast("int").alias("landed"),
+        F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("landed_from"),
     )
     combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min, "landed_from": F.min}
     return split.groupBy("bucket").agg(

@@ -45,8 +45,8 @@ class QueryLane(Lane):
     evicts: bool = True
     """Whether a watermark evicts rows: only then does a batch without data run."""
     schedule: Mapping[int, int | None] = field(default_factory=dict)
-    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has logged it: one
-    that was restarted has a lower one than its rows say. The rows alone tell of other batches."""
+    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has logged it:
+    one that was restarted has a lower one than its rows say. The rows alone tell of other batches."""
 
     def next_watermark(self, marks: Watermarks) -> int:
         """W of the next batch: an input without a row yet counts as 0, and W never goes down."""

@@ -116,7 +116,7 @@ def _maxima(rows: DataFrame) -> pd.DataFrame:
     """Of each bucket and source: greatest and least event time, first and last clock, and row counts."""
     usable = F.col("rejected").isNull()
     time, clock = (F.when(usable, F.col(name)) for name in ("event_time", "clock"))
-    landed = F.col("home") < F.col("slice")
+    landed = F.col("owning_slice") < F.col("slice")
     found = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
         F.min(time).alias("oldest"),
@@ -126,7 +126,7 @@ def _maxima(rows: DataFrame) -> pd.DataFrame:
         F.count_if(~usable).alias("rejected"),
         F.count_if(usable & F.col("floored")).alias("floored"),
         F.count_if(landed).alias("landed"),
-        F.min(F.when(landed, F.col("home"))).alias("landed_from"),
+        F.min(F.when(landed, F.col("owning_slice"))).alias("landed_from"),
     )
     maxima: pd.DataFrame = found.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
     named = maxima["partition"].astype(object)
@@ -184,7 +184,7 @@ def _cut(rows: DataFrame, cuts: dict[int, list[int]], buckets: Buckets) -> tuple
     return cut.withColumn("bucket", F.col("bucket") * finer.parts + part).drop("cuts"), finer
 
 
-class _State:
+class _Passage:
     """The watermarks of a lane while its buckets pass by."""
 
     def __init__(self, lane: SourceLane, buckets: Buckets) -> None:
@@ -222,7 +222,7 @@ class _State:
 
 
 def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], buckets: Buckets) -> Timeline:
-    state, passed, ends, maybe_late = _State(lane, buckets), [], {}, bool(maxima["rejected"].any())
+    state, passed, ends, maybe_late = _Passage(lane, buckets), [], {}, bool(maxima["rejected"].any())
     lag = {"left": lane.lag.left, "right": lane.lag.right}
     marks = maxima.assign(mark=maxima["newest"] - maxima["side"].map(lag).astype("Int64"), clock=maxima["first"])
     clocks = marks.groupby("bucket")["clock"].min()
@@ -248,7 +248,7 @@ def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], bu
     return Timeline(table, maybe_late, {n: ends[n] for n in buckets.slices}, reached)
 
 
-def _passed(rows: pd.DataFrame, state: _State, lag: dict[str, int]) -> dict[str, object]:
+def _passed(rows: pd.DataFrame, state: _Passage, lag: dict[str, int]) -> dict[str, object]:
     """What is known of a bucket, whose rows the state then has seen."""
     before, combined, counting = state.watermarks(), state.combined, sorted(state.counting, key=str)
     sources = [(*key, state.marks[key].watermark) for key in counting]

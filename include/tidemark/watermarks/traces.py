@@ -19,7 +19,7 @@ from tidemark.clock.slices import Grid
 from tidemark.errors import InputError
 from tidemark.settings import Pipeline
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """A version of a table and the index of a file among those that it adds; or a number of a source's log and 0."""
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _NOT_READ = (-1, 0)
@@ -31,7 +31,7 @@ class Offset:
 
     table: str | None
     """The id in the metadata of a Delta table, None for a source of files."""
-    place: Place
+    position: Position
     """Its last file; a negative index is before the files of a version."""
     snapshot: bool = False
     """Whether the files are still those of the table as it stood at the version."""
@@ -100,14 +100,14 @@ class QueryTrace:
         """How far each batch has read a source."""
         return [batch.offsets[source] for batch in self.batches]
 
-    def clocks(self, source: int, places: Iterable[Place]) -> Iterator[int | None]:
+    def clocks(self, source: int, positions: Iterable[Position]) -> Iterator[int | None]:
         """The clock of the batch that has read each file of a source, None where none has."""
-        ends = [end.place if end else _NOT_READ for end in self.offsets(source)]
-        for place in places:
-            batch = bisect_left(ends, place)
+        ends = [end.position if end else _NOT_READ for end in self.offsets(source)]
+        for position in positions:
+            batch = bisect_left(ends, position)
             yield self.batches[batch].clock if batch < len(ends) else None
 
-    def files(self, spark: SparkSession, source: int) -> dict[str, Place]:
+    def files(self, spark: SparkSession, source: int) -> dict[str, Position]:
         """The files that a source of files has listed for the query, by their paths as URIs.
 
         Raises:

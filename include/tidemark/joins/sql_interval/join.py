@@ -19,13 +19,13 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.clock.times import quoted
-from tidemark.joins.base import EMISSION, Answer, Join, Labelled, with_reason
+from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.joins.flink_sql import IntervalRules
 from tidemark.joins.interval import candidates
 from tidemark.joins.keys import has_null_key, key_columns
+from tidemark.joins.sql_interval.cleanups import Cleanups
 from tidemark.joins.sql_interval.replay import replay_lanes
-from tidemark.joins.sql_interval.sweeps import Sweeps
 from tidemark.joins.sql_interval.timers import with_leaves_at
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
@@ -58,29 +58,29 @@ class SqlIntervalJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.within(left, right)
 
-    def answer(self, came: Labelled) -> Answer:
-        """The closed form, unless `Sweeps` finds it undecided."""
+    def apply(self, came: JobRows) -> JoinResult:
+        """The closed form, unless `Cleanups` finds it undecided."""
         horizon = came.horizon
         # Not `persist`: the answer uses these rows ten times, and each time their plan would be analysed anew.
         rows = self._labelled(came).localCheckpoint(eager=False)
-        sweeps = Sweeps.of(rows, horizon)
-        undecided = F.col("lane").isin(*sweeps.undecided)
-        closed = self._closed_form(rows.where(~undecided), horizon.first, overdue=sweeps.overdue)
+        cleanups = Cleanups.of(rows, horizon)
+        undecided = F.col("lane").isin(*cleanups.undecided)
+        closed = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
         joined, states, matches = closed
         cached, ends = [matches], dict[tuple[int, str, int], int]()
-        if sweeps.undecided:
-            replayed = self._replayed(rows.where(undecided), came, sweeps.undecided).persist()
+        if cleanups.undecided:
+            replayed = self._replayed(rows.where(undecided), came, cleanups.undecided).persist()
             cached.append(replayed)
             for row in replayed.where(F.col("role") == "end").collect():
-                ends |= {(row["lane"], side, row["slice"]): row[f"{side}_swept"] for side in PADDING}
+                ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
             emitted = replayed.where(~F.col("role").isin("state", "end"))
             joined = joined.unionByName(_emissions(emitted, F.col("role")))
             states = states.unionByName(replayed.where(F.col("role") == "state").select(*states.columns))
-        return Answer(
+        return JoinResult(
             joined,
             self._side_output(states, came),
             kept=states,
-            lines=sweeps.lines(ends),
+            lines=cleanups.lines(ends),
             cached=tuple(cached),
         )
 
@@ -94,10 +94,10 @@ class SqlIntervalJoin(Join):
         left, right = (self.join_type.is_one_of(*types) for types in PADDING.values())
         return F.when(F.col("side") == "left", left).otherwise(right)
 
-    def _labelled(self, came: Labelled) -> DataFrame:
+    def _labelled(self, came: JobRows) -> DataFrame:
         """All rows that take part, with what becomes of them by themselves; and what the slice before knew."""
         first, rules = came.horizon.first, self.rules
-        rows = came.suspects.where(F.col("rejected").isNull())  # all of them, because watermarks are exact
+        rows = came.maybe_late.where(F.col("rejected").isNull())  # all of them, because watermarks are exact
         if came.carried is not None:
             rows = rows.unionByName(came.carried, allowMissingColumns=True)
         for name in _STATE:
@@ -184,7 +184,7 @@ class SqlIntervalJoin(Join):
         met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(F.expr(self.condition))
         return met.select("_pair.*")
 
-    def _replayed(self, rows: DataFrame, came: Labelled, lanes: frozenset[int]) -> DataFrame:
+    def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:
         """Whole lanes, row by row."""
         keys, rules = key_columns(rows), self.rules
         outer = {f"pads_{side}": self.join_type.is_one_of(*types) for side, types in PADDING.items()}
@@ -200,7 +200,7 @@ class SqlIntervalJoin(Join):
         rows = rows.withColumns({**outer, **params, "key": text, "keyless": has_null_key(rows), "mates": mates})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
-    def _side_output(self, states: DataFrame, came: Labelled) -> DataFrame:
+    def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:
         """Rejected rows, and those behind the watermark with what became of them on arrival."""
         new = (F.col("slice") >= came.horizon.first) & (F.col("event_time") < F.col("watermark"))
         fate = (
@@ -210,8 +210,8 @@ class SqlIntervalJoin(Join):
             .otherwise("lost")
         )
         late = with_reason(states.where(new).withColumn("fate", fate), F.lit("behind_watermark"))
-        rejected = came.suspects.where(F.col("rejected").isNotNull())
-        chosen = [*came.suspects.columns, "reason", "window_start", "window_end"]
+        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
+        chosen = [*came.maybe_late.columns, "reason", "window_start", "window_end"]
         rejected_rows = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
         return late.select(*chosen, "fate").unionByName(rejected_rows.select(*chosen, "fate"))
 
@@ -256,7 +256,7 @@ def _names(rows: DataFrame, side: str) -> list[str]:
 
 
 def _emissions(rows: DataFrame, emission: Column) -> DataFrame:
-    """Rows or pairs as `Answer.joined` has them."""
+    """Rows or pairs as `JoinResult.joined` has them."""
     none = F.lit(None).cast("long")
     known = {"emission": emission, "pane": F.lit(0), "result_time": none, "window_start": none, "window_end": none}
     return rows.select(*(known.get(name, F.col(name)).alias(name) for name in EMISSION))

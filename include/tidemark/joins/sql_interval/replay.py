@@ -18,8 +18,8 @@ from tidemark.watermarks.buckets import NO_WATERMARK, Timeline
 
 _OUTPUTS = T.StructType([
     T.StructField("role", T.StringType()),
-    T.StructField("left_swept", T.LongType()),
-    T.StructField("right_swept", T.LongType()),
+    T.StructField("left_last_cleanup", T.LongType()),
+    T.StructField("right_last_cleanup", T.LongType()),
 ])  # fmt: skip
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "reached")
 _READ = ("side", "key", "keyless", "event_time", "mark", "slice", "mates", *_STATE[:-1])
@@ -49,7 +49,7 @@ def replay_lanes(rows: DataFrame, lines: Mapping[int, Timeline], first: int) -> 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    place: int
+    offset: int
     """Its number in the table."""
     side: str
     key: str
@@ -83,12 +83,12 @@ class _Operator:
     lateness: int
     min_cleanup: int
     watermark: int
-    swept: dict[str, int]
+    last_cleanup: dict[str, int]
     """Per side, the watermark at which expired rows of any key were last removed."""
     number: int = 0
     """The slice at hand."""
     emitted: list[tuple[str, int | None, int | None, int]] = field(default_factory=list)
-    """Role, places of the left and the right row, slice."""
+    """Role, offsets of the left and the right row, slice."""
     cache: defaultdict[_Slot, list[_Row]] = field(default_factory=lambda: defaultdict(list))
     timers: dict[_Slot, tuple[int, _Row]] = field(default_factory=dict)
     """A slot's timer and the row that it was set for."""
@@ -114,7 +114,7 @@ class _Operator:
         other = OTHER[row.side]
         first, last = row.event_time - self.waits[other], row.event_time + self.waits[row.side]
         if self._expired(other) < last:
-            self._sweep(other)
+            self._note_cleanup(other)
             for met in self.cache[other, row.key]:  # expired or not: a row still there is still joined
                 if first <= met.event_time <= last and row.meets(met):
                     self._match(row, met)
@@ -137,7 +137,7 @@ class _Operator:
         _, row = self.timers.pop(slot)
         if row.gone_in is not None:
             row.reached = self.number
-        self._sweep(slot[0])
+        self._note_cleanup(slot[0])
         self._remove_expired(slot)
         earliest: _Row | None = None
         for row in self.cache[slot]:
@@ -160,11 +160,11 @@ class _Operator:
 
     def _expired(self, side: str) -> int:
         """Up to which event time rows of a side have been removed; the engine begins with 0."""
-        swept = self.swept[side]
+        swept = self.last_cleanup[side]
         return 0 if swept == NO_WATERMARK else swept - self.waits[side] - self.lateness - 1
 
-    def _sweep(self, side: str) -> None:
-        self.swept[side] = self.now
+    def _note_cleanup(self, side: str) -> None:
+        self.last_cleanup[side] = self.now
 
     def _remove_expired(self, slot: _Slot) -> None:
         rows, limit = self.cache[slot], self._expired(slot[0])
@@ -181,14 +181,14 @@ class _Operator:
         else:
             row.reached = self.number
         if row.side in self.outer and row.matched_in is None:
-            left, right = (row.place, None) if row.side == "left" else (None, row.place)
+            left, right = (row.offset, None) if row.side == "left" else (None, row.offset)
             self.emitted.append((f"padded_{row.side}", left, right, self.number))
 
     def _match(self, row: _Row, met: _Row) -> None:
         for one in (row, met):
             one.matched_in = self.number if one.matched_in is None else one.matched_in
         left, right = (row, met) if row.side == "left" else (met, row)
-        self.emitted.append(("matched", left.place, right.place, self.number))
+        self.emitted.append(("matched", left.offset, right.offset, self.number))
 
 
 def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) -> pa.Table:
@@ -202,7 +202,7 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
         lateness=param["lateness"],
         min_cleanup=param["min_cleanup"],
         watermark=line.reached[first - 1],
-        swept={"left": begin.left_swept, "right": begin.right_swept},
+        last_cleanup={"left": begin.left_last_cleanup, "right": begin.right_last_cleanup},
         number=first - 1,
     )
     rows, met = list(_rows(table)), table["watermark"].to_pylist()
@@ -212,21 +212,21 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
     for number in line.ends:
         operator.number = number
         while row and row.slice == number:
-            operator.advance(met[row.place])
+            operator.advance(met[row.offset])
             operator.arrive(row)
             row = next(new, None)
         operator.advance(line.reached[number])
-        ends.append((number, operator.swept["left"], operator.swept["right"]))
+        ends.append((number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     parts = _states(table, rows, schema), _emissions(table, operator, schema), _ends(ends, table, schema)
     return pa.concat_tables(parts)
 
 
 def _rows(table: pa.Table) -> Iterator[_Row]:
     columns = (table[name].to_pylist() for name in _READ)
-    for place, values in enumerate(zip(*columns, strict=True)):
+    for offset, values in enumerate(zip(*columns, strict=True)):
         known: dict[str, Any] = dict(zip(_READ, values, strict=True))
         known["mates"] = None if known["mates"] is None else frozenset(known["mates"])
-        yield _Row(place, **known)
+        yield _Row(offset, **known)
 
 
 def _states(table: pa.Table, rows: list[_Row], schema: pa.Schema) -> pa.Table:
@@ -246,7 +246,9 @@ def _emissions(table: pa.Table, operator: _Operator, schema: pa.Schema) -> pa.Ta
 
 
 def _ends(ends: list[tuple[int, int, int]], table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = dict(zip(("slice", "left_swept", "right_swept"), map(pa.array, zip(*ends, strict=True)), strict=True))
+    columns = dict(
+        zip(("slice", "left_last_cleanup", "right_last_cleanup"), map(pa.array, zip(*ends, strict=True)), strict=True)
+    )
     lane = pa.array([table["lane"][0].as_py()] * len(ends), schema.field("lane").type)
     return _table(table.slice(0, 0), {**columns, "lane": lane, "role": pa.array(["end"] * len(ends))}, schema)
 

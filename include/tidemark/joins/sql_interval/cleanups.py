@@ -1,8 +1,8 @@
 """When Flink SQL's interval join last removed expired rows of a side, of any key: what makes very late rows skip.
 
-The operator remembers one such time per side and shares it among all keys. A row sweeps the other side when it looks
+The operator remembers one such time per side and shares it among all keys. A row cleanups the other side when it looks
 for partners, a timer its own side. A row that comes so late that all it could find has expired looks only if no sweep
-has come to the same conclusion since: nearly always one has, and which one does not matter. `Sweeps` says what does,
+has come to the same conclusion since: nearly always one has, and which one does not matter. `Cleanups` says what does,
 and which lanes have a row of which it cannot say whether it looks.
 """
 
@@ -25,8 +25,8 @@ _Point = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
-class Sweeps:
-    """The sweeps of a job.
+class Cleanups:
+    """The cleanups of a job.
 
     Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `of_bucket` (null
     for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
@@ -42,7 +42,7 @@ class Sweeps:
     """Whether there are rows that outstay their time."""
 
     @classmethod
-    def of(cls, rows: DataFrame, horizon: Horizon) -> Sweeps:
+    def of(cls, rows: DataFrame, horizon: Horizon) -> Cleanups:
         """Collect what there is to know, in two small queries, and three more where rows are stale."""
         new = rows.where(F.col("slice") >= horizon.first)
         looks = F.when(~F.col("stale"), F.col("now"))
@@ -63,12 +63,12 @@ class Sweeps:
         return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
 
     def lines(self, replayed: dict[_Point, int]) -> list[Timeline]:
-        """The timelines with the sweeps known by each slice's end; `replayed` are those of undecided lanes."""
+        """The timelines with the cleanups known by each slice's end; `replayed` are those of undecided lanes."""
         known = {**self.ends, **replayed}
 
         def at_end(lane: int, number: int, marks: Watermarks) -> Watermarks:
             left, right = (known[lane, side, number] for side in OTHER)
-            return replace(marks, left_swept=left, right_swept=right)
+            return replace(marks, left_last_cleanup=left, right_last_cleanup=right)
 
         return [
             replace(line, ends={n: at_end(lane, n, marks) for n, marks in line.ends.items()})
@@ -107,8 +107,8 @@ def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: Horizon) -> d
 def _before(line: Timeline) -> Iterator[tuple[str, int]]:
     """The last sweep of each side before the job."""
     begin = line.ends[min(line.ends)]
-    yield "left", begin.left_swept
-    yield "right", begin.right_swept
+    yield "left", begin.left_last_cleanup
+    yield "right", begin.right_last_cleanup
 
 
 def _undecided(
@@ -145,12 +145,12 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
         part = looked[(looked["lane"] == lane) & (looked["side"] == side)]
         so_far = part["now"].astype("Int64").fillna(NO_WATERMARK).cummax().shift(fill_value=NO_WATERMARK)
         before = so_far.clip(lower=swept).astype("int64")
-        parts.append(part.assign(swept_before=before).loc[part["stale"], ["of_bucket", "side", "swept_before"]])
+        parts.append(part.assign(cleanup_before=before).loc[part["stale"], ["of_bucket", "side", "cleanup_before"]])
     table = pd.concat(parts, ignore_index=True).astype({"side": object})
-    known = new.sparkSession.createDataFrame(table, "of_bucket long, side string, swept_before long")
+    known = new.sparkSession.createDataFrame(table, "of_bucket long, side string, cleanup_before long")
     in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    latest = F.greatest("swept_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
+    latest = F.greatest("cleanup_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
     keys = key_columns(new)
     labels = ("lane", "slice", "of_bucket", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
     placed = new.select(*labels, *keys).join(F.broadcast(known), ["of_bucket", "side"])
