@@ -45,7 +45,7 @@ class TwinResult:
     rows: int
     """That the table holds."""
     seconds: float
-    """In all, Flink's start included."""
+    """How long it took in all, Flink's start included."""
 
 
 def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:

@@ -80,7 +80,7 @@ class Pace:
     ahead: dict[range, float] = field(init=False)
     """Rows of each job that has not begun."""
     rows: float = 0.0
-    """Of the job that runs."""
+    """Rows of the job that runs."""
     past: list[PastJob] = field(init=False)
 
     def __post_init__(self) -> None:

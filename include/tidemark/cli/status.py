@@ -28,7 +28,7 @@ class SideStatus:
     rejected: int
     evicted: int
     carried: int
-    """In the buffers now."""
+    """How many rows are in the buffers now."""
     behind: dict[str, int]
     """How far late rows were behind the watermark, ms: p50, p99, max; empty without late rows."""
     reasons: dict[str, int]

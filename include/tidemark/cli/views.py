@@ -158,7 +158,7 @@ _LINES: tuple[_Line, ...] = (
 
 
 def differences(stream: Status, batch: Status) -> Sequence[str]:
-    """In sentences, what the arrival clock lost against the event-time clock of the same join."""
+    """What the arrival clock lost against the event-time clock of the same join, in sentences."""
     lost = batch.emissions - stream.emissions
     late = stream.left.late + stream.right.late
     rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected

@@ -56,6 +56,6 @@ def emission_changes(
 
 
 def _in_fixed_order(emissions: DataFrame) -> DataFrame:
-    """With the arrays of a coGroup sorted: their order means nothing."""
+    """The emissions with the arrays of a coGroup sorted: their order means nothing."""
     arrays = [name for name, kind in emissions.dtypes if name in {"left", "right"} and kind.startswith("array<")]
     return emissions.withColumns({name: F.sort_array(name) for name in arrays})

@@ -27,7 +27,7 @@ def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
 
 
 def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
-    """As `row_hash`, but for nulls: a value in one column is not the same value in another."""
+    """The same as `row_hash`, but for nulls: a value in one column is not the same value in another."""
     names = list(names)
     return F.xxhash64(row_hash(rows, names), *(F.col(quoted(name)).isNull() for name in names))
 

@@ -71,7 +71,7 @@ class Counts:
 
     @classmethod
     def of(cls, read: int, carried_in: int, late: int, rejected: int, carried_out: int) -> Counts:
-        """With what is left over as evicted."""
+        """The counts, with what is left over as evicted."""
         return cls(read, carried_in, late, rejected, read + carried_in - late - rejected - carried_out, carried_out)
 
 
@@ -89,16 +89,16 @@ class Entry:
     versions: tuple[int, int]
     """Versions of the left and right input that the slice read."""
     watermarks: Watermarks
-    """At the slice's end."""
+    """The watermarks at the slice's end."""
     read: tuple[int, int]
     """How many left and right rows it read."""
     carried: tuple[int, int]
     """How many left and right rows are in its checkpoint."""
     drained: bool
     digest: str | None = None
-    """Of its checkpoint; None in format 1."""
+    """The digest of its checkpoint; None in format 1."""
     carried_in_digest: str | None = None
-    """Of the checkpoint that it continued, None for empty state."""
+    """The digest of the checkpoint that it continued, None for empty state."""
     landing: Landing = "append"
     """What its job did with rows of earlier slices that had landed since: took them, left them to `reprocess`, or left
     them out for good, having started from empty state."""
@@ -129,7 +129,7 @@ class Ledger:
     runs: frozenset[str]
     """Every run that has been committed, of whatever attempt."""
     number: int
-    """Of the last commit, 0 before the first."""
+    """The number of the last commit, 0 before the first."""
 
     @classmethod
     def of(cls, spark: SparkSession, pipeline: Pipeline, lake: str) -> Ledger:

@@ -16,7 +16,7 @@ Why = Literal["another state", "landed rows went home", "changed settings"]
 
 @dataclass(frozen=True)
 class ConsumedVersions:
-    """Up to which version of one input rows have been taken before a job starts, by the slice that they belong to."""
+    """The version of one input up to which rows were taken before a job starts, by the slice that they belong to."""
 
     by_slice: tuple[tuple[int | None, int], ...]
     """First slice (None for any before) and version, in order; empty where rows of earlier slices are not taken."""

@@ -53,7 +53,7 @@ def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, 
 def due(
     spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None
 ) -> tuple[datetime, datetime] | None:
-    """From which slice (inclusive) to which (exclusive) a comparison is due; None where it is not.
+    """The slices, from (inclusive) and to (exclusive), for which a comparison is due; None where it is not.
 
     It begins with the oldest committed slice whose agreement with the stream's table is missing, is that of an older
     attempt, or counts pending rows; with `asked.start` where that is earlier and committed. It ends at `asked.end`, and

@@ -205,7 +205,7 @@ class _Rule:
 
 
 def _rules(sides: Sides) -> Iterator[_Rule]:
-    """In the order of `CAUSES`; the first that applies counts."""
+    """The rules in the order of `CAUSES`; the first that applies counts."""
     only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
     matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
     batch, grid, no_reference = sides.batch, sides.batch.grid, F.lit(sides.reference is None)

@@ -129,7 +129,7 @@ class CommittedView:
 
     @cached_property
     def _own_versions(self) -> tuple[ConsumedVersions, ConsumedVersions]:
-        """Up to which version of each input the slices themselves have read, whatever later ones took."""
+        """The version of each input up to which the slices themselves have read, whatever later ones took."""
         versions: tuple[list[tuple[int | None, int]], ...] = ([], [])
         for number, entry in self.ledger.entries.items():
             for homes, version in zip(versions, entry.versions, strict=True):

@@ -40,7 +40,7 @@ class Asked:
     """What a user wants compared."""
 
     table: str
-    """Of the stream: a Delta path relative to the lake root, or a catalog name."""
+    """The stream's table: a Delta path relative to the lake root, or a catalog name."""
     start: datetime | None = None
     """First slice (inclusive); the first committed one by default."""
     end: datetime | None = None
@@ -52,7 +52,7 @@ class Asked:
     ignored: tuple[str, ...] = ()
     """Columns that are not compared."""
     within: float = 0.0
-    """By how much floating point and decimal numbers may differ."""
+    """How much floating point and decimal numbers may differ."""
     examples: int = 3
     """Rows to show for each cause."""
     try_settings: bool = True
@@ -78,7 +78,7 @@ class Agreement:
     """One slice: emissions on both sides, and those that only one has, pending ones left out."""
 
     slice: str | None
-    """Its start; None for rows of the stream that no slice can be told of."""
+    """The slice's start; None for rows of the stream that no slice can be told of."""
     run: str | None
     """The ledger's run that was compared; None where the slice is not committed."""
     same: int
@@ -119,7 +119,7 @@ class Comparison:
         return sum(cause.rows for cause in self.causes if cause.cause == "unexplained")
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return {
             **asdict(self),
             "story": self.reference,
@@ -308,7 +308,7 @@ def _causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -
 
 
 def _numbered(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """With `_number` in the examples: 1, 2 and so on over all causes, the same each time."""
+    """The causes with `_number` in the examples: 1, 2 and so on over all causes, the same each time."""
     numbers = count(1)
     return tuple(
         replace(cause, examples=tuple({"_number": next(numbers), **one} for one in cause.examples)) for cause in causes

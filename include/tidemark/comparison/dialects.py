@@ -53,7 +53,7 @@ class Answered:
 
     dialect: str
     emissions: int | None
-    """None where it does not know the join."""
+    """How many rows it emits; None where it does not know the join."""
     late: int
     """Input rows behind its watermark."""
     refused: str | None
@@ -89,7 +89,7 @@ class Dialects:
     """The columns of an example that tell most of it: keys and event times."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return {
             **asdict(self),
             "differences": [{**asdict(one), "section": one.section} for one in self.differences],
@@ -143,7 +143,7 @@ class _DialectAnswer:
     inputs: tuple[StoredInput, StoredInput]
     emitted: DataFrame
     labels: dict[SideName, DataFrame]
-    """By side, and by `_hash`, what became of input rows where there is something to tell: the struct `label` of the
+    """What became of input rows where there is something to tell, by side and `_hash`: the struct `label` of the
     `reason` in the side output, the starts of windows `lost` to lateness one by one, and whether the row still `waits`.
     """
     late: int
@@ -158,7 +158,7 @@ class _DialectAnswer:
 
     @property
     def dialect(self) -> str:
-        """Whose rules."""
+        """The dialect whose rules gave the answer."""
         return self.pipeline.dialect
 
 
@@ -281,7 +281,7 @@ def _first(pair: _Pair) -> Column:
 
 
 def _rule_of_partner() -> Column:
-    """For a row alone: the rule of a pair that only the other dialect makes of it."""
+    """The rule of a pair that only the other dialect makes of a row which is alone here."""
     matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
 
     def of(side: SideName) -> Column:

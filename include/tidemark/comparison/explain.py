@@ -43,7 +43,7 @@ class Life:
     steps: tuple[str, ...]
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return {**asdict(self), "row": {name: _plain(value) for name, value in self.row.items()}}
 
 
@@ -192,7 +192,7 @@ class _Story:
         return f"{sentence}; {partner}" if partner else sentence
 
     def _on_time(self, number: int) -> str:
-        """By the watermark that the row met, which a replay of its slice tells."""
+        """How far on time the row was, by the watermark that it met, which a replay of its slice tells."""
         view = self.view
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
         slices = range(number, number + 1)

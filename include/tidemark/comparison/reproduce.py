@@ -57,12 +57,12 @@ class _Event:
     """The hash of those of its columns that the emissions have."""
 
     def of_vector(self) -> dict[str, Any]:
-        """As a vector has it."""
+        """The event as a vector has it."""
         return {"side": self.side[0].upper(), "key": self.key, "ts": self.ts, "id": self.id}
 
     @property
     def id(self) -> str:
-        """Its name in the vector: when it arrived, and the end of its hash."""
+        """The event's name in the vector: when it arrived, and the end of its hash."""
         return f"{self.side} {format_instant(from_micros(self.clock))} {self.number % 2**32:08x}"
 
 

@@ -46,7 +46,7 @@ class Outcome:
     """What a range of slices gives under one value of the setting, its input ending with the range."""
 
     value: str | None
-    """None for the answer in which no row is late."""
+    """The value of the setting; None for the answer in which no row is late."""
     matched: int
     """Pairs; of semi joins the left rows that have a partner, of coGroups the groups."""
     padded: int
@@ -56,11 +56,11 @@ class Outcome:
     state_rows: float
     """Rows in the buffers at the end of a slice, on average over the slices."""
     state_peak: int
-    """At most."""
+    """Rows in the buffers at the end of a slice, at most."""
     state_bytes: float
     """`state_rows` by the average size of a row in the inputs' files."""
     output_delay_ms: float | None
-    """From the later event time of an emission to the end of the slice that emits it, on average."""
+    """How long it is from the later event time of an emission to the end of the slice that emits it, on average."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class WhatIf:
     """Where the setting decides what is late."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return {**asdict(self), "recommendation": self.recommendation()}
 
     def kept(self, outcome: Outcome) -> float:

@@ -29,7 +29,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 
 Progress = Callable[[str], None]
-"""Told the name of each step as it begins."""
+"""Is told the name of each step as it begins."""
 
 
 @dataclass(frozen=True)

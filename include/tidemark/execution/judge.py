@@ -22,7 +22,7 @@ class Judgement:
     fit: int
     """How many of its slices, the first ones, may be published."""
     verdict: quality.Verdict
-    """On those."""
+    """The verdict on those."""
     refusal: str | None
     """Why the slices behind them may not; None where all may."""
 

@@ -21,7 +21,7 @@ from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_b
 STILL_IN = ("late_for_window", "behind_watermark")
 """Reasons in the side output of rows that take part all the same."""
 CACHED_ROWS = 1_000_000
-"""Up to so many rows a job keeps its labelled rows in Spark's cache: planning the scan of a Delta table takes longer
+"""A job of at most so many rows keeps them in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
 
 

@@ -20,7 +20,7 @@ from tidemark.spark.tuning import short_logs
 
 STEPS = ("reading", "joining", "checking", "committing")
 Progress = Callable[[range, str], None]
-"""Told the slices of a job and the step that begins."""
+"""Is told the slices of a job and the step that begins."""
 
 
 def execute(
@@ -68,7 +68,7 @@ class _Work:
     """Committed slices that do not hold any more."""
     progress: Progress
     number: int
-    """Of the last commit that is known."""
+    """The number of the last commit that is known."""
     first: int = 0
     """The first slice that is not committed yet."""
     uncommitted: list[JobResult] = field(default_factory=list)

@@ -24,9 +24,9 @@ class Tally:
     facts: pd.DataFrame
     """One row per slice: what `quality.DERIVED` says must be 0, its start as `slice`, and the number of `emissions`."""
     counts: Mapping[int, tuple[Counts, Counts]]
-    """By slice: where the rows of the left and the right input went."""
+    """Where the rows of the left and the right input of each slice went."""
     floored: Mapping[int, int]
-    """By slice: how many event times had a part finer than the dialect reckons in."""
+    """How many event times of each slice had a part finer than the dialect reckons in."""
     entries: tuple[Entry, ...]
     """What the ledger would say."""
 

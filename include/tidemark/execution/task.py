@@ -12,7 +12,7 @@ from tidemark.planning.plan import Plan
 from tidemark.watermarks.buckets import Lane, Watermarks
 
 TINY_ROWS = 20_000
-"""Up to so many rows, read and carried in, a job is better off as `tuned_for_tiny_queries`."""
+"""A job of at most so many rows, read and carried in, is better off as `tuned_for_tiny_queries`."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Task:
 
     plan: Plan
     ledger: Ledger
-    """As it stands when the job begins."""
+    """The ledger as it stands when the job begins."""
     slices: range
     run: str
     """The name of this try of the job, which no other try has."""
@@ -30,7 +30,7 @@ class Task:
     carry_in: Entry | None
     """The slice before, whose state it continues; None for empty state."""
     attempts: Mapping[int, int]
-    """By slice: how often it has run, this time included."""
+    """How often each slice has run, this time included."""
     landing: Landing
     """What becomes of rows of earlier slices that have landed since."""
     lane: Lane

@@ -37,7 +37,7 @@ class Written:
     carried: pd.DataFrame
     """What the checkpoint holds: `digest.state_parts`."""
     evicted: Mapping[str, int]
-    """By side: how many rows the replay has evicted."""
+    """How many rows of each side the replay has evicted."""
 
 
 def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Written:

@@ -40,7 +40,7 @@ class TracedInput(DeltaInput):
 
     trace: QueryTrace
     source: int
-    """Its number in the query."""
+    """The source's number in the query."""
     side: str
 
     lands_late = False

@@ -23,15 +23,15 @@ class Condition:
     """Columns over `left_NAME` and `right_NAME`, never null."""
 
     alone: Mapping[str, Column]
-    """By side: what is asked of its rows alone."""
+    """What is asked of a side's rows alone, by side."""
     complete: Mapping[str, Column]
-    """By side: whether the row has no null where a conjunct over both sides cannot be true with one."""
+    """Whether a side's row has no null where a conjunct over both sides cannot be true with one, by side."""
     both: Column
     """What is asked of a pair."""
     floors: Mapping[str, Column]
-    """By side: ms, null for none. Spark reads `left_x >= 5` as an event time of at least 5 s (`Rules.evicted_at`)."""
+    """A limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
     names: Mapping[str, frozenset[str]]
-    """By side: the columns of the input that are read."""
+    """The columns of the input that are read, by side."""
 
     @classmethod
     def none(cls) -> Condition:

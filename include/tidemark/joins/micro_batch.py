@@ -37,7 +37,7 @@ class MicroBatchJoin(Join):
     rules: Rules
     condition: Condition
     windows: Windows | None = None
-    """In us: the row's window is among the keys."""
+    """The windows, in us: a row's is among the keys."""
     on_event_time: bool = False
     """Whether event time is among the keys."""
     binned: bool = False

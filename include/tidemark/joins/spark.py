@@ -29,7 +29,7 @@ class Range:
     """A range condition in numbers; all of them are there, so that they can be columns of a lane."""
 
     least: int
-    """Of right event time - left event time in us, inclusive."""
+    """The least of right event time - left event time, in us, inclusive."""
     greatest: int
     waits: Mapping[str, int]
     """How far behind W a side's rows are evicted, in ms: `FOREVER` where its bound is absent."""
@@ -56,7 +56,7 @@ class Rules:
 
     join_type: JoinType
     watermarked: Mapping[str, Column]
-    """By side: whether it has a watermark."""
+    """Whether a side has a watermark, by side."""
     keyed: bool
     """Whether event time, or its window, is among the keys."""
     ranged: Column

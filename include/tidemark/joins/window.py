@@ -139,6 +139,6 @@ def _copies(rows: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _sequence(start: Column, stop: Column, step: Column) -> Column:
-    """From start to stop by a step, both inclusive; empty where the step leads away from the stop."""
+    """The numbers from start to stop by a step, both inclusive; none where the step leads away from the stop."""
     reachable = (stop - start) * F.signum(step) >= 0
     return F.when(reachable, F.sequence(start, stop, step)).otherwise(F.array().cast("array<bigint>"))

@@ -37,7 +37,7 @@ class Cost:
 
     @classmethod
     def of(cls, past: Sequence[PastJob]) -> Cost:
-        """Of one job or more: `slope` the median slope between any two (Theil-Sen), `base` the median of the rest."""
+        """The cost by past jobs: `slope` is the median slope between any two (Theil-Sen), `base` that of the rest."""
         newest = past[-NEWEST:]
         pairs = ((one, other) for one, other in combinations(newest, 2) if one.rows != other.rows)
         slopes = [(other.seconds - one.seconds) / (other.rows - one.rows) for one, other in pairs]

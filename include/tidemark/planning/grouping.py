@@ -14,7 +14,7 @@ from tidemark.inputs.stored import StoredInput
 from tidemark.spark.jvm import execution_memory, row_width
 
 MOST_SLICES = 10_000
-"""Of one job, whatever the rows: each slice still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
+"""The most slices of one job: each still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
 LABELS = 100
 """Bytes of what Tidemark sets beside each row of an input: times, slice, watermarks, keys."""
 COPIES = 4
@@ -30,7 +30,7 @@ class Room:
 
     @classmethod
     def of(cls, spark: SparkSession, inputs: tuple[StoredInput, StoredInput], carried: int) -> Room:
-        """Of this session, for rows as wide as Spark takes these inputs' to be; `carried` rows are there already.
+        """The room of this session, for rows as wide as Spark takes these inputs'; `carried` rows are there already.
 
         A job's rows are shuffled; the partitions that are worked on at once, one a core, have to fit into memory.
         """

@@ -72,7 +72,7 @@ class Plan:
     inputs: tuple[StoredInput, StoredInput]
     join: Join
     ledger: Ledger
-    """As it stood when the plan was made."""
+    """The ledger as it stood when the plan was made."""
     segments: tuple[Segment, ...]
     rows_of_jobs: Mapping[range, float]
     """The jobs in order, with about how many rows of both inputs each reads, by the statistics of their files."""

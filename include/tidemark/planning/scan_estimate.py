@@ -28,7 +28,7 @@ class ScanEstimate:
     files: int
     bytes: int
     rows: int | None
-    """None where a file has no statistics."""
+    """How many rows they have; None where a file has no statistics."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tidemark.settings.values import format_duration, millis, parse_duration, pa
 INK, MUTED, RULE = "var(--ink)", "var(--muted)", "var(--rule)"
 SAME, EXPLAINED, UNEXPLAINED = "var(--same)", "var(--explained)", "var(--unexplained)"
 WIDTHS = {"wide": 720, "narrow": 330}
-"""Of the drawing with its labels, in pixels: for a desk and for a phone."""
+"""How wide a drawing is with its labels, in pixels: for a desk and for a phone."""
 _LEFT, _RIGHT = 58, 14
 _WHOLE = ",d"
 
@@ -47,7 +47,7 @@ def state(states: Sequence[CarriedState], width: int) -> str:
 
 
 _Step = tuple[str, str, int, int]
-"""From (inclusive), to (exclusive), and how low and high it is."""
+"""A step of a chart: from (inclusive), to (exclusive), and how low and high it is."""
 
 
 def _steps(kinds: Mapping[str, Sequence[_Step]], colours: Sequence[str], title: str, width: int, height: int) -> Any:

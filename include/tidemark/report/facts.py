@@ -32,10 +32,10 @@ class Called:
     """How a user has called the comparison, for the commands that do it again."""
 
     arguments: tuple[str, ...]
-    """Of `tidemark`, as typed."""
+    """The arguments of `tidemark`, as typed."""
     pipeline: str
     reference: str | None
-    """None where no option names it."""
+    """The pipeline that `--told-by` names; None where it names none."""
     lake: str | None
 
 
@@ -109,13 +109,13 @@ class Facts:
     state: tuple[CarriedState, ...]
     settings: tuple[Setting, ...]
     versions: dict[str, int]
-    """Of the tables read, by their names."""
+    """The versions of the tables read, by their names."""
     commands: tuple[str, ...]
     explains: dict[str, str]
     """The command that tells each story again, by its name."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready. `comparison` is what `compare --json` prints, but for the causes."""
+        """Give it to scripts: JSON-ready. `comparison` is what `compare --json` prints, but for the causes."""
         described = asdict(self)
         described["comparison"] = {
             name: value for name, value in self.comparison.describe().items() if name != "causes"
@@ -234,7 +234,7 @@ def _every(view: CommittedView) -> timedelta:
 
 
 def _resampled(table: Any, span: timedelta) -> Any:
-    """By stretches of time: whole days begin at midnight, UTC."""
+    """The rows of each stretch of time together; whole days begin at midnight, UTC."""
     return table.resample(span, origin="start_day" if span % _DAY == timedelta() else "start")
 
 

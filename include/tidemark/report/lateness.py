@@ -57,7 +57,7 @@ class Late:
     pipeline: str
     inputs: tuple[Lateness, ...]
     asked_ms: dict[SideName, dict[str, int]]
-    """By the input that held the watermark: quantiles of how far behind rows were. So much longer that input's delay
+    """Quantiles of how far behind rows were, by the input that held the watermark. So much longer that input's delay
     would have to be."""
 
 
@@ -138,6 +138,6 @@ def delays_to_try(delay_ms: int, asked_ms: Sequence[int]) -> list[timedelta]:
 
 
 def _rounded_up(ms: int) -> int:
-    """To whole seconds, from two minutes on to whole minutes."""
+    """The span rounded up to whole seconds, from two minutes on to whole minutes."""
     unit = _SECOND if ms < 2 * _MINUTE else _MINUTE
     return -(-ms // unit) * unit

@@ -21,7 +21,7 @@ class Story:
     """An input row's life in one of the pipelines."""
 
     name: str
-    """By which examples refer to it: `life-1` and so on."""
+    """The name by which examples refer to it: `life-1` and so on."""
     pipeline: str
     tells_stream: bool
     """Whether that is the pipeline which says how the stream ran."""
@@ -35,7 +35,7 @@ class Example:
     """A row that differs."""
 
     row: dict[str, Any]
-    """Its columns that are not null, `_slice` and `_emission` among them."""
+    """The row's columns that are not null, `_slice` and `_emission` among them."""
     why: str
     """More than the cause says, where it is known."""
     stories: tuple[str, ...]
@@ -95,7 +95,7 @@ class Stories:
 
 
 _TOLD = {"_input", "_watermark", "_behind_ms", "_held_by", "_detail", "_left", "_right"}
-"""Of an example: what `_why` says, and hashes."""
+"""What an example's row has beside its columns: what `_why` says, and hashes."""
 
 
 def _why(row: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class TimeColumn(Settings):
     column: str
     """Name of the column: timestamp, timestamp_ntz (read as UTC), date, or a number with its unit."""
     unit: EpochUnit | None = None
-    """For numbers: what one stands for, counted from 1970-01-01T00:00Z."""
+    """What a number stands for, counted from 1970-01-01T00:00Z."""
 
     @model_validator(mode="before")
     @classmethod
@@ -52,7 +52,7 @@ class Trace(Settings):
     starting_version: int | None = Field(default=None, ge=0)
     """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
     file: str | None = None
-    """For a query that read files: the column that has the path of each row's file; by default the table is made of the
+    """The column that has the path of each row's file, for a query that read files; by default the table is made of the
     very files, as after CONVERT TO DELTA."""
 
 
@@ -277,7 +277,7 @@ class Guard(Settings):
     latest: Instant = datetime(2100, 1, 1, tzinfo=UTC)
     """Times at or after this are rejected."""
     ahead_of_arrival: Duration = timedelta(days=1)
-    """On the arrival clock: event times further than this after their row's arrival are rejected."""
+    """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
 class Expectation(Settings):
@@ -327,11 +327,11 @@ class CompareSettings(Settings):
     ignore: list[str] = []
     """Columns that are not compared."""
     within: float = Field(default=0.0, ge=0)
-    """By how much fractions may differ."""
+    """How much fractions may differ."""
     every: PositiveDuration | None = None
     """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
     lag: PositiveDuration | None = None
-    """By how much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
+    """How much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
     budget: Budget = Budget()
 
 
@@ -343,7 +343,7 @@ class Pipeline(Settings):
 
     name: str = Name
     dialect: Dialect
-    """Whose rules decide what is late, kept and matched."""
+    """The engine whose rules decide what is late, kept and matched."""
     left: Input
     right: Input
     join: Join

@@ -35,7 +35,7 @@ class Expired:
     dry_run: bool
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return asdict(self)
 
 

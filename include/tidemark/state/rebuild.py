@@ -37,10 +37,10 @@ class Rebuilt:
     """A state as the inputs have it."""
 
     rows: DataFrame
-    """In the buffers at the end of the last slice."""
+    """The rows in the buffers at the end of the last slice."""
     join: Join
     digests: dict[int, str]
-    """By slice, of the state at its end."""
+    """The digest of the state at the end of each slice."""
     jobs: int
 
 

@@ -36,7 +36,7 @@ class Restored:
     """Whether the checkpoint had expired, so that the rows were made from the inputs once more."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return asdict(self)
 
 

@@ -43,14 +43,14 @@ class Shown:
     kept: bool
     """Whether the checkpoint has not expired."""
     watermarks: dict[str, str | None]
-    """Of `left`, `right` and `combined`, UTC; None before an input's first row."""
+    """The watermarks `left`, `right` and `combined`, UTC; None before an input's first row."""
     left: Buffer
     right: Buffer
     sample: list[dict[str, Any]]
     """Some of the rows: side, event time, and the input's row."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return asdict(self)
 
 

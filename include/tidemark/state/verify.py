@@ -29,9 +29,9 @@ class Verified:
     """Start of the first slice that was replayed."""
     slices: int
     jobs: int
-    """In how many jobs they were replayed."""
+    """How many jobs they were replayed in."""
     digest: str | None
-    """As the ledger has it; None in ledgers of format 1."""
+    """The digest as the ledger has it; None in ledgers of format 1."""
     rebuilt_digest: str
     kept: bool
     """Whether there was a checkpoint whose rows could be compared."""
@@ -50,7 +50,7 @@ class Verified:
         return not (self.first_different or self.only_stored or self.only_rebuilt)
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return {"same": self.same, **asdict(self)}
 
 

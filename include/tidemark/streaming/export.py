@@ -43,7 +43,7 @@ class Exported:
     """The module that goes on with the join; None for Flink's dialects."""
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return asdict(self)
 
 

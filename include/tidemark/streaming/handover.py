@@ -26,7 +26,7 @@ from tidemark.streaming.spark_query import QueryText, SideText
 from tidemark.watermarks.buckets import NO_WATERMARK
 
 _LANES = {"left": 1, "right": 2}
-"""Of the row that bears a side's watermark; all others are in lane 0."""
+"""The lane of the row that bears a side's watermark; all others are in lane 0."""
 
 
 def marked(state: SavedState, source: StoredInput, rows: DataFrame, join: Join) -> DataFrame:

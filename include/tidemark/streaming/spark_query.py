@@ -18,10 +18,10 @@ class SideText:
     """How one side is read. `time` is SQL over the input's columns, the others over labelled rows."""
 
     columns: list[str]
-    """Of the input."""
+    """The names of the input's columns."""
     time: str
     delay: str | None
-    """Of its watermark, None without one."""
+    """The delay of its watermark, None without one."""
     window: str | None
     accepts: str | None = None
     """Which rows take part; None for all."""
@@ -40,7 +40,7 @@ class QueryText:
     select: list[str]
     """What the user wants of these; empty for all."""
     settings: dict[str, str]
-    """Of the session when the query starts."""
+    """What the session has to be set to when the query starts."""
     where: str | None = None
     """Which of the join's rows are emitted; None for all."""
     told: str = "BOOLEAN"
@@ -94,7 +94,7 @@ def _conditions(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _bounds(interval: Interval | None) -> Iterator[str]:
-    """In the form from which Spark derives what it may evict."""
+    """The range condition, in the form from which Spark derives what it may evict."""
     if interval is None:
         return
     for bound, operator in zip((interval.lower, interval.upper), interval.comparisons, strict=True):

@@ -34,7 +34,7 @@ from tidemark.streaming.spark_query import query_text
 from tidemark.watermarks.traces import QueryTrace
 
 Progress = Callable[[int, int | None], None]
-"""Told how many batches have ended, and how many there will be, where that is known."""
+"""Is told how many batches have ended, and how many there will be, where that is known."""
 _REPLAY_SLICES = timedelta(minutes=1)
 
 
@@ -75,7 +75,7 @@ class TwinResult:
     batches: int
     """That the query has run, in this run and those before."""
     watermark_ms: int
-    """Of the last batch."""
+    """The watermark of the last batch."""
     checkpoint: str
     replay: str | None
     """A pipeline file that replays the query, None where the lake is not on this machine."""
@@ -84,7 +84,7 @@ class TwinResult:
     seconds: float
 
     def describe(self) -> dict[str, Any]:
-        """For scripts: JSON-ready."""
+        """Give it to scripts: JSON-ready."""
         return asdict(self)
 
 

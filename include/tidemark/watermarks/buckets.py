@@ -56,7 +56,7 @@ class Source:
     side: str
     partition: str | None
     watermark: int
-    """Its own, ms."""
+    """The source's own watermark, ms."""
     last: int
     """Clock of its last row, microseconds."""
 

@@ -49,7 +49,7 @@ class SourceLane(Lane):
     """A stream whose inputs may fall idle, or have partitions."""
 
     idle_after: dict[str, int | None] = field(default_factory=dict)
-    """By side, microseconds of the clock without a row after which a source does not count; None for never."""
+    """How many microseconds of the clock without a row make a source not count, by side; None for never."""
 
     known_of_buckets = f"{BUCKETS}, {COLUMN}"
 
@@ -113,7 +113,7 @@ class _Change:
 
 
 def _maxima(rows: DataFrame) -> pd.DataFrame:
-    """Of each bucket and source: greatest and least event time, first and last clock, and row counts."""
+    """Greatest and least event time, first and last clock, and row counts of each bucket and source."""
     usable = F.col("rejected").isNull()
     time, clock = (F.when(usable, F.col(name)) for name in ("event_time", "clock"))
     landed = F.col("owning_slice") < F.col("slice")
@@ -214,7 +214,7 @@ class _Passage:
         self.combined = max(self.combined, min(holding, default=NO_WATERMARK))
 
     def watermarks(self) -> Watermarks:
-        """As they stand, with the sources: those of a partitioned input only."""
+        """The watermarks as they stand, with the sources: those of a partitioned input only."""
         partitioned = {side for side, partition in self.marks if partition is not _WHOLE}
         kept = [one for (side, part), one in self.marks.items() if part is not _WHOLE or side not in partitioned]
         kept.sort(key=lambda one: (one.side, one.partition or ""))

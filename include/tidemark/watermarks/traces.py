@@ -32,7 +32,7 @@ class Offset:
     table: str | None
     """The id in the metadata of a Delta table, None for a source of files."""
     position: Position
-    """Its last file; a negative index is before the files of a version."""
+    """The last file that was read; a negative index is before the files of a version."""
     snapshot: bool = False
     """Whether the files are still those of the table as it stood at the version."""
 
@@ -42,11 +42,11 @@ class Batch:
     """A micro-batch that was committed."""
 
     clock: int
-    """Its timestamp in microseconds; one that is not after that of the batch before counts as 1 ms after it."""
+    """The batch's timestamp in microseconds; one that is not after that of the batch before counts as 1 ms after it."""
     watermark: int
-    """In ms, by which it evicted; the one of the batch before made its rows late."""
+    """The watermark in ms by which the batch evicted; the one of the batch before made its rows late."""
     offsets: tuple[Offset | None, ...]
-    """By source: where the batch ended, None where the source had nothing yet."""
+    """Where the batch ended, by source; None where the source had nothing yet."""
 
 
 @dataclass(frozen=True)

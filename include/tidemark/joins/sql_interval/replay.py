@@ -50,7 +50,7 @@ def replay_lanes(rows: DataFrame, lines: Mapping[int, Timeline], first: int) -> 
 @dataclass(slots=True, eq=False)
 class _Row:
     offset: int
-    """Its number in the table."""
+    """The row's number in the table."""
     side: str
     key: str
     keyless: bool
@@ -159,7 +159,7 @@ class _Operator:
         return row.event_time + self.waits[row.side] + self.lateness + 1
 
     def _expired(self, side: str) -> int:
-        """Up to which event time rows of a side have been removed; the engine begins with 0."""
+        """The event time up to which rows of a side have been removed; the engine begins with 0."""
         swept = self.last_cleanup[side]
         return 0 if swept == NO_WATERMARK else swept - self.waits[side] - self.lateness - 1
 
