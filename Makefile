@@ -13,7 +13,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test lint types bench conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
+.PHONY: help setup demo test test-slow lint types bench conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +23,11 @@ setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's j
 demo: setup ## join January's real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
-test: $(DEV) $(JARS) browser ## run every test, two files at a time
-	@$(VENV)/pytest -n 2 --dist loadfile
+test: $(DEV) $(JARS) browser ## run the tests of each day, two files at a time
+	@$(VENV)/pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: $(DEV) $(JARS) browser ## run the others: real Airflow, more kills, races, twins and joins
+	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest -n 2 --dist loadfile -m "slow or grid"
 
 lint: $(DEV) ## check style, format, and which room of the package uses which
 	@$(VENV)/ruff check
@@ -56,7 +59,7 @@ races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same ti
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/history/test_races.py
 
 faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
-	@$(VENV)/python -m tests.reconcile.faults
+	@$(VENV)/python -m tests.comparison.faults
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
 	@$(VENV)/python -m tests.flink_parity

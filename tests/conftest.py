@@ -1,29 +1,58 @@
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
+from tidemark.spark.tuning import tuned_for_tiny_queries
 
-# In the JVM of a subprocess, which lives for seconds, the second compiler costs more than it saves. Without it the code
-# cache is small by default, and a full one stops all compiling.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC")
+# A test's query is over before the second compiler has paid for itself, whose threads take the cores from the other
+# worker. Without it the code cache is small by default, and a full one stops all compiling.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC")
 
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    """The worker's session, which all its files share; or a new one, if a test of another file has ended it."""
+    session = SparkSession._instantiatedSession
+    if session is not None and not _answers(session):
+        _forget(session)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC")
+        # Two workers share two cores.
+        environment.setenv("TIDEMARK_MASTER", "local[1]")
         session = spark_session("tidemark tests")
-    session.conf.set("spark.sql.shuffle.partitions", "2")
-    yield session
-    session.stop()
+    with tuned_for_tiny_queries(session):
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+def _answers(session: SparkSession) -> bool:
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except (AttributeError, ConnectionError, Py4JError):
+        return False
+
+
+def _forget(session: SparkSession) -> None:
+    """Let the next session have a JVM of its own: PySpark keeps to the one that it started, dead or alive."""
+    gateway = SparkContext._gateway
+    with suppress(Exception):
+        session.stop()
+    if gateway is not None:
+        with suppress(Exception):
+            gateway.shutdown()
+        gateway.proc.kill()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[2]
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}
 LATER = {("01:00", "a 01:05", "a 00:58"), ("02:00", "b 02:30", "b 02:21")}
 
-pytestmark = pytest.mark.airflow
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 
 PROJECT = Path(__file__).resolve().parents[2]
-POINTS = os.environ.get("TIDEMARK_CRASHES", "3")
+POINTS = os.environ.get("TIDEMARK_CRASHES", "1")
 """Of each case; `all` for every one."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -39,7 +39,11 @@ def command(lake, point, *options):
     return [sys.executable, "-m", "tests.history.crashing", str(point), f"{lake}.steps", "run", *arguments]
 
 
-@pytest.mark.parametrize(("hours_more", "per_job"), [(1, 1), (3, 3)], ids=["a slice", "a group of slices"])
+@pytest.mark.grid
+@pytest.mark.parametrize(
+    ("hours_more", "per_job"),
+    [pytest.param(1, 1, id="a slice", marks=pytest.mark.slow), pytest.param(3, 3, id="a group of slices")],
+)
 def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per_job):
     settings, lake = before
     options = ["--to", f"{START + timedelta(hours=2 + hours_more):%Y-%m-%dT%H:%MZ}", "--slices-per-job", str(per_job)]
@@ -68,7 +72,7 @@ def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per
 
     every = range(1, 2 * len(steps) + 1)
     count = len(every) if POINTS == "all" else int(POINTS)
-    points = [every[round(n * (len(every) - 1) / (count - 1))] for n in range(count)]
+    points = [every[int((n + 0.5) * len(every) / count)] for n in range(count)]
     with ThreadPoolExecutor(2) as pool:
         killed = pool.map(lambda point: started(f"killed_{point}", point), points)
         for point, (copy, code) in zip(points, killed, strict=True):
@@ -83,6 +87,7 @@ def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per
             shutil.rmtree(copy)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):
     _, lake = before
     arguments = command(lake, 0, "--slices-per-job", "1")

@@ -107,7 +107,13 @@ def live(spark, lake, folder, exported, *, waiting):
 
 @pytest.mark.parametrize(
     ("name", "waiting"),
-    [("inner", True), ("left, max", False), ("full", True), ("right, sliding", False), ("semi, sliding", True)],
+    [
+        ("left, max", False),
+        pytest.param("inner", True, marks=pytest.mark.slow),
+        pytest.param("full", True, marks=pytest.mark.slow),
+        pytest.param("right, sliding", False, marks=pytest.mark.slow),
+        pytest.param("semi, sliding", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_query_goes_on_from_the_state(spark, lake, tmp_path, settings, run, name, waiting):
     pipeline = settings(name)

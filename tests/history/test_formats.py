@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.history.write_format import END, PIPELINES
+from tests.tiers import cases
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import FORMAT, Ledger, committed
 from tidemark.delta.lake import PipelineTables
@@ -40,7 +41,7 @@ def test_the_present_format_is_among_them():
     assert f"format_{FORMAT}" in {folder.name for folder in FORMATS}
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", cases(PIPELINES, fast=["sql"]))
 @pytest.mark.parametrize("folder", FORMATS, ids=lambda folder: folder.name)
 def test_it_goes_on_where_it_was(spark, lake, unpacked, folder, name):
     unpacked(folder)

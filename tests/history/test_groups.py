@@ -151,6 +151,7 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
     assert answer() == fresh(at(6))
 
 
+@pytest.mark.slow
 def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
     monkeypatch.setattr(quality, "KEPT_RESULTS", 2)

@@ -92,6 +92,7 @@ def test_a_reprocess_that_dies_between_jobs_is_repaired_by_run(pipeline, spark, 
     assert answer() == fresh(at(6))
 
 
+@pytest.mark.slow
 def test_atomic_commits_all_at_once_or_nothing(pipeline, spark, lake, land, hours, go, answer, fresh, ledger):
     settings = pipeline()
     land(*day(5))
@@ -117,7 +118,7 @@ def test_atomic_commits_all_at_once_or_nothing(pipeline, spark, lake, land, hour
     assert {r["_run"] for r in runs} <= ledger(settings).runs, "what failed is swept"
 
 
-@pytest.mark.parametrize("first", ["run", "reprocess"])
+@pytest.mark.parametrize("first", ["run", pytest.param("reprocess", marks=pytest.mark.slow)])
 def test_of_a_run_and_a_reprocess_at_once_one_wins(first, spark, lake, pipeline, land, hours, go, answer, fresh):
     settings = pipeline()
     land(*day(5))
@@ -153,6 +154,7 @@ def test_rows_deleted_from_an_input_are_refused_until_reprocessed_from_there(
     assert answer() == fresh(at(6))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_has_expired_is_rebuilt(spark, lake, pipeline, land, hours, go, answer, ledger, fresh):
     settings = pipeline()
     land(*day(5))
@@ -184,6 +186,7 @@ def test_other_settings_are_taken_up_from_the_first_slice(pipeline, land, hours,
     assert answer() == fresh(at(4), join__interval__lower="-1 hour")
 
 
+@pytest.mark.slow
 def test_a_gap_is_filled_and_what_follows_is_mended(pipeline, land, hours, go, answer, fresh):
     settings = pipeline()
     land(*day(4))
@@ -194,6 +197,7 @@ def test_a_gap_is_filled_and_what_follows_is_mended(pipeline, land, hours, go, a
     assert answer() == fresh(at(4))
 
 
+@pytest.mark.slow
 def test_a_ledger_of_format_1_goes_on_and_can_be_reprocessed(spark, lake, pipeline, land, hours, go, answer, fresh):
     land(*day(5))
     hours(pipeline(), 3)

@@ -13,6 +13,7 @@ TARGETS = {
     "setup",
     "demo",
     "test",
+    "test-slow",
     "lint",
     "types",
     "bench",

@@ -116,7 +116,13 @@ def iso(millis):
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
 
 
-@pytest.mark.parametrize("told", CASES, ids=lambda told: told["name"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(told, id=told["name"], marks=[] if told["join_type"] == "full" else pytest.mark.slow)
+        for told in CASES
+    ],
+)
 def test_replay_equals_the_query(spark, tmp_path, told):
     vector = recorded(spark, told, tmp_path / "events")
     assert vector["expected"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.tiers import cases
 from tidemark.execution import replay
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
@@ -47,6 +48,14 @@ JOINS = {
     "spark semi, sliding": ("spark", windowed("sliding", type="semi")),
     "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
 }
+FAST = [
+    "datastream interval, sources",
+    "datastream session, lateness",
+    "datastream coGroup",
+    "sql interval full",
+    "sql cumulate semi",
+    "spark full, range",
+]
 SOURCES = {"left__partition": "p", "left__idle_after": "10 minutes", "right__idle_after": "90 seconds"}
 
 
@@ -74,7 +83,7 @@ def answer(spark, output):
     return Counter(emitted.selectExpr(*names, *lists).toJSON().collect()), Counter(late.toJSON().collect())
 
 
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", cases(JOINS, fast=FAST))
 def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkeypatch):
     for side, its in rows.items():
         write(side, its, ROW)

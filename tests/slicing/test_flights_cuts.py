@@ -20,8 +20,11 @@ from tidemark.settings import load_pipeline
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)
 # A Spark job a slice takes its time: TIDEMARK_DAYS=32 TIDEMARK_HOURS=72 looks at the month, and three days by the hour.
-DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "10")))
-HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "8")))
+DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "3")))
+HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "3")))
+
+
+pytestmark = pytest.mark.grid
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ BOUNDS = {"lower_ms": -1_800_000, "upper_ms": 3_600_000, "lower_inclusive": True
 INTERVAL = {"lower": "-30 minutes", "upper": "1 hour", "upper_inclusive": False}
 
 
-@pytest.mark.parametrize(("kind", "batches"), [("full", "idle"), ("left", "back_to_back")])
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("full", "idle"), pytest.param("left", "back_to_back", marks=pytest.mark.slow)]
+)
 def test_run_equals_the_oracle(spark, lake, pipeline, write, kind, batches):
     chance = random.Random(kind + batches)
     sides = {"left": list(rows_of(chance, 120, 0)), "right": list(rows_of(chance, 120, 200))}

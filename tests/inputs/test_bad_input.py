@@ -104,6 +104,15 @@ def test_before_the_first_slice_rows_are_counted_and_left_out(spark, lake, pipel
     assert plan.notes == ("1 rows of left lie before the first slice and take no part",)
 
 
+@pytest.fixture(scope="module")
+def a_pair(spark, tmp_path_factory):
+    """A lake with a row of each side, for what only plans."""
+    folder = tmp_path_factory.mktemp("a_pair")
+    for side in ("left", "right"):
+        spark.createDataFrame([row()], ROW).coalesce(1).write.format("delta").save(str(folder / side))
+    return str(folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -121,11 +130,9 @@ def test_before_the_first_slice_rows_are_counted_and_left_out(spark, lake, pipel
         ),
     ],
 )
-def test_wrong_table_column_or_type(spark, lake, pipeline, write, changes, told):
-    write("left", [row()], ROW)
-    write("right", [row()], ROW)
+def test_wrong_table_column_or_type(spark, a_pair, pipeline, changes, told):
     with pytest.raises(InputError) as raised:
-        make_plan(spark, pipeline(**changes), str(lake), Request())
+        make_plan(spark, pipeline(**changes), a_pair, Request())
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -139,11 +146,9 @@ def test_wrong_table_column_or_type(spark, lake, pipeline, write, changes, told)
         ({"start": at(2), "end": at(1)}, "--to 2024-01-01T01:00Z is not after --from 2024-01-01T02:00Z"),
     ],
 )
-def test_slices_that_may_not_run(spark, lake, pipeline, write, request_, told):
-    write("left", [row()], ROW)
-    write("right", [row()], ROW)
+def test_slices_that_may_not_run(spark, a_pair, pipeline, request_, told):
     with pytest.raises(SliceOrderError) as raised:
-        make_plan(spark, pipeline(), str(lake), Request(**request_))
+        make_plan(spark, pipeline(), a_pair, Request(**request_))
     assert told in str(raised.value)
 
 
@@ -243,10 +248,8 @@ def test_a_condition_filters_pairs_and_select_names_the_output(pipeline, write, 
         ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),
     ],
 )
-def test_a_condition_or_a_column_that_cannot_be_is_one_line(change, told, pipeline, write, run, capfd):
-    write("left", [row()], ROW)
-    write("right", [row()], ROW)
+def test_a_condition_or_a_column_that_cannot_be_is_one_line(change, told, spark, a_pair, pipeline, capfd):
     with pytest.raises(PipelineFileError, match=told) as raised:
-        run(pipeline(**change))
+        list(execute(spark, make_plan(spark, pipeline(**change), a_pair, Request()), lambda *_: None))
     assert "\n" not in str(raised.value)
     assert "stacktrace" not in capfd.readouterr().err

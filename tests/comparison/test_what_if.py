@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import PROJECT
+from tests.tiers import cases
 from tidemark.cli import app as cli
 from tidemark.commits.ledger import committed
 from tidemark.comparison.what_if import Outcome, WhatIf, what_if
@@ -32,7 +33,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(CASES, fast=["bound of an outer join"]))
 def test_outcomes_are_what_runs_give(spark, lake, pipeline, write, name):
     chance = random.Random(3)
     for side in ("left", "right"):

@@ -5,7 +5,7 @@ import json
 import pytest
 from pyspark.sql import functions as F
 
-from tests.reconcile.conftest import HOUR, LEFT_JOIN, ROW, START
+from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark.cli import app as cli
 from tidemark.errors import InputError, SliceOrderError, UserError
 
@@ -107,14 +107,17 @@ def inner_join():
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({"left__watermark_delay": "2 hours"}, "left.watermark_delay: "),
-        ({"left__watermark_delay": "5 minutes"}, "left.watermark_delay: "),
-        ({"join__interval__upper": "50 minutes"}, "join.interval.upper: "),
-        ({"join__interval__upper": "10 minutes"}, "join.interval.upper: "),
-        ({"dialect": "flink-sql"}, "dialect: flink-sql"),
-        ({"dialect": "spark"}, "dialect: spark"),
+        pytest.param({"left__watermark_delay": "2 hours"}, "left.watermark_delay: ", id="longer delay"),
+        pytest.param({"join__interval__upper": "10 minutes"}, "join.interval.upper: ", id="narrower bound"),
+        pytest.param({"dialect": "flink-sql"}, "dialect: flink-sql", id="flink-sql"),
+        pytest.param(
+            {"left__watermark_delay": "5 minutes"}, "left.watermark_delay: ", id="shorter delay", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"join__interval__upper": "50 minutes"}, "join.interval.upper: ", id="wider bound", marks=pytest.mark.slow
+        ),
+        pytest.param({"dialect": "spark"}, "dialect: spark", id="spark", marks=pytest.mark.slow),
     ],
-    ids=["longer delay", "shorter delay", "wider bound", "narrower bound", "flink-sql", "spark"],
 )
 def test_other_settings_are_named(inputs, pipeline, ran, compared, emitted, changes, detail):
     other = ran(pipeline(**{"join": inner_join()} | changes, output="other"))

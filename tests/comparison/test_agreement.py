@@ -7,7 +7,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from tests.reconcile.conftest import HOUR, LEFT_JOIN, ROW, START
+from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark.cli import app as cli
 from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, agreement, due

@@ -13,7 +13,7 @@ import pytest
 from tidemark.cli.app import main
 from tidemark.execution import run
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 ROW = "k string, happened timestamp, arrived timestamp"
 COMMAND = [sys.executable, "-c", "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"]
 
@@ -124,6 +124,7 @@ def test_without_jars(tmp_path):
     assert f"Delta's jars are not in {tmp_path}; run 'make setup'" in done.stderr
 
 
+@pytest.mark.slow
 def test_with_a_full_disk(orders, lake, tmp_path, spark):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a small disk of its own needs root")

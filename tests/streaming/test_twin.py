@@ -74,9 +74,13 @@ def emitted(spark, path):
 @pytest.mark.parametrize(
     ("join", "more"),
     [
-        ({"type": "inner"}, {}),
+        pytest.param({"type": "inner"}, {}, marks=pytest.mark.slow),
         ({"type": "left", "condition": "left_v <= 3 AND left_v <> right_v"}, {"spark": {"watermark_policy": "max"}}),
-        ({"type": "semi", "interval": None, "window": {"sliding": {"size": "1 hour", "slide": "30 minutes"}}}, {}),
+        pytest.param(
+            {"type": "semi", "interval": None, "window": {"sliding": {"size": "1 hour", "slide": "30 minutes"}}},
+            {},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["inner", "left, condition, max", "semi, sliding"],
 )
@@ -91,6 +95,7 @@ def test_a_replay_of_the_twins_trace_equals_the_twin(spark, lake, settings, twin
     assert emitted(spark, lake / replay.output / "emissions") == expected
 
 
+@pytest.mark.slow
 def test_a_replay_slice_by_slice_equals_the_twin(spark, lake, settings, twin):
     told_by = settings(1, join={"type": "left"})
     told = twin(told_by, 60)
@@ -113,6 +118,7 @@ def test_a_replay_slice_by_slice_equals_the_twin(spark, lake, settings, twin):
     assert late == told.dropped > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", ["idle", "back_to_back"])
 def test_a_twin_by_slices_equals_the_pipeline_itself(spark, lake, settings, twin, batches):
     told_by = settings(2, join={"type": "left"}, spark={"batches": batches})
@@ -150,6 +156,7 @@ def test_a_live_query_over_the_inputs_is_replayed(spark, lake, settings, write, 
         make_plan(spark, elsewhere, str(lake), Request())
 
 
+@pytest.mark.slow
 def test_a_query_over_files_is_replayed(spark, lake, pipeline, tmp_path):
     """A file a batch; the rows are in Delta tables that say from which file each came."""
     chance, sides = random.Random(5), {}

@@ -6,7 +6,7 @@ import shutil
 
 from pyspark.sql import functions as F
 
-from tests.reconcile.conftest import LEFT_JOIN
+from tests.comparison.conftest import LEFT_JOIN
 from tidemark.cli import app as cli
 from tidemark.commits.ledger import Ledger, committed
 from tidemark.comparison import Asked
