@@ -1,1 +1,66 @@
-"""Tidemark: which rows would the streaming join have emitted, over bounded Delta tables, slice by slice."""
+"""Tidemark: which rows would the streaming join have emitted, over bounded Delta tables, slice by slice.
+
+What a program does with it, over the lake in folder `lake`::
+
+    import tidemark
+
+    spark = tidemark.spark_session("backfill")
+    pipeline = tidemark.load_pipeline("pipelines/orders.yaml")
+    tidemark.run(spark, tidemark.plan(spark, pipeline, "lake"))
+    tidemark.read_committed(spark, pipeline, "lake").show()
+    tidemark.explain(spark, pipeline, "lake", "left", {"id": "7"})
+    tidemark.compare(spark, pipeline, "lake", "streamed/orders").causes
+
+Nothing else is promised to stay where it is. Each name is imported when it is first used, so that Airflow, which
+reads pipeline files every few seconds, does not import Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemark.api import (
+        Asked,
+        Comparison,
+        JobResult,
+        Life,
+        Pipeline,
+        Plan,
+        Request,
+        compare,
+        explain,
+        load_pipeline,
+        plan,
+        read_committed,
+        run,
+        spark_session,
+    )
+
+__all__ = [
+    "Asked",
+    "Comparison",
+    "JobResult",
+    "Life",
+    "Pipeline",
+    "Plan",
+    "Request",
+    "compare",
+    "explain",
+    "load_pipeline",
+    "plan",
+    "read_committed",
+    "run",
+    "spark_session",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("tidemark.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

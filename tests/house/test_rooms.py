@@ -13,7 +13,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 FORBIDDEN = [
     ("settings/values.py", "import tidemark.clock.times", "A room knows the rooms below it, and none above"),
     ("joins/window.py", "import tidemark.delta.lake", "Joins and replay touch no table"),
-    ("execution/job.py", "import tidemark.spark.session", "Only the command line starts a Spark session"),
+    ("execution/job.py", "import tidemark.spark.session", "Only the command line and the API start a Spark session"),
     ("settings/load.py", "import pyspark", "What DAG files import needs no Spark"),
 ]
 

@@ -46,6 +46,11 @@ _LOCAL_SETTINGS = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.driver.memory": "4g",
+    # On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Nothing is lost by patience: the
+    # executor is this very process.
+    "spark.sql.broadcastTimeout": "3600",
+    "spark.network.timeout": "3600s",
+    "spark.executor.heartbeatInterval": "60s",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
 }
