@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, agreement, due
 from tidemark.comparison.compare import Agreement, over

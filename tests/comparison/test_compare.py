@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.errors import InputError, SliceOrderError, UserError
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import PROJECT
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.comparison import RULES, dialects
 from tidemark.spark.tuning import tuned_for_tiny_queries
 

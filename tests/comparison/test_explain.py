@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.errors import UserError
 from tidemark.execution.run import execute

@@ -7,7 +7,7 @@ import shutil
 from pyspark.sql import functions as F
 
 from tests.comparison.conftest import LEFT_JOIN
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.commits.ledger import Ledger, committed
 from tidemark.comparison import Asked
 from tidemark.comparison.explain import explain

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.commits.ledger import committed
 from tidemark.comparison import Asked, compare
 from tidemark.comparison.reproduce import reproduce, smallest

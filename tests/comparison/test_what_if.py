@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.tiers import cases
-from tidemark.cli import app as cli
+from tidemark import cli
 from tidemark.commits.ledger import committed
 from tidemark.comparison.what_if import Outcome, WhatIf, what_if
 from tidemark.execution.run import execute

@@ -87,7 +87,7 @@ def without_differences():
     none = replace(alike.late.inputs[1], side="left"), alike.late.inputs[1]
     return replace(
         alike,
-        comparison=replace(alike.comparison, causes=(), story=None, notes=()),
+        comparison=replace(alike.comparison, causes=(), reference=None, notes=()),
         causes=(),
         stories=(),
         periods=tuple(replace(one, explained=0) for one in alike.periods),

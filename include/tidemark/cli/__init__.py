@@ -1,5 +1,5 @@
 """The command `tidemark`: its commands, how their answers look on a terminal, and how far a run has come."""
 
-from tidemark.cli.app import app, main
+from tidemark.cli.app import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -217,7 +217,7 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     if sides.until is not None:
         yield _Rule("pending", only_batch & (due >= sides.until))
     if reference := sides.reference:
-        clock = F.greatest(*(F.col(f"_{side}_story.clock") for side in SIDES))
+        clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
         waits = _either("reference", lambda label: label["buffered"])
         untold = (clock >= reference.grid.start_of(reference.end)) | (~matched & waits.isNotNull())
         behind = F.lit(f"{reference.pipeline.name} has not come so far")
