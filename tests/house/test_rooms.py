@@ -1,5 +1,6 @@
 """Which room of the package may use which: the contracts hold, and one that is broken is told."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -45,3 +46,17 @@ def test_a_forbidden_import_is_told_by_the_contract_that_it_breaks(checked):
 
 def test_every_contract_is_seen_to_fail():
     assert {contract for *_, contract in FORBIDDEN} == {one["name"] for one in CONTRACTS}
+
+
+def test_dag_files_import_the_settings_and_nothing_else_of_the_package():
+    """Airflow reads them every few seconds."""
+    imported = set()
+    for path in (ROOT / "dags").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module)
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+    ours = {".".join(name.split(".")[:2]) for name in imported if name.split(".")[0] == "tidemark"}
+    assert ours <= {"tidemark.settings", "tidemark.errors"}
+    assert ours

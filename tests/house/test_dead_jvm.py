@@ -1,0 +1,35 @@
+"""A test that ends its worker's JVM takes none of the other files along."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import PROJECT
+
+KILLS = """
+def test_it_ends_the_jvm(spark):
+    spark.sparkContext._gateway.proc.kill()
+    spark.range(1).count()
+"""
+STOPS = """
+def test_it_ends_the_context(spark):
+    spark.sparkContext._jsc.sc().stop()
+    spark.range(1).count()
+"""
+GOES_ON = """
+def test_it_has_a_session(spark):
+    assert spark.range(1).count() == 1
+"""
+
+
+@pytest.mark.slow
+def test_the_next_file_has_a_session_of_its_own(tmp_path):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import spark\n")
+    for name, text in (("a", KILLS), ("b", GOES_ON), ("c", STOPS), ("d", GOES_ON)):
+        (tmp_path / f"test_{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-c", PROJECT / "pyproject.toml", "--rootdir", PROJECT, tmp_path]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert "2 failed, 2 passed" in done.stdout, done.stdout
+    assert "FAILED" in done.stdout
+    assert all(f"test_{name}.py" in done.stdout for name in "ac")
