@@ -10,12 +10,11 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark import comparison
-from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger, committed
 from tidemark.comparison import Asked, Comparison
 from tidemark.comparison.explain import Life
 from tidemark.comparison.explain import explain as lives_of
-from tidemark.delta.lake import PipelineTables
+from tidemark.delta.lake import lake_root
 from tidemark.errors import SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
@@ -50,13 +49,13 @@ def plan(spark: SparkSession, pipeline: Pipeline, lake: str | Path, **request: A
         InputError: an input does not serve, or rows that slices have read are gone.
         PipelineFileError: the condition or the output columns do not suit the inputs.
     """
-    return make_plan(spark, pipeline, str(lake), Request(**request))
+    return make_plan(spark, pipeline, lake_root(str(lake)), Request(**request))
 
 
 def run(
     spark: SparkSession, planned: Plan, progress: Callable[[range, str], None] = lambda *_: None
 ) -> tuple[JobResult, ...]:
-    """Run a plan to its end, a job after the other; each is committed before the next begins.
+    """Run a plan to its end, job by job; each is committed before the next begins, an atomic plan's at the end.
 
     `progress` is told the slices of a job, by number, and the step that begins.
 
@@ -82,10 +81,10 @@ def read_committed(
     Raises:
         SliceOrderError: nothing is committed.
     """
-    tables = PipelineTables(f"{lake}/{pipeline.output}")
-    if not Ledger.read(spark, tables, Grid.of(pipeline.slices)).last:
+    ledger = Ledger.of(spark, pipeline, lake_root(str(lake)))
+    if not ledger.last:
         raise SliceOrderError(f"{pipeline.name} has no committed slice to read; run it first, with tidemark run")
-    return committed(spark, tables, getattr(tables, table), as_of)
+    return committed(spark, ledger.tables, getattr(ledger.tables, table), as_of)
 
 
 def explain(
@@ -97,7 +96,7 @@ def explain(
         UserError: no such column, no such row, or too many of them.
         SliceOrderError: nothing is committed.
     """
-    return lives_of(spark, pipeline, str(lake), side, wanted)
+    return lives_of(spark, pipeline, lake_root(str(lake)), side, wanted)
 
 
 def compare(
@@ -112,4 +111,4 @@ def compare(
         SliceOrderError: nothing is committed, or the range is off the grid.
     """
     question = Asked(asked) if isinstance(asked, str) else asked
-    return comparison.compare(spark, pipeline, str(lake), question, reference)
+    return comparison.compare(spark, pipeline, lake_root(str(lake)), question, reference)

@@ -215,7 +215,7 @@ class _Story:
         """A line for each slice and kind of emission."""
         columns = self.view.columns(self.side)
         if not columns:
-            return ["its emissions cannot be lines: they do not have its columns"]
+            return ["its emissions cannot be told: they do not have its columns"]
         rows = self.view.emissions()
         mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")

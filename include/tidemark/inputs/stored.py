@@ -32,7 +32,7 @@ _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 class Side:
     """How one input's rows are read: its time columns and keys, checked against its schema.
 
-    `labelled` gives one row per table row, in columns that both sides share:
+    `normalized` gives one row per table row, in columns that both sides share:
 
     | column | meaning |
     | --- | --- |

@@ -41,12 +41,11 @@ class Range:
         An inclusive bound waits a whole millisecond more, where a microsecond would do.
         """
         waits = {"left": FOREVER, "right": FOREVER}
-        closed = interval.closed(TICK["spark"]) if interval else (None, None)
+        least, greatest = interval.closed(TICK["spark"]) if interval else (None, None)
         if interval and interval.lower is not None:
             waits["right"] = -millis(interval.lower) + interval.lower_inclusive
         if interval and interval.upper is not None:
             waits["left"] = millis(interval.upper) + interval.upper_inclusive
-        least, greatest = closed
         return cls(-FOREVER * 1000 if least is None else least, FOREVER * 1000 if greatest is None else greatest, waits)
 
 

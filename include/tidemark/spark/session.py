@@ -46,13 +46,16 @@ _LOCAL_SETTINGS = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.driver.memory": "4g",
-    # On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Nothing is lost by patience: the
-    # executor is this very process.
+    # Small hash tables stay in the processor's caches; Spark merges what is small.
+    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
+}
+
+# On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Where the executor is this process,
+# nothing is lost by patience; on a cluster it would take an hour to see that one is gone.
+_PATIENCE = {
     "spark.sql.broadcastTimeout": "3600",
     "spark.network.timeout": "3600s",
     "spark.executor.heartbeatInterval": "60s",
-    # Small hash tables stay in the processor's caches; Spark merges what is small.
-    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
 }
 
 
@@ -69,9 +72,10 @@ def spark_session(app_name: str) -> SparkSession:
     if not _submitted():
         builder = builder.appName(app_name)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(os.environ.get("TIDEMARK_MASTER", "local[*]"))
+        master = os.environ.get("TIDEMARK_MASTER", "local[*]")
+        builder = builder.master(master)
         builder = builder.config("spark.jars", ",".join(map(str, delta_jars())))
-        for key, value in _LOCAL_SETTINGS.items():
+        for key, value in (_LOCAL_SETTINGS | (_PATIENCE if master.startswith("local") else {})).items():
             builder = builder.config(key, value)
     builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
         "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"

@@ -1,6 +1,6 @@
 """When Flink SQL's interval join last removed expired rows of a side, of any key: what makes very late rows skip.
 
-The operator remembers one such time per side and shares it among all keys. A row cleanups the other side when it looks
+The operator remembers one such time per side and shares it among all keys. A row sweeps the other side when it looks
 for partners, a timer its own side. A row that comes so late that all it could find has expired looks only if no sweep
 has come to the same conclusion since: nearly always one has, and which one does not matter. `Cleanups` says what does,
 and which lanes have a row of which it cannot say whether it looks.
@@ -26,7 +26,7 @@ _Point = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class Cleanups:
-    """The cleanups of a job.
+    """The clean-ups of a job.
 
     Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `of_bucket` (null
     for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
@@ -63,7 +63,7 @@ class Cleanups:
         return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
 
     def lines(self, replayed: dict[_Point, int]) -> list[Timeline]:
-        """The timelines with the cleanups known by each slice's end; `replayed` are those of undecided lanes."""
+        """The timelines with the clean-ups known by each slice's end; `replayed` are those of undecided lanes."""
         known = {**self.ends, **replayed}
 
         def at_end(lane: int, number: int, marks: Watermarks) -> Watermarks:
