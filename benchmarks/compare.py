@@ -25,14 +25,14 @@ ONE_IN = 10_000
 
 def damaged(emissions: DataFrame) -> DataFrame:
     """A stream's table of these emissions: some rows missing, others twice."""
-    rows = emissions.drop("_run", *NOT_COMPARED)
+    rows = emissions.drop(*NOT_COMPARED)
     chosen = F.pmod(F.xxhash64(*rows.columns), F.lit(ONE_IN))
     return rows.where(chosen != 0).unionByName(rows.where(chosen == 1))
 
 
 def full_outer_join(spark: SparkSession, ours: str, theirs: str) -> int:
     """How many rows one table has and the other has not, by all columns."""
-    left, right = (spark.read.format("delta").load(path).drop("_run", *NOT_COMPARED) for path in (ours, theirs))
+    left, right = (spark.read.format("delta").load(path).drop(*NOT_COMPARED) for path in (ours, theirs))
     names = left.columns
     joined = left.withColumn("_ours", F.lit(1)).join(right.withColumn("_theirs", F.lit(1)), names, "full")
     return joined.where("_ours IS NULL OR _theirs IS NULL").count()

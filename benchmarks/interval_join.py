@@ -77,7 +77,7 @@ def tidemark(spark: SparkSession, lake: Path, output: str, **changes: object) ->
     results = list(execute(spark, plan, lambda *_: None))
     gate = sum(result.verdict.seconds for result in results)
     print(f"  of which the quality gate: {gate:.1f} s of {sum(result.seconds for result in results):.1f} s")
-    return status_of(spark, pipeline, str(lake))
+    return status_of(pipeline, str(lake))
 
 
 def timed(name: str, work: Callable[[], object]) -> float:

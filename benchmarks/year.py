@@ -85,7 +85,7 @@ def told(tables: PipelineTables, slices: int) -> None:
 
 def run(plan: Plan) -> float:
     """Run a plan; seconds of its jobs."""
-    return sum(result.seconds for result in execute(plan.ledger.spark, plan, lambda *_: None))
+    return sum(result.seconds for result in execute(plan.spark, plan, lambda *_: None))
 
 
 def year(spark: SparkSession, lake: Path, rows: int) -> None:

@@ -38,8 +38,7 @@ def demo(lake: str, console: Console) -> None:
     for number, pipeline in enumerate(pipelines, start=2):
         console.print(f"[bold]{number}. {pipeline.name}[/bold]: slices in order of {pipeline.clock}")
         _run(pipeline, lake, console)
-    spark = spark_session("tidemark demo")
-    stream, batch = (status_of(spark, pipeline, lake) for pipeline in pipelines)
+    stream, batch = (status_of(pipeline, lake) for pipeline in pipelines)
     console.print(status_view(stream, batch))
     for sentence in differences(stream, batch):
         console.print(sentence, soft_wrap=True)

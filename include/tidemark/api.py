@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark import comparison
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.answers import committed
+from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, Comparison
 from tidemark.comparison.explain import Life
 from tidemark.comparison.explain import explain as lives_of
@@ -81,10 +82,10 @@ def read_committed(
     Raises:
         SliceOrderError: nothing is committed.
     """
-    ledger = Ledger.of(spark, pipeline, lake_root(str(lake)))
+    ledger = Ledger.of(pipeline, lake_root(str(lake)))
     if not ledger.last:
         raise SliceOrderError(f"{pipeline.name} has no committed slice to read; run it first, with tidemark run")
-    return committed(spark, ledger.tables, getattr(ledger.tables, table), as_of)
+    return committed(spark, ledger, table, as_of)
 
 
 def explain(

@@ -98,7 +98,9 @@ def test_mistakes_end_with_2_and_say_what_to_do(orders, capsys, arguments, told)
     assert told in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "reprocess", "status", "conformance", "schema"])
+@pytest.mark.parametrize(
+    "command", ["plan", "run", "reprocess", "status", "vacuum", "upgrade", "conformance", "schema"]
+)
 def test_every_command_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     assert "Example: tidemark" in capsys.readouterr().out
@@ -116,6 +118,30 @@ def test_without_java(tmp_path):
     assert done.returncode == 3
     assert "install Java 17" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_only_reads_metadata_needs_no_java(orders, lake, tmp_path):
+    assert main(["run", orders, "--to", "2024-01-01T02:00Z"]) == 0
+    for command in (["status"], ["plan"], ["run"], ["state", "show"], ["state", "expire", "--keep", "1"], ["vacuum"]):
+        done = _alone([*command, orders], PATH=str(tmp_path), TIDEMARK_LAKE=str(lake))
+        assert (done.returncode, done.stderr) == (0, ""), command
+    assert _alone(["upgrade", orders], PATH=str(tmp_path)).stdout.endswith(" is of the present format\n")
+
+
+def test_vacuum_tells_what_it_removes(orders, lake, capsys):
+    assert main(["run", orders]) == 0
+    garbage = lake / "orders/emissions/run=00000009.20240101T000000Z.1.deadbeef/0/part-0.parquet"
+    garbage.parent.mkdir(parents=True)
+    garbage.write_bytes(b"12345")
+    capsys.readouterr()
+    assert main(["vacuum", orders]) == 0
+    assert "removed 0 files (0 bytes) of what was never committed; 1 other may be" in capsys.readouterr().out
+    assert main(["vacuum", orders, "--older-than", "0 s", "--dry-run"]) == 0
+    assert "would remove 1 file (5 bytes) of what was never committed" in capsys.readouterr().out
+    assert garbage.exists()
+    assert main(["vacuum", orders, "--older-than", "0 s", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["files"] == [str(garbage.relative_to(lake / "orders"))]
+    assert not garbage.exists()
 
 
 def test_without_jars(tmp_path):

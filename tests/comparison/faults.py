@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.land_flights import land
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, compare
 from tidemark.comparison.compare import NOT_COMPARED
 from tidemark.execution.run import execute
@@ -46,12 +46,12 @@ class Lake:
         """Run a pipeline to a slice, or to the end of its inputs; its emissions as a stream would have written them."""
         plan = make_plan(self.spark, pipeline, self.root, Request(end=end, drain=end is None))
         list(execute(self.spark, plan, lambda *_: None))
-        return self.of(pipeline, "emissions").drop("_run", *NOT_COMPARED)
+        return self.of(pipeline, "emissions").drop(*NOT_COMPARED)
 
     def of(self, pipeline: Pipeline, table: str) -> DataFrame:
         """The committed rows of one of a pipeline's tables."""
-        tables = Ledger.of(self.spark, pipeline, self.root).tables
-        return committed(self.spark, tables, getattr(tables, table))
+        tables = Ledger.of(pipeline, self.root).tables
+        return self.spark.read.format("delta").load(getattr(tables, table))
 
     def compare(self, name: str, batch: Pipeline, stream: DataFrame, story: Pipeline | None, put: Counter[str]) -> None:
         """Compare a pipeline with a stream's table, and note what was put into it beside what was found."""

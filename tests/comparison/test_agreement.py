@@ -70,7 +70,7 @@ def test_each_slice_has_one_current_row_for_a_table(
     first = recorded()
     slices = [f"0{hour}:00" for hour in range(4)]
     assert {at for at, _ in first} == {*slices, None}
-    ledger = Ledger.of(spark, settings, str(lake))
+    ledger = Ledger.of(settings, str(lake))
     assert [first[at, "stream"]["run"] for at in slices] == [entry.run for entry in ledger.entries.values()]
     assert first[None, "stream"]["causes"] == {"missing in an input": 1}, "rows of no slice are not lost"
     assert first["02:00", "stream"]["causes"]["missing in an input"] == 1
@@ -145,7 +145,7 @@ def test_due_is_what_has_no_agreement_or_an_old_one(
     write_stream(emitted(settings))
 
     def asked(story=None, **options):
-        told = due(spark, settings, str(lake), Asked("stream", **options), story)
+        told = due(settings, str(lake), Asked("stream", **options), story)
         return told and tuple((at - START) // HOUR for at in told)
 
     assert asked() == (0, 2)

@@ -8,10 +8,9 @@ from pyspark.sql import functions as F
 
 from tests.comparison.conftest import LEFT_JOIN
 from tidemark import cli
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked
 from tidemark.comparison.explain import explain
-from tidemark.delta.lake import PipelineTables
 from tidemark.report import Called, gather
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
@@ -25,7 +24,7 @@ def lateness(rows):
 
 def carried(spark, lake, settings):
     """Rows carried over the end of each slice."""
-    ledger = Ledger.of(spark, settings, str(lake))
+    ledger = Ledger.of(settings, str(lake))
     return [sum(entry.carried) for entry in ledger.entries.values()]
 
 
@@ -53,7 +52,7 @@ def test_a_report_tells_what_the_tables_hold(
     assert comparison["same"] == sum(one["same"] for one in told["periods"])
     assert comparison["differences"] == sum(one["explained"] + one["unexplained"] for one in told["periods"])
 
-    aside = committed(spark, PipelineTables(f"{lake}/by_arrival"), f"{lake}/by_arrival/late")
+    aside = spark.read.format("delta").load(f"{lake}/by_arrival/late")
     for one in told["late"]["inputs"]:
         assert one == one | lateness(aside.where(F.col("side") == one["side"]))
         assert one["late"] == sum(one["bins"]) == sum(one["held_by"].values())

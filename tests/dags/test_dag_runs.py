@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.commits.ledger import committed
 from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
@@ -40,9 +39,13 @@ def airflow(environment):
 def emitted(spark, lake):
     """Emissions of committed slices: the slice, then both rows."""
     tables = PipelineTables(str(lake / "clicked_views"))
-    rows = committed(spark, tables, tables.emissions).selectExpr(
-        "date_format(_slice, 'HH:mm')",
-        *(f"{side}_user || ' ' || date_format({side}_at, 'HH:mm')" for side in ("left", "right")),
+    rows = (
+        spark.read.format("delta")
+        .load(tables.emissions)
+        .selectExpr(
+            "date_format(_slice, 'HH:mm')",
+            *(f"{side}_user || ' ' || date_format({side}_at, 'HH:mm')" for side in ("left", "right")),
+        )
     )
     return Counter(map(tuple, rows.collect()))
 
@@ -75,7 +78,7 @@ def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_d
             list(execute(spark, plan, lambda *_: None))
 
     def stream(times, since):
-        rows = committed(spark, tables, tables.emissions).where(f"date_format(_slice, 'HH:mm') >= '{since}'")
+        rows = spark.read.format("delta").load(tables.emissions).where(f"date_format(_slice, 'HH:mm') >= '{since}'")
         rows = rows.select("left_user", "left_at", "right_user", "right_at")
         for _ in range(times):
             rows.write.format("delta").mode("append").save(str(lake / "streamed"))

@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.runs import run_of
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.spark.tuning import tuned_for_tiny_queries
@@ -13,7 +15,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 STORED = ("emissions", "late", "checkpoint")
-OF_THE_RUN = ("run", "committed_at", "job_seconds")
+OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before")
 """What two runs of the same slices say differently in the ledger."""
 
 
@@ -58,7 +60,7 @@ def hours(spark, lake):
 @pytest.fixture
 def ledger(spark, lake):
     def read(pipeline):
-        return Ledger.of(spark, pipeline, str(lake))
+        return Ledger.of(pipeline, str(lake))
 
     return read
 
@@ -69,8 +71,8 @@ def answer(spark, lake):
 
     def read(output="orders"):
         tables = PipelineTables(f"{lake}/{output}")
-        pairs = committed(spark, tables, tables.emissions).select("_slice", "left_v", "right_v").collect()
-        late = committed(spark, tables, tables.late)
+        pairs = spark.read.format("delta").load(tables.emissions).select("_slice", "left_v", "right_v").collect()
+        late = spark.read.format("delta").load(tables.late)
         late = late.select("_slice", "reason", F.coalesce("left.v", "right.v")).collect()
         return Counter(map(tuple, pairs)), Counter(map(tuple, late))
 
@@ -106,13 +108,13 @@ def contents(spark):
     def read(lake):
         tables = PipelineTables(f"{lake}/orders")
         with tuned_for_tiny_queries(spark):
-            stored = {name: spark.read.format("delta").load(getattr(tables, name)) for name in STORED}
+            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in STORED}
             ledger = spark.read.format("delta").load(tables.ledger)
-            told = {name: committed(spark, tables, getattr(tables, name)) for name in STORED[:2]}
-            told |= {"checkpoint": stored["checkpoint"], "ledger": ledger.drop(*OF_THE_RUN)}
-            counted = {name: Counter(map(str, rows.drop("_run").collect())) for name, rows in told.items()}
-            runs = [one["run"] for one in ledger.select("run").distinct().collect()]
-            orphans = sum(rows.where(~F.col("_run").isin(runs)).count() for rows in stored.values())
+            told["ledger"] = ledger.drop(*OF_THE_RUN)
+            counted = {name: Counter(map(str, rows.collect())) for name, rows in told.items()}
+        runs = {one["run"] for one in ledger.select("run").distinct().collect()}
+        logs = (DeltaLog.open(getattr(tables, name)) for name in STORED)
+        orphans = sum(run_of(path) not in runs for log in logs if log for path in log.files["path"])
         return counted, orphans
 
     return read

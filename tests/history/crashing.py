@@ -15,17 +15,16 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from delta.tables import DeltaOptimizeBuilder, DeltaTable
 from pyspark.sql import DataFrameWriter
 from pyspark.sql.classic.dataframe import DataFrame
 
 from tidemark.cli.app import main
+from tidemark.delta.log import DeltaLog
 
 STEPS = (
     (DataFrame, ("collect", "toPandas", "first", "isEmpty", "count")),
-    (DataFrameWriter, ("save",)),
-    (DeltaTable, ("delete",)),
-    (DeltaOptimizeBuilder, ("executeCompaction",)),
+    (DataFrameWriter, ("parquet",)),
+    (DeltaLog, ("append", "commit", "compact", "widened")),
 )
 steps: list[str] = []
 lock, inside = threading.Lock(), threading.local()

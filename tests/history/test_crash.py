@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.history.watching import every_version_is_whole, readers_agree
+from tidemark.clock.slices import Grid
+from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 
@@ -81,9 +84,11 @@ def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per
             seen, _ = contents(copy)
             assert seen["emissions"] in (old["emissions"], new["emissions"]), f"{where}: half of it is seen"
             assert seen["late"] in (old["late"], new["late"]), f"{where}: half of it is seen"
+            every_version_is_whole(PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
             run_again(copy)
             again, orphans = contents(copy)
             assert (again, orphans) == (new, 0), where
+            assert readers_agree(spark, PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
             shutil.rmtree(copy)
 
 
@@ -96,7 +101,7 @@ def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_go
     )
     first = next(line for line in running.stdout if line.startswith("committed"))
     assert "committed 2024-01-01T02:00Z to 2024-01-01T03:00Z" in first
-    while not list(lake.glob("orders/emissions/_run=*.20240101T030000Z.*")) and running.poll() is None:
+    while not list(lake.glob("orders/emissions/run=*.20240101T030000Z.*")) and running.poll() is None:
         time.sleep(0.02)  # until the next job is at hand
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=120)

@@ -9,13 +9,14 @@ import os
 import random
 import shutil
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark.commits.runs import withdraw, write_run
+from tests.history.watching import every_version_is_whole, readers_agree
+from tidemark.clock.slices import Grid
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
@@ -70,7 +71,7 @@ def work(name, settings, lake, wait):
 
 
 @pytest.mark.slow
-def test_three_processes_at_once(origin, contents):
+def test_three_processes_at_once(spark, origin, contents):
     settings, lake = origin
     alone = shutil.copytree(lake, lake.parent / "alone")
     for name in WORKERS:
@@ -87,15 +88,8 @@ def test_three_processes_at_once(origin, contents):
             assert orphans == 0, f"race {race}"
             for name in ("emissions", "late"):
                 assert answer[name] == expected[name], f"race {race}"
+            tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
+            assert readers_agree(spark, tables, grid)
+            assert every_version_is_whole(tables, grid)
             shutil.rmtree(copy)
     assert overtaken, "no one was in another's way"
-
-
-def test_who_loses_takes_back_its_run_while_another_sweeps_it(spark, lake):
-    tables = PipelineTables(f"{lake}/orders")
-    for run in ("kept", "lost"):
-        write_run(spark.range(3), tables.emissions, run)
-    sessions = [spark.newSession() for _ in range(4)]
-    with ThreadPoolExecutor(len(sessions)) as pool:
-        list(pool.map(lambda session: withdraw(session, tables, "lost"), sessions))
-    assert [row["_run"] for row in spark.read.format("delta").load(tables.emissions).collect()] == ["kept"] * 3

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from delta.tables import DeltaTable
-from pyspark.sql import functions as F
 
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.runs import run_of
+from tidemark.delta.log import DeltaLog
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
@@ -26,11 +27,15 @@ def day(count):
     return [row(10 * hour + part, at(hour, 20 * part + 5)) for hour in range(count) for part in (1, 2)]
 
 
+def runs_of(table):
+    return set(map(run_of, DeltaLog.open(table).files["path"]))
+
+
 def files(spark, lake, ledger, slices):
     """The data files of these hours' emissions, by Delta's log."""
     runs = {ledger.entry(number).run for number in slices}
     paths = spark.read.format("delta").load(f"{lake}/orders/emissions").inputFiles()
-    return {path for path in paths if any(f"_run={run}/" in path for run in runs)}
+    return {path for path in paths if any(f"run={run}/" in path for run in runs)}
 
 
 def test_rows_that_land_late_go_home_and_the_ripple_stops(
@@ -40,7 +45,7 @@ def test_rows_that_land_late_go_home_and_the_ripple_stops(
     land(*day(8))
     hours(settings, 4)
     hours(settings, 8)
-    before, untouched = answer()[0], files(spark, lake, ledger(settings), [0, 1, 4, 5, 6, 7])
+    before, untouched = answer()[0], files(spark, lake, ledger(settings), [4, 5, 6, 7])
     land(row(777, at(2, 30)))
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
     plan, ran = go(settings)
@@ -55,7 +60,7 @@ def test_rows_that_land_late_go_home_and_the_ripple_stops(
     changes = {number: change for result in ran for number, change in result.changes.items()}
     assert all(change.removed == 0 for change in changes.values())
     assert (changes[2].added > 0, changes[2].same > 0) == (True, True)
-    assert files(spark, lake, ledger(settings), [0, 1, 4, 5, 6, 7]) == untouched
+    assert files(spark, lake, ledger(settings), [4, 5, 6, 7]) == untouched
     assert answer() == fresh(at(8))
     plan, ran = go(settings)
     assert (ran, plan.waiting) == ([], ())
@@ -114,8 +119,6 @@ def test_atomic_commits_all_at_once_or_nothing(pipeline, spark, lake, land, hour
     assert [list(result.slices) for result in ran] == [[1], [2]]
     assert ledger(settings).number == number + 1
     assert answer() == fresh(at(5))
-    runs = spark.read.format("delta").load(plan.tables.emissions).select("_run").distinct().collect()
-    assert {r["_run"] for r in runs} <= ledger(settings).runs, "what failed is swept"
 
 
 @pytest.mark.parametrize("first", ["run", pytest.param("reprocess", marks=pytest.mark.slow)])
@@ -130,8 +133,8 @@ def test_of_a_run_and_a_reprocess_at_once_one_wins(first, spark, lake, pipeline,
     list(execute(spark, plans[first], lambda *_: None))
     with pytest.raises(SliceOrderError, match="another process has committed slices of .*; run the same command again"):
         list(execute(spark, plans[second], lambda *_: None))
-    left = spark.read.format("delta").load(plans[first].tables.checkpoint).select("_run").distinct().count()
-    assert left == spark.read.format("delta").load(plans[first].tables.ledger).select("run").distinct().count()
+    known = Ledger.of(settings, str(lake))
+    assert runs_of(known.tables.checkpoint) == {entry.run for entry in known.entries.values()}
     go(settings, **({"end": at(5)} if second == "run" else {"reprocess": True, "start": at(1), "end": at(2)}))
     assert answer() == fresh(at(5))
 
@@ -161,7 +164,8 @@ def test_a_checkpoint_that_has_expired_is_rebuilt(spark, lake, pipeline, land, h
     hours(settings, 5, slices_per_job=1)
     land(row(777, at(3, 30)))
     expired = [ledger(settings).entry(number).run for number in (1, 2)]
-    DeltaTable.forPath(spark, f"{lake}/orders/checkpoint").delete(F.col("_run").isin(expired))
+    checkpoint = DeltaLog.open(f"{lake}/orders/checkpoint")
+    checkpoint.commit([], [path for path in checkpoint.files["path"] if run_of(path) in expired])
     plan, ran = go(settings, reprocess=True, start=at(3), end=at(4))
     assert [(one.reason, list(one.slices)) for one in plan.segments] == [
         ("expired checkpoint", [1, 2]),
@@ -195,26 +199,6 @@ def test_a_gap_is_filled_and_what_follows_is_mended(pipeline, land, hours, go, a
     plan, _ = go(settings, reprocess=True, start=at(1), end=at(2))
     assert [(one.reason, list(one.slices)) for one in plan.segments] == [("gap", [1])]
     assert answer() == fresh(at(4))
-
-
-@pytest.mark.slow
-def test_a_ledger_of_format_1_goes_on_and_can_be_reprocessed(spark, lake, pipeline, land, hours, go, answer, fresh):
-    land(*day(5))
-    hours(pipeline(), 3)
-    later = ("commit", "digest", "carried_in_digest", "landing", "landed", "landed_from", "waiting", "row_hash")
-    for table in ("emissions", "late", "checkpoint", "ledger"):
-        rows = spark.read.format("delta").load(f"{lake}/orders/{table}").drop(*later)
-        if table == "ledger":
-            rows = rows.withColumn("format", F.lit(1))
-        writer = rows.write.format("delta")
-        (writer if table == "ledger" else writer.partitionBy("_run")).save(f"{lake}/old/{table}")
-    settings = pipeline(output="old")
-    plan, _ = go(settings, end=at(4))
-    assert plan.ledger.number == 0
-    assert [(one.reason, list(one.slices)) for one in plan.segments] == [("new", [3])]
-    land(row(777, at(1, 30)))
-    go(settings, reprocess=True, start=at(1), end=at(2))
-    assert answer("old") == fresh(at(4))
 
 
 def test_a_plan_tells_what_it_reads_and_how_long_it_takes(pipeline, spark, lake, land, hours):

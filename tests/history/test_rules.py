@@ -5,17 +5,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from tidemark.clock.slices import ranges
 from tidemark.commits.digest import digests
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.staleness import (
-    ConsumedVersions,
-    consumed_versions,
-    ranges,
-    repaired_until,
-    restorable,
-    stale,
-    waiting,
-)
+from tidemark.commits.staleness import ConsumedVersions, consumed_versions, repaired_until, restorable, stale, waiting
 from tidemark.planning.estimate import estimate, past_jobs
 from tidemark.watermarks.buckets import Watermarks
 
@@ -42,7 +35,7 @@ def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing
 
 
 def ledger(*entries):
-    return Ledger(None, None, None, pd.DataFrame(), {}, frozenset(), 0).after(entries)
+    return Ledger(None, None, pd.DataFrame(), {}, frozenset(), 0).after(entries)
 
 
 def test_without_reprocessing_all_earlier_slices_are_seen_up_to_the_last_job():
@@ -121,11 +114,11 @@ def test_a_digest_is_of_what_is_held_and_of_the_watermarks():
         return pd.DataFrame(rows, columns=["since", "until", "high", "low"])
 
     marks = {n: Watermarks(left=7) for n in range(3)}
-    told = digests(parts((0, 2, 1, 5), (1, None, 0, 9)), marks)
+    told = digests(parts((0, 2, 1, 5), (1, 3, 0, 9)), marks)
     assert told[0] != told[1] != told[2]
-    assert told[2] == digests(parts((2, None, 0, 9)), {2: Watermarks(left=7)})[2], "whatever was there before"
+    assert told[2] == digests(parts((2, 3, 0, 9)), {2: Watermarks(left=7)})[2], "whatever was there before"
     assert told[1] == digests(parts((1, 3, 1, 5), (1, 9, 0, 9)), {1: Watermarks(left=7)})[1]
-    assert told[2] != digests(parts((2, None, 0, 9)), {2: Watermarks(left=8)})[2]
+    assert told[2] != digests(parts((2, 3, 0, 9)), {2: Watermarks(left=8)})[2]
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

@@ -16,9 +16,12 @@ from tests.conftest import write_pipeline
 from tidemark.cli.app import main
 from tidemark.cli.state_views import verified_view
 from tidemark.clock.slices import Grid
+from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import restore
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.runs import run_of
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import Pipeline, load_pipeline
@@ -47,8 +50,8 @@ class Orders:
     def tables(self):
         return PipelineTables(f"{self.lake}/orders")
 
-    def ledger(self, spark):
-        return Ledger.read(spark, self.tables, Grid.of(self.pipeline.slices))
+    def ledger(self):
+        return Ledger.read(self.tables, Grid.of(self.pipeline.slices))
 
     def land(self, spark, *minutes):
         """Three rows of each side for each of these minutes."""
@@ -62,7 +65,7 @@ class Orders:
         list(execute(spark, make_plan(spark, self.pipeline, str(self.lake), Request(**request)), lambda *_: None))
 
     def emissions(self, spark, as_of=None):
-        rows = committed(spark, self.tables, self.tables.emissions, as_of).drop("_result_time")
+        rows = committed(spark, self.ledger(), "emissions", as_of).drop("_result_time")
         return Counter(map(tuple, rows.collect()))
 
 
@@ -108,13 +111,13 @@ def checkpoint(spark, orders):
     return DeltaTable.forPath(spark, orders.tables.checkpoint)
 
 
-def kept(spark, orders):
-    return {row["_run"] for row in checkpoint(spark, orders).toDF().select("_run").distinct().collect()}
+def kept(orders):
+    return set(map(run_of, DeltaLog.open(orders.tables.checkpoint).files["path"]))
 
 
 def test_emissions_as_of_a_watermark_are_what_readers_saw(spark, origin):
     orders, seen = origin
-    ledger = orders.ledger(spark)
+    ledger = orders.ledger()
     marks = {number: entry.watermarks.combined for number, entry in ledger.entries.items()}
     assert [orders.emissions(spark, as_of=marks[number]) for number in (1, 3, 5)] == [seen[0], seen[1], seen[3]]
     assert seen[2] != seen[3], "reprocessing has changed something"
@@ -133,7 +136,7 @@ def test_emissions_as_of_a_watermark_are_what_readers_saw(spark, origin):
 
 def test_show(spark, orders, state):
     code, told = state("show", "--rows", "3")
-    last = orders.ledger(spark).last
+    last = orders.ledger().last
     assert code == 0
     assert (told["at"], told["digest"], told["kept"]) == (label(6), last.digest, True)
     assert (told["left"]["rows"], told["right"]["rows"]) == last.carried != (0, 0)
@@ -153,8 +156,7 @@ def test_verify_and_what_it_says_of_a_row_that_is_missing(spark, orders, state):
     assert (code, told["same"], told["since"], told["slices"]) == (0, True, label(0), 6)
     code, told = state("verify", "--at", label(6), "--from", label(5))
     assert (code, told["same"], told["slices"], told["jobs"]) == (0, True, 1, 1)
-    run = orders.ledger(spark).last.run
-    checkpoint(spark, orders).delete((F.col("_run") == run) & F.col("evicted_in").isNull() & (F.col("left.k") == "b"))
+    checkpoint(spark, orders).delete((F.col("carried_until") == F.lit(at(6))) & (F.col("left.k") == "b"))
     code, told = state("verify", "--from", label(5))
     assert (code, told["same"], told["first_different"], told["only_stored"]) == (1, False, None, 0)
     assert told["only_rebuilt"] == len(told["rows"]) > 0
@@ -178,15 +180,15 @@ def test_what_expires_is_rebuilt_and_no_plan_has_to(spark, orders, state):
     orders.land(spark, 185)
     before = [make_plan(spark, orders.pipeline, str(orders.lake), Request(**ask)).describe()
               for ask in ({"end": at(7)}, {"reprocess": True})]  # fmt: skip
-    ledger, there = orders.ledger(spark), kept(spark, orders)
+    ledger, there = orders.ledger(), kept(orders)
     needed = {ledger.entry(number).run for number in (2, 5)}
     assert state("expire") == (2, "error: say what to keep: --keep N, --older-than DURATION, or both")
     assert state("expire", "--older-than", "1 day")[1]["removed"] == []
     code, told = state("expire", "--keep", "1", "--dry-run")
     assert (code, set(told["removed"])) == (0, there - needed)
-    assert kept(spark, orders) == there
+    assert kept(orders) == there
     assert state("expire", "--keep", "1")[1]["removed"] == told["removed"] != []
-    assert kept(spark, orders) == needed
+    assert kept(orders) == needed
     after = [make_plan(spark, orders.pipeline, str(orders.lake), Request(**ask)).describe()
              for ask in ({"end": at(7)}, {"reprocess": True})]  # fmt: skip
     assert after == before
@@ -207,15 +209,15 @@ def test_what_expires_is_rebuilt_and_no_plan_has_to(spark, orders, state):
 
 
 def test_a_checkpoint_that_expires_while_a_job_is_at_it_is_still_read(spark, orders):
-    ledger = orders.ledger(spark)
-    carried = restore(spark, orders.tables, ledger.last, ledger.grid)
+    ledger = orders.ledger()
+    carried = restore(spark, orders.tables, ledger.last.number, ledger.grid)
     checkpoint(spark, orders).delete()
     assert carried.count() == sum(ledger.last.carried) > 0
 
 
 def test_export_for_flink(spark, orders, state, tmp_path):
     code, told = state("export", "--to", str(tmp_path / "export"))
-    entry = orders.ledger(spark).last
+    entry = orders.ledger().last
     assert (code, told["query"], told["watermarks_ms"]["combined"]) == (0, None, entry.watermarks.combined)
     left = spark.read.format("delta").load(f"{told['folder']}/left")
     assert (left.columns, left.count()) == (["k", "happened", "arrived", "v", "_tidemark"], entry.carried[0])

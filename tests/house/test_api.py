@@ -48,7 +48,7 @@ def test_a_program_plans_runs_reads_explains_and_compares(spark, lake, write, pi
     assert tidemark.read_committed(spark, orders, lake, "late").count() == 0
     (life,) = tidemark.explain(spark, orders, lake, "left", {"id": "0"})
     assert "matched in slice 2024-01-01T01:00Z" in " ".join(life.steps)
-    streamed = emitted.drop("_run", "_slice", "_pane", "_result_time")
+    streamed = emitted.drop("_slice", "_pane", "_result_time")
     streamed.write.format("delta").save(str(lake / "streamed"))
     compared = tidemark.compare(spark, orders, lake, "streamed")
     assert (compared.same, compared.differences) == (1, 0)

@@ -29,7 +29,7 @@ def test_the_last_clean_up_is_swept_in_the_ledger_and_in_digests():
     """Slices are stale where a digest differs: the words in it are for ever."""
     names = {"left_last_cleanup": "left_swept", "right_last_cleanup": "right_swept"}
     assert names.items() <= ledger.MARKS.items()
-    assert {f"{name}_ms" for name in names.values()} <= set(columns(ledger.SCHEMA))
-    held = pd.DataFrame([(0, None, 1, 5)], columns=["since", "until", "high", "low"])
+    assert {f"{name}_ms" for name in names.values()} <= set(ledger.SCHEMA.names)
+    held = pd.DataFrame([(0, 1, 1, 5)], columns=["since", "until", "high", "low"])
     marks = Watermarks(left=7, right=9, left_last_cleanup=5, right_last_cleanup=-3)
     assert digests(held, {0: marks}) == {0: "c8ec6b6b29e8a32a9d13370a31b8b27e"}, "as before the names were changed"

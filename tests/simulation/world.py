@@ -9,15 +9,23 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import count
 from types import SimpleNamespace
 
 import pandas as pd
+from pyspark.sql import types as T
 
+from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.runs import commit_of, new_run
+from tidemark.commits.references import References
+from tidemark.commits.runs import HELD, StagedRun, new_run
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DataFile, OvertakenError
+from tidemark.delta.staging import Staged
 from tidemark.errors import CheckFailedError, SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.planning.plan import Plan
@@ -35,6 +43,15 @@ class LostError(Exception):
     """A call to storage failed, or its answer was lost."""
 
 
+@dataclass(frozen=True)
+class Version:
+    """A version of a table that follows the ledger."""
+
+    paths: frozenset[str]
+    number: int
+    """The ledger's commit that it has come to."""
+
+
 @dataclass
 class World:
     """The tables. Every access is a step, at which another worker may go on, or this one die."""
@@ -43,11 +60,15 @@ class World:
     rows: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By row: the slice of its clock, and the version of the input that has it."""
     version: int = 0
-    emissions: dict[str, dict[int, Counter]] = field(default_factory=dict)
-    checkpoint: dict[str, dict[int, Taken]] = field(default_factory=dict)
+    contents: dict[str, dict[int, object]] = field(default_factory=dict)
+    """By path: what a file holds, by slice; emissions, or the state after it."""
+    tables: dict[str, list[Version]] = field(default_factory=dict)
     promised: dict[str, dict[int, Counter]] = field(default_factory=dict)
     """What each run meant to write; no table, but what readers are checked against."""
     commits: list[tuple[int, Entry]] = field(default_factory=list)
+    references: dict[int, References] = field(default_factory=dict)
+    """What each commit of the ledger makes of the tables."""
+    names: Iterator[int] = field(default_factory=count)
     step: Callable[[Callable[[], object]], object] = lambda act: act()
     """Does what it is given, or something else."""
 
@@ -57,34 +78,146 @@ class World:
         for home in homes:
             self.rows[len(self.rows)] = home, self.version
 
-    def ledger(self, grid) -> Ledger:
-        """What is committed."""
-        known = Ledger(None, SimpleNamespace(root="lake"), grid, pd.DataFrame(), {}, frozenset(), 0)
-        for _, entry in self.commits:
-            known = known.after([entry])
+    def ledger(self, grid, number: float = float("inf")) -> Ledger:
+        """What is committed, or was up to a commit."""
+        known = Ledger(PipelineTables("lake"), grid, pd.DataFrame(), {}, frozenset(), 0)
+        for commit, entry in self.commits:
+            if commit <= number:
+                known = known.after([entry])
         return known
 
-    def read(self, ledger: Ledger, n: int) -> Counter:
-        """What a reader that goes through the ledger sees of a slice."""
-        return self.emissions.get(ledger.entries[n].run, {}).get(n, Counter())
-
-    def append(self, entries: Iterable[Entry], number: int) -> None:
+    def append(self, entries: Iterable[Entry], number: int, references: References) -> None:
         """Commit, if the number is above the last."""
         if any(last >= number for last, _ in self.commits):
             raise SliceOrderError("another process has committed")
         self.commits += [(number, entry) for entry in entries]
+        self.references[number] = references
 
-    def remove(self, run: str) -> None:
-        """Delete a run's rows from all tables."""
-        self.step(lambda: self.emissions.pop(run, None))
-        self.step(lambda: self.checkpoint.pop(run, None))
+    def read(self, name: str, version: Version | None = None) -> dict[int, list[object]]:
+        """What a plain read of a table gives, by slice and file."""
+        found: dict[int, list[object]] = {}
+        for path in (version or self.tables[name][-1]).paths:
+            for n, held in self.contents[path].items():
+                found.setdefault(n, []).append(held)
+        return found
 
-    def sweep(self, committed: Iterable[str], number: int) -> None:
-        """Delete what can no longer be committed."""
-        known = set(committed)
-        for run in [*{*self.emissions, *self.checkpoint}]:
-            if run not in known and commit_of(run) <= number:
-                self.remove(run)
+    def stage(self, name: str, run: str, held: dict[int, object]) -> Staged:
+        """Write a file that no table has; a failure on the way leaves half of it behind."""
+        path = f"run={run}/{next(self.names)}"
+        half = dict(list(held.items())[: len(held) // 2])
+        self.step(lambda: self.contents.setdefault(f"{path}.half", half))
+        self.step(lambda: self.contents.setdefault(path, dict(held)))
+        return Staged(name, T.StructType([]), (DataFile(path, 1, len(held), 0, "{}"),) if held else ())
+
+
+@dataclass(frozen=True)
+class Log:
+    """A table as it stood when it was opened; `delta.log.DeltaLog` for the simulation."""
+
+    world: World
+    grid: Grid
+    name: str
+    version: int
+    schema = T.StructType([])
+    partitioned_by = ()
+
+    @classmethod
+    def opener(cls, world: World, grid: Grid) -> SimpleNamespace:
+        """What stands for the class."""
+
+        def opened(path: str) -> Log | None:
+            name = path.rpartition("/")[2]
+            return world.step(
+                lambda: cls(world, grid, name, len(world.tables[name]) - 1) if name in world.tables else None
+            )
+
+        return SimpleNamespace(open=opened)
+
+    def or_none(self) -> Log | None:
+        return self if self.version >= 0 else None
+
+    @property
+    def path(self) -> str:
+        return f"lake/{self.name}"
+
+    @property
+    def state(self) -> Version:
+        return self.world.tables[self.name][self.version]
+
+    @property
+    def commit_number(self) -> int:
+        return self.state.number
+
+    @property
+    def files(self) -> pd.DataFrame:
+        return pd.DataFrame({"path": sorted(self.state.paths)}, dtype="object")
+
+    def least(self, _column: str) -> list[datetime]:
+        return [self.grid.datetime_of(min(self.world.contents[path])) for path in self.files["path"]]
+
+    def greatest(self, column: str) -> list[datetime]:
+        more = 1 if column == HELD["checkpoint"][1] else 0
+        return [self.grid.datetime_of(max(self.world.contents[path]) + more) for path in self.files["path"]]
+
+    def widened(self, _schema: object) -> Log:
+        return self
+
+    def commit(self, added, removed=(), number=None, *, changes_data=True) -> Log:
+        """As delta-rs: a commit goes on top of those that came since, unless they are in its way."""
+
+        def act() -> Log:
+            known = self.world.tables[self.name]
+            last, since = known[-1], known[self.version + 1 :]
+            overtaken = number is not None and any(one.number > self.state.number for one in since)
+            if overtaken or not last.paths.issuperset(removed):
+                raise OvertakenError
+            paths = last.paths.difference(removed) | {one.path for one in added}
+            known.append(Version(paths, last.number if number is None else number))
+            if not changes_data:
+                assert plain(self.world, self.name, known[-1]) == plain(self.world, self.name, last)
+            return replace(self, version=len(known) - 1)
+
+        return self.world.step(act)
+
+
+def create_table(world: World, grid: Grid, path: str) -> Log:
+    """`delta.log.create_table` for the simulation."""
+    name = path.rpartition("/")[2]
+    world.step(lambda: world.tables.setdefault(name, [Version(frozenset(), 0)]))
+    return Log(world, grid, name, len(world.tables[name]) - 1)
+
+
+def plain(world: World, name: str, version: Version | None = None) -> dict[int, object]:
+    """The rows of a plain read, by slice; of emissions without slices that have none."""
+    found = world.read(name, version)
+    assert all(len(parts) == 1 for parts in found.values()), f"{name} has a slice twice"
+    return {n: held for n, [held] in sorted(found.items()) if held or name == "checkpoint"}
+
+
+def split(world: World, name: str, run: str, paths: Iterable[str], slices: range) -> list[DataFile]:
+    """Files once more, those before some slices, of them, and behind them apart."""
+    files: list[DataFile] = []
+    for path in paths:
+        held = world.contents[path]
+        parts = (lambda n: n < slices.start), (lambda n: n in slices), (lambda n: n >= slices.stop)
+        for mine in parts:
+            files += world.stage(name, run, {n: rows for n, rows in held.items() if mine(n)}).files
+    return files
+
+
+def only(world: World, run: StagedRun, slices: range) -> StagedRun:
+    """`StagedRun.only` for the simulation."""
+    if slices == run.slices:
+        return run
+    cut = {
+        name: world.stage(
+            name,
+            run.run,
+            {n: held for one in staged.files for n, held in world.contents[one.path].items() if n in slices},
+        )
+        for name, staged in run.tables.items()
+    }
+    return replace(run, slices=slices, tables=cut)
 
 
 @dataclass(frozen=True)
@@ -101,7 +234,7 @@ class Input:
         """The left input has the rows."""
         version = world.step(lambda: world.version)
         side = SimpleNamespace(name=name, schema=None)
-        return cls(world, side, SimpleNamespace(name=name, version=version), name == "right")
+        return cls(world, side, SimpleNamespace(name=name, version=version, spark=None), name == "right")
 
     def at(self, first: int, last: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
         """Rows with their homes, as `StoredInput.rows`."""
@@ -146,7 +279,7 @@ def emitted(before: Taken, taken: Taken) -> Counter:
     return Counter((row, waiting) for row, _ in taken)
 
 
-def run_job(world: World, plan: Plan, ledger: Ledger, slices: range) -> JobResult:
+def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted) -> JobResult:
     """`job.run_job`, with the join of this world."""
     first, carry_in = slices[0], ledger.entry(slices[0] - 1)
     old = {n: ledger.entry(n) for n in slices}
@@ -162,9 +295,7 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range) -> JobResul
     landed = [home for _, home in rows if home < first]
     state = frozenset()
     if carry_in and any(carry_in.carried):
-        state = world.step(lambda: world.checkpoint.get(carry_in.run, {}).get(carry_in.number))
-        if state is None:
-            raise CheckFailedError("rows are unaccounted for: the checkpoint is empty")
+        state = _restored(world, carry_in, uncommitted)
     output, states, entries = {}, {}, []
     digest = carry_in.digest if carry_in else None
     for n in slices:
@@ -192,12 +323,24 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range) -> JobResul
         entries.append(entry)
         digest = entry.digest
     world.promised[run] = output
-    half = len(slices) // 2
-    for part in (slices[:half], slices[half:]):
-        world.step(lambda part=part: world.emissions.setdefault(run, {}).update({n: output[n] for n in part}))
-    world.step(lambda: world.checkpoint.update({run: states}))
+    tables = {
+        "emissions": world.stage("emissions", run, {n: rows for n, rows in output.items() if rows}),
+        "checkpoint": world.stage("checkpoint", run, states),
+    }
     rows_of_ledger = tuple({"commit": number, "entry": entry} for entry in entries)
-    return JobResult(slices, run, tuple(entries), rows_of_ledger, None, 0.0, {})
+    return JobResult(
+        slices, StagedRun(run, slices, tables), tuple(entries), rows_of_ledger, SimpleNamespace(results=()), 0.0, {}
+    )
+
+
+def _restored(world: World, entry: Entry, uncommitted) -> Taken:
+    if staged := uncommitted.get(entry.run):
+        return next(world.contents[one.path][entry.number] for one in staged.tables["checkpoint"].files)
+    held = world.step(lambda: world.read("checkpoint").get(entry.number))
+    if held is None:
+        raise CheckFailedError("rows are unaccounted for: the checkpoint is empty")
+    [state] = held
+    return state
 
 
 class Worker:

@@ -76,8 +76,8 @@ def rows():
 
 def answer(spark, output):
     """Emissions and late rows, each as text, with how often."""
-    emitted = spark.read.format("delta").load(f"{output}/emissions").drop("_run")
-    late = spark.read.format("delta").load(f"{output}/late").drop("_run")
+    emitted = spark.read.format("delta").load(f"{output}/emissions")
+    late = spark.read.format("delta").load(f"{output}/late")
     names = [name for name in emitted.columns if name not in {"left", "right"}]
     lists = [f"sort_array({name}) AS {name}" for name in ("left", "right") if name in emitted.columns]
     return Counter(emitted.selectExpr(*names, *lists).toJSON().collect()), Counter(late.toJSON().collect())

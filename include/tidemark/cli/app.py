@@ -26,18 +26,23 @@ from tidemark.cli.views import (
     plan_view,
     status_view,
     twin_view,
+    vacuumed_view,
     what_if_view,
 )
+from tidemark.commits.upgrade import is_of_older_format
+from tidemark.commits.upgrade import upgrade as upgrade_tables
+from tidemark.commits.vacuum import remove_garbage
 from tidemark.comparison import dialects as run_dialects
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
-from tidemark.delta.lake import lake_root
+from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
 from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import load_pipeline, pipeline_schema
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
+from tidemark.spark.deferred import begin, deferred
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import parse_rate
 from tidemark.streaming.twin import TwinPaths
@@ -85,6 +90,7 @@ AgainFromOption = Annotated[
 AgainToOption = Annotated[
     str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
 ]
+PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")]
 AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
 
 
@@ -128,13 +134,12 @@ def run(
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
     request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
-    made = _planned(pipeline, lake, request)
-    spark = spark_session("tidemark run")
+    made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
     for _ in run_with_progress(made, lines=not as_json):
         pass
-    status = status_of(spark, made.pipeline, lake_root(lake))
+    status = status_of(made.pipeline, lake_root(lake))
     if as_json:
         print_json({"ran": made.describe(), "status": status.describe()})
     else:
@@ -217,7 +222,7 @@ def reprocess(
     Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
     """
     request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
-    made = _planned(pipeline, lake, request)
+    made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
     results = list(run_with_progress(made, lines=not as_json))
@@ -291,7 +296,7 @@ def explain_command(
 
 @app.command()
 def status(
-    pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")],
+    pipelines: PipelinesArgument,
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
@@ -300,12 +305,55 @@ def status(
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
     loaded = [load_pipeline(name) for name in pipelines]
-    spark = spark_session("tidemark status")
-    statuses = [status_of(spark, one, lake_root(lake)) for one in loaded]
+    statuses = [status_of(one, lake_root(lake)) for one in loaded]
     if as_json:
         print_json([one.describe() for one in statuses])
     else:
         out.print(status_view(*statuses))
+
+
+@app.command()
+def upgrade(pipelines: PipelinesArgument, lake: LakeOption = None) -> None:
+    """Take over tables that an earlier version wrote, so that a plain read of them is the committed answer.
+
+    The next `tidemark run` does so too. An earlier version refuses them from then on.
+
+    Example: `tidemark upgrade flights_weather`
+    """
+    root = lake_root(lake)
+    for pipeline in map(load_pipeline, pipelines):
+        told = "is of the present format"
+        if is_of_older_format(pipeline, root):
+            upgrade_tables(spark_session("tidemark upgrade"), pipeline, root)
+            told = "is taken over"
+        out.print(f"{pipeline.name}: {PipelineTables(f'{root}/{pipeline.output}').root} {told}", soft_wrap=True)
+
+
+@app.command()
+def vacuum(
+    pipelines: PipelinesArgument,
+    lake: LakeOption = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Leave files that were written since.")
+    ] = "7 days",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Remove files that were written and never committed: of runs that failed, were killed, or lost a race.
+
+    No version of a table has them, so that nothing is lost, and old answers stay.
+
+    Example: `tidemark vacuum flights_weather --older-than "1 day" --dry-run`
+    """
+    with naming("--older-than"):
+        span = parse_duration(older_than)
+    loaded, root = [load_pipeline(name) for name in pipelines], lake_root(lake)
+    found = [remove_garbage(one, root, span, dry_run=dry_run) for one in loaded]
+    if as_json:
+        print_json([one.describe() for one in found])
+        return
+    for one in found:
+        out.print(vacuumed_view(one), soft_wrap=True)
 
 
 @app.command()
@@ -367,9 +415,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _planned(name: str, lake: str | None, request: Request) -> Plan:
-    pipeline = load_pipeline(name)
-    quality.import_early()
-    return make_plan(spark_session("tidemark"), pipeline, lake_root(lake), request)
+    return make_plan(deferred(partial(spark_session, "tidemark")), load_pipeline(name), lake_root(lake), request)
+
+
+def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
+    pipeline, root = load_pipeline(name), lake_root(lake)
+    if is_of_older_format(pipeline, root):
+        upgrade_tables(spark_session("tidemark"), pipeline, root)
+        err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
+    made = _planned(name, lake, request)
+    if made.jobs:
+        quality.import_early()
+        begin(made.spark, brief=made.is_brief)
+    return made
 
 
 def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:

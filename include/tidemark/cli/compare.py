@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pyspark.sql import SparkSession
 
 from tidemark import report as reports
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
@@ -108,11 +107,12 @@ def compare(
         raise UserError("--reproduce N and --into FILE go together")
     if into is not None:
         reports.need_folder("--into", into)
-    files, spark = reports.check_paths(report or ()), spark_session("tidemark compare")
-    asked = _due(spark, loaded, root, whole, reference) if due else whole
+    files = reports.check_paths(report or ())
+    asked = _due(loaded, root, whole, reference) if due else whole
     if asked is None:
         print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
         return
+    spark = spark_session("tidemark compare")
     comparison = run_compare(spark, loaded, root, asked, reference)
     if recorded:
         record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
@@ -142,8 +142,8 @@ def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str
     return settings
 
 
-def _due(spark: SparkSession, pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:
-    slices = due_slices(spark, pipeline, root, asked, reference)
+def _due(pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:
+    slices = due_slices(pipeline, root, asked, reference)
     return replace(asked, start=slices[0], end=slices[1]) if slices else None
 
 

@@ -27,7 +27,6 @@ from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
 from tidemark.planning.estimate import Cost, PastJob, past_jobs
 from tidemark.planning.plan import Plan
-from tidemark.spark.session import spark_session
 from tidemark.wording import counted
 
 
@@ -37,7 +36,7 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
     Raises:
         StoppedError: SIGTERM or Ctrl-C came; the job that ran then is committed, those behind it have not run.
     """
-    spark, pace, done = spark_session("tidemark run"), Pace(made), 0
+    pace, done = Pace(made), 0
     with _stop_on_signals() as stop, bar("slices", _TimeLeft(pace)) as shown:
         task = shown.add_task("starting", total=made.slices)
 
@@ -45,7 +44,7 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
             pace.at(slices)
             shown.update(task, description=f"{made.pipeline.name} {made.grid.name(slices[0])}: {step}")
 
-        for result in execute(spark, made, progress, lambda: stop.asked):
+        for result in execute(made.spark, made, progress, lambda: stop.asked):
             pace.done()
             done += len(result.slices)
             shown.advance(task, len(result.slices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from tidemark.delta.lake import lake_root
 from tidemark.errors import UserError
 from tidemark.settings import load_pipeline
 from tidemark.settings.values import parse_duration, parse_instant
+from tidemark.spark.deferred import deferred
 from tidemark.spark.session import spark_session
 from tidemark.state.expire import expire as expire_checkpoints
 from tidemark.state.restore import restore as restore_state
@@ -119,7 +121,7 @@ def expire(
         raise UserError("say what to keep: --keep N, --older-than DURATION, or both")
     with naming("--older-than"):
         span = parse_duration(older_than) if older_than else None
-    spark = spark_session("tidemark state")
+    spark = deferred(partial(spark_session, "tidemark state"))
     expired = expire_checkpoints(spark, load_pipeline(pipeline), lake_root(lake), keep, span, dry_run=dry_run)
     if as_json:
         print_json(expired.describe())
@@ -148,7 +150,7 @@ def export(
 
 def _state(pipeline: str, lake: str | None, at: str | None) -> SavedState:
     loaded, instant = load_pipeline(pipeline), _instant(at, "--at")
-    return SavedState.at(spark_session("tidemark state"), loaded, lake_root(lake), instant)
+    return SavedState.at(deferred(partial(spark_session, "tidemark state")), loaded, lake_root(lake), instant)
 
 
 def _instant(text: str | None, option: str) -> datetime | None:

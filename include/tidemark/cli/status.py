@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from math import ceil
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.dataset as ds
 
-from tidemark.commits.ledger import Ledger, committed
+from tidemark.commits.ledger import Ledger
+from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
@@ -63,9 +66,9 @@ class Status:
         return asdict(self)
 
 
-def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
+def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
     """The status of all committed slices from number `since` on."""
-    ledger = Ledger.of(spark, pipeline, lake)
+    ledger = Ledger.of(pipeline, lake)
     rows, tables, grid = ledger.rows, ledger.tables, ledger.grid
     rows = rows[rows["number"] >= since]
     if rows.empty:
@@ -73,21 +76,19 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
         return Status(
             pipeline.name, pipeline.clock, 0, 0, None, None, 0, 0, **empty, quality={}, findings=[], seconds=0
         )
-    late = committed(spark, tables, tables.late).where(F.unix_micros("_slice") >= grid.start_of(since))
-    behind = F.percentile_approx("behind_ms", [0.5, 0.99, 1.0]).alias("behind")
-    aside = late.groupBy("side", "reason").agg(F.count("*").alias("rows"), behind).collect()
+    aside = _aside(tables.late, grid.datetime_of(since))
     last = rows.iloc[-1]
     jobs = rows.drop_duplicates("run")
     sides = {}
     for side in SIDES:
         counts = list(rows[side])
-        mine = [row for row in aside if row["side"] == side]
+        mine = {reason: behind for (of, reason), behind in aside.items() if of == side}
         sides[side] = SideStatus(
             table=getattr(pipeline, side).table,
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
             carried=last[side]["carried_out"],
-            behind=next((dict(zip(_QUANTILES, r["behind"], strict=True)) for r in mine if r["reason"] in _BEHIND), {}),
-            reasons={row["reason"]: row["rows"] for row in mine if row["reason"] not in {"late", *STILL_IN}},
+            behind=next((_quantiles(behind) for reason, behind in mine.items() if reason in _BEHIND), {}),
+            reasons={reason: len(rows) for reason, rows in mine.items() if reason not in {"late", *STILL_IN}},
             watermark=_instant(last[f"{side}_watermark_ms"], drained=last["drained"]),
         )
     return Status(
@@ -107,7 +108,22 @@ def status_of(spark: SparkSession, pipeline: Pipeline, lake: str, *, since: int 
 
 
 _BEHIND = ("late", "behind_watermark")
-_QUANTILES = ("p50", "p99", "max")
+_QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+
+
+def _aside(late: str, since: datetime) -> dict[tuple[str, str], pd.Series[int]]:
+    """How far rows of the side output were behind, ms, by side and reason."""
+    log = DeltaLog.open(late)
+    if log is None:
+        return {}
+    rows = log.read(["_slice", "side", "reason", "behind_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
+    return {(str(side), str(reason)): rows["behind_ms"] for (side, reason), rows in rows.groupby(["side", "reason"])}
+
+
+def _quantiles(behind: pd.Series[int]) -> dict[str, int]:
+    """The least values that so many of the rows do not exceed."""
+    ordered = behind.sort_values().to_numpy()
+    return {name: int(ordered[max(0, ceil(part * len(ordered)) - 1)]) for name, part in _QUANTILES.items()}
 
 
 def _findings(stored: Any) -> list[str]:

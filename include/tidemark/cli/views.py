@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tidemark.cli.status import SideStatus, Status
 from tidemark.clock.slices import Grid
+from tidemark.commits.vacuum import Vacuumed
 from tidemark.comparison import CAUSES, RULES, Comparison, Dialects
 from tidemark.comparison.explain import Life
 from tidemark.comparison.what_if import WhatIf
@@ -65,8 +66,8 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.waiting:
         table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(described)}")
         table.add_row("", f"{plan.proposed}")
-    for note in plan.notes:
-        table.add_row("note", note)
+    for label, told in [*(("note", note) for note in plan.notes), *(("asked Spark", one) for one in plan.asked)]:
+        table.add_row(label, told)
     return table
 
 
@@ -90,6 +91,14 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
         for result in results
         for number, change in sorted(result.changes.items())
     ]
+
+
+def vacuumed_view(found: Vacuumed) -> str:
+    """What was removed of a pipeline's tables, or would be."""
+    done = "would remove" if found.dry_run else "removed"
+    files = f"{counted(len(found.files), 'file')} ({filesize.decimal(found.bytes)})"
+    left = f"; {counted(found.recent, 'other')} may be of a run that goes on" if found.recent else ""
+    return f"{found.pipeline}: {done} {files} of what was never committed{left}"
 
 
 def status_view(*statuses: Status) -> RenderableType:

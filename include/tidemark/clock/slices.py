@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -69,3 +70,18 @@ class Grid:
     def timestamp_column(self, number: Column) -> Column:
         """`start_of` for a column of slice numbers: a timestamp."""
         return F.timestamp_micros(F.lit(self.start) + number * F.lit(self.every))
+
+
+def ranges(numbers: Iterable[int]) -> list[range]:
+    """The runs of consecutive numbers.
+
+    >>> ranges([3, 1, 2, 7])
+    [range(1, 4), range(7, 8)]
+    """
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found

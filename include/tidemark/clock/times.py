@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import floor, isfinite
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -10,6 +14,7 @@ from pyspark.sql import types as T
 
 from tidemark.errors import InputError
 from tidemark.settings import TimeColumn
+from tidemark.settings.values import micros
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROS = 1_000_000
@@ -61,6 +66,18 @@ class Clock:
             return F.unix_micros(self.raw.try_cast("timestamp"))
         number = self.raw.try_cast("decimal(38,9)")
         return F.floor(number * F.lit(_MICROS) / F.lit(self.per_second)).try_cast("long")
+
+    def of_value(self, value: Any) -> int | None:
+        """`micros` of one value, as Python has it."""
+        match value:
+            case datetime():
+                return micros(value if value.tzinfo else value.replace(tzinfo=UTC))
+            case date():
+                return micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
+        if self.per_second is None or value is None or not isfinite(value):
+            return None
+        found = floor(Decimal(value) * _MICROS / self.per_second)
+        return found if -(2**63) <= found < 2**63 else None
 
     @property
     def sql(self) -> str:

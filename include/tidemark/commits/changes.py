@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import content_hash
-from tidemark.commits.ledger import Entry
-from tidemark.commits.runs import RUN
-from tidemark.delta.lake import read_now
 
 
 @dataclass(frozen=True)
@@ -24,25 +21,13 @@ class Change:
     same: int
 
 
-def emission_changes(
-    spark: SparkSession, path: str, pairs: Iterable[tuple[Entry | None, Entry]], grid: Grid
-) -> Mapping[int, Change]:
-    """Compare old and new attempts of slices, in one aggregation; every slice without an old one has all rows added."""
-    attempts = [
-        (grid.datetime_of(entry.number), entry.run, sign, entry.number)
-        for old, new in pairs
-        for entry, sign in ((old, -1), (new, 1))
-        if entry is not None
-    ]
-    if not attempts:
-        return {}
-    wanted = spark.createDataFrame(attempts, f"_slice timestamp, {RUN} string, _sign int, _number long")
-    runs = sorted({run for _, run, _, _ in attempts})
-    rows = _in_fixed_order(read_now(spark, path).where(F.col(RUN).isin(runs)))
-    names = [name for name in rows.columns if name not in {RUN, "_slice"}]
-    hashed = rows.select("_slice", RUN, content_hash(rows, names).alias("_hash")).join(
-        F.broadcast(wanted), ["_slice", RUN]
-    )
+def emission_changes(old: DataFrame, new: DataFrame, numbers: Collection[int], grid: Grid) -> Mapping[int, Change]:
+    """Compare what is committed of some slices with what a job emits of them, in one aggregation."""
+    both = old.withColumn("_sign", F.lit(-1)).unionByName(new.withColumn("_sign", F.lit(1)), allowMissingColumns=True)
+    rows = _in_fixed_order(both)
+    names = [name for name in rows.columns if name not in {"_sign", "_slice"}]
+    number = grid.number_column(F.unix_micros("_slice")).alias("_number")
+    hashed = rows.select(number, "_sign", content_hash(rows, names).alias("_hash"))
     counts = hashed.groupBy("_number", "_hash").agg(
         F.count_if(F.col("_sign") > 0).alias("new"), F.count_if(F.col("_sign") < 0).alias("old")
     )
@@ -52,7 +37,7 @@ def emission_changes(
         F.sum(F.least("new", "old")).alias("same"),
     )
     by_slice = {row["_number"]: Change(row["added"], row["removed"], row["same"]) for row in found.collect()}
-    return {number: by_slice.get(number, Change(0, 0, 0)) for _, _, sign, number in attempts if sign > 0}
+    return {number: by_slice.get(number, Change(0, 0, 0)) for number in numbers}
 
 
 def _in_fixed_order(emissions: DataFrame) -> DataFrame:

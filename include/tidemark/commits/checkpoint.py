@@ -1,56 +1,81 @@
 """Checkpoints: the rows that the join carries from slice to slice, as a Delta table.
 
-One job writes one run of rows, whatever the number of its slices: a row is stored once, with the slices at whose end
-it is in the buffers (carried_from <= slice < evicted_in). The state after any slice of the run is a filter.
+One job stores a row once, with the slices at whose end it is in the buffers: carried_from <= slice < carried_until. The
+state after any slice is a filter over the table as it stands.
 """
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import ROW_HASH, carried_hash
 from tidemark.commits.ledger import Entry
-from tidemark.commits.runs import RUN, read_runs
-from tidemark.delta.lake import PipelineTables, files_in_log
+from tidemark.commits.runs import read_slices, spans
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
+from tidemark.errors import InputError
 from tidemark.joins import Join
 
-_SLICES = ("slice", "carried_from", "evicted_in")
+_SLICES = ("slice", "carried_from", "carried_until")
 
 
 def buffered_after(carried: DataFrame, number: int) -> DataFrame:
     """The rows in the buffers at the end of slice `number`, of those that a job carried (`Replay.carried`)."""
-    return carried.where(held_after(F.lit(number))).drop("carried_from", "evicted_in")
+    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
+    return carried.where((F.col("carried_from") <= number) & still).drop("carried_from", "evicted_in")
 
 
-def held_after(slice_: Column) -> Column:
-    """Whether a carried row is in the buffers at the end of a slice: a number, or its start as the table has it."""
-    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > slice_)
-    return (F.col("carried_from") <= slice_) & still
-
-
-def stored(carried: DataFrame, grid: Grid, join: Join) -> DataFrame:
-    """Carried rows (`Replay.carried`) as the checkpoint table holds them: slices as timestamps, and their hash."""
+def stored(carried: DataFrame, slices: range, grid: Grid, join: Join) -> DataFrame:
+    """Carried rows of a job's slices (`Replay.carried`) as the table holds them: slices as times, and their hash."""
     hashed = carried.withColumn(ROW_HASH, carried_hash(carried, join)).drop("lane")
-    return hashed.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
+    until = F.least(F.coalesce("evicted_in", F.lit(slices.stop)), F.lit(slices.stop)).cast("long")
+    held = hashed.withColumn("evicted_in", until).withColumnRenamed("evicted_in", "carried_until")
+    return held.withColumns({name: grid.timestamp_column(F.col(name)) for name in _SLICES})
 
 
-def read_carried(spark: SparkSession, tables: PipelineTables, grid: Grid, *runs: str) -> DataFrame:
-    """What some runs carried, slices as numbers."""
-    rows = read_runs(spark, tables.checkpoint, *runs).drop(RUN)
-    return rows.withColumns({name: grid.number_column(F.unix_micros(name)) for name in _SLICES})
+def numbered(stored: DataFrame, grid: Grid) -> DataFrame:
+    """Rows as the table holds them, slices as numbers."""
+    return stored.withColumns({name: _number(name, grid) for name in _SLICES})
 
 
-def restore(spark: SparkSession, tables: PipelineTables, entry: Entry, grid: Grid) -> DataFrame:
-    """The rows in the buffers at the end of a committed slice."""
-    return buffered_after(read_carried(spark, tables, grid, entry.run).drop(ROW_HASH), entry.number)
+def restore(spark: SparkSession, tables: PipelineTables, number: int, grid: Grid) -> DataFrame:
+    """The rows in the buffers at the end of a committed slice.
+
+    Raises:
+        InputError: the table is gone.
+    """
+    rows = read_slices(spark, tables, "checkpoint", grid, range(number, number + 1))
+    if rows is None:
+        raise InputError(f"{tables.checkpoint} is gone, which the next slice continues; restore it, or reprocess all")
+    return held(rows, grid)
 
 
-def kept_runs(spark: SparkSession, tables: PipelineTables) -> frozenset[str]:
-    """The runs whose checkpoints have not expired; those that carried nothing have none."""
-    if not DeltaTable.isDeltaTable(spark, tables.checkpoint):
+def held(rows: DataFrame, grid: Grid) -> DataFrame:
+    """Rows of the table, of one slice, as a replay takes them (`Replay.carried`)."""
+    return numbered(rows, grid).drop("carried_from", "carried_until", ROW_HASH)
+
+
+def kept_runs(tables: PipelineTables, entries: Iterable[Entry], grid: Grid) -> frozenset[str]:
+    """The runs of committed slices whose checkpoints have not expired; those that carried nothing have none."""
+    log = DeltaLog.open(tables.checkpoint)
+    if log is None:
         return frozenset()
-    runs = files_in_log(spark, tables.checkpoint).select(F.col("partitionValues")[RUN].alias(RUN)).distinct()
-    return frozenset(row[RUN] for row in runs.collect())
+    held = sorted((span.start, span.stop) for span in spans(log, "checkpoint", grid).values() if span)
+    # Of files that begin up to a slice, how far the furthest reaches.
+    starts, reach = [start for start, _ in held], list(accumulate((stop for _, stop in held), max))
+
+    def is_held(number: int) -> bool:
+        before = bisect_right(starts, number)
+        return before > 0 and reach[before - 1] > number
+
+    return frozenset(entry.run for entry in entries if any(entry.carried) and is_held(entry.number))
+
+
+def _number(name: str, grid: Grid) -> Column:
+    return grid.number_column(F.unix_micros(name))

@@ -37,7 +37,8 @@ def carried_hash(carried: DataFrame, join: Join) -> Column:
 
     The watermark beside a row that came on time depends on how the clock was cut; that it was on time does not.
     """
-    names = [name for name in carried.columns if name not in {"lane", "carried_from", "evicted_in", *join.dated}]
+    beside = {"lane", "carried_from", "evicted_in", *join.dated}
+    names = [name for name in carried.columns if name not in beside]
     hashed = row_hash(carried, (name for name in names if name != "watermark"))
     if "watermark" not in names:
         return hashed
@@ -46,7 +47,7 @@ def carried_hash(carried: DataFrame, join: Join) -> Column:
 
 
 def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
-    """What a checkpoint's rows hold, by `side` and the slices `since` <= n < `until` (null: of all later ones).
+    """What a checkpoint's rows hold, by `side` and the slices `since` <= n < `until`.
 
     `rows` is how many rows begin, `high` and `low` sum the halves of their hashes. What a row has met later than it
     came (`Join.dated`) is a part of its own, from that slice on. Slices are numbers.
@@ -63,7 +64,7 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
             entries = F.when(F.col(name).isNotNull(), _met(F.array(name), label, F.array(label)))
         met.append(F.coalesce(entries, nothing))
     exploded = checkpoint.select(
-        "side", F.col("evicted_in").alias("until"), F.explode(F.concat(parts, *met)).alias("part")
+        "side", F.col("carried_until").alias("until"), F.explode(F.concat(parts, *met)).alias("part")
     )
     part = F.col("part")
     return exploded.groupBy("side", part["since"].alias("since"), "until").agg(
@@ -78,10 +79,10 @@ def digests(parts: pd.DataFrame, ends: Mapping[int, Watermarks]) -> dict[int, st
     sums = [int(high) * _HALF + int(low) for high, low in zip(parts["high"], parts["low"], strict=True)]
     changes = dict.fromkeys(ends, 0)
     for since, until, total in zip(parts["since"], parts["until"], sums, strict=True):
-        if not pd.isna(until) and until <= since:
+        if until <= since:
             continue
         changes[int(since)] += total
-        if not pd.isna(until) and int(until) in changes:
+        if int(until) in changes:
             changes[int(until)] -= total
     held = accumulate(changes.values())
     return {

@@ -9,34 +9,30 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import datetime
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
-from tidemark.delta.lake import CONFLICTS, PipelineTables, compact, read_now
+from tidemark.commits.references import References, as_rows, come_to, files_from_rows, older_format, publish
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog, Opened, OvertakenError, create_arrow_table
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.settings import Pipeline
 from tidemark.settings.values import micros
-from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
 
-FORMAT = 2
-"""Version of the ledger's and the checkpoint's layout; an unknown one is refused."""
+FORMAT = 3
+"""Version of the layout of a pipeline's tables; an unknown one is refused, an older one taken over (`upgrade`)."""
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
-LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
-"""Where Delta tells the version that the session wrote last."""
-_COUNTS = "struct<read long, carried_in long, late long, rejected long, evicted long, carried_out long>"
 MARKS = {
     "left": "left_watermark",
     "right": "right_watermark",
@@ -46,15 +42,51 @@ MARKS = {
     "right_last_cleanup": "right_swept",
 }
 """The ledger's names, in ms, of the fields of `Watermarks`; null where they are not known."""
-_MARKS = ", ".join(f"{name}_ms long" for name in MARKS.values())
-_SOURCES = "array<struct<side string, partition string, watermark long, last long>>"
-SCHEMA = f"""
-    slice timestamp, slice_end timestamp, run string, attempt int, committed_at timestamp, format int, settings string,
-    left_version long, right_version long, {_MARKS}, sources {_SOURCES}, drained boolean, emissions long,
-    floored long, left {_COUNTS}, right {_COUNTS}, quality string, findings string, job_slices long, job_seconds double,
-    commit long, digest string, carried_in_digest string, landing string, landed long, landed_from timestamp,
-    waiting array<timestamp>
-"""
+
+_TIME, _TEXT, _LONG = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
+
+
+def _struct(names: str, kind: pa.DataType = _LONG) -> pa.StructType:
+    return pa.struct([(name, kind) for name in names.split()])
+
+
+_COUNTS = _struct("read carried_in late rejected evicted carried_out")
+_FILE = {"table": _TEXT, "path": _TEXT, "size": _LONG, "rows": _LONG, "modified": _LONG}
+SCHEMA = pa.schema(
+    {
+        "slice": _TIME,
+        "slice_end": _TIME,
+        "run": _TEXT,
+        "attempt": pa.int32(),
+        "committed_at": _TIME,
+        "format": pa.int32(),
+        "settings": _TEXT,
+        "left_version": _LONG,
+        "right_version": _LONG,
+        **{f"{name}_ms": _LONG for name in MARKS.values()},
+        "sources": pa.list_(pa.struct({"side": _TEXT, "partition": _TEXT, "watermark": _LONG, "last": _LONG})),
+        "drained": pa.bool_(),
+        "emissions": _LONG,
+        "floored": _LONG,
+        "left": _COUNTS,
+        "right": _COUNTS,
+        "quality": _TEXT,
+        "findings": _TEXT,
+        "job_slices": _LONG,
+        "job_seconds": pa.float64(),
+        "commit": _LONG,
+        "digest": _TEXT,
+        "carried_in_digest": _TEXT,
+        "landing": _TEXT,
+        "landed": _LONG,
+        "landed_from": _TIME,
+        "waiting": pa.list_(_TIME),
+        "tables_before": _struct("emissions late checkpoint"),
+        "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
+    }
+)
+"""The ledger's columns. On the first row of a commit, `tables_before` has the versions of the tables that hold what was
+committed before it, and `files` those that it adds to them (`references`)."""
 Landing = Literal["append", "reprocess", "start"]
 
 
@@ -119,7 +151,6 @@ class Entry:
 class Ledger:
     """The ledger of one pipeline, as it stood when read, or as it stands after further commits."""
 
-    spark: SparkSession
     tables: PipelineTables
     grid: Grid
     rows: pd.DataFrame = field(repr=False, compare=False)
@@ -132,38 +163,35 @@ class Ledger:
     """The number of the last commit, 0 before the first."""
 
     @classmethod
-    def of(cls, spark: SparkSession, pipeline: Pipeline, lake: str) -> Ledger:
+    def of(cls, pipeline: Pipeline, lake: str) -> Ledger:
         """The ledger of a pipeline in a lake, as `read`."""
-        return cls.read(spark, PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
+        return cls.read(PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
 
     @classmethod
-    def read(cls, spark: SparkSession, tables: PipelineTables, grid: Grid) -> Ledger:
-        """The ledger as it stands now; empty where there is none.
+    def read(cls, tables: PipelineTables, grid: Grid) -> Ledger:
+        """The ledger as it stands now, with the tables brought up to it; empty where there is none.
 
         Raises:
-            UserError: written by a later version of Tidemark.
+            UserError: written by a later version of Tidemark, or by one so early that its tables are others.
         """
-        if not DeltaTable.isDeltaTable(spark, tables.ledger):
-            return cls(spark, tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
-        with tuned_for_tiny_queries(spark):
-            stored = _numbered(read_now(spark, tables.ledger), grid).toPandas()
-        newest = stored["format"].max()
-        if len(stored) and newest > FORMAT:
-            raise UserError(
-                f"{tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark"
-            )
-        stored = _from_format_1(stored.sort_values(["number", "attempt"]))
+        log = DeltaLog.open(tables.ledger)
+        if log is None:
+            return cls(tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
+        stored = attempts(log, grid)
+        refuse_other_formats(tables, stored)
+        number = int(stored["commit"].max()) if len(stored) else 0
+        if (come := come_to(tables)) is not None and come < number:
+            for missed, references in _references(log, grid, come).items():
+                publish(tables, grid, missed, references)
+        return cls.of_attempts(tables, grid, stored)
+
+    @classmethod
+    def of_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:
+        """The ledger that has these rows (`attempts`)."""
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
         entries = {int(row["number"]): _entry(row) for row in rows.to_dict("records")}
-        return cls(
-            spark,
-            tables,
-            grid,
-            rows,
-            entries,
-            frozenset(stored["run"]),
-            int(stored["commit"].max() if len(stored) else 0),
-        )
+        number = int(stored["commit"].max()) if len(stored) else 0
+        return cls(tables, grid, rows, entries, frozenset(stored["run"]), number)
 
     @property
     def last(self) -> Entry | None:
@@ -206,97 +234,94 @@ class Ledger:
             f"{self.grid.name(first)} and those after it were not published; run the same command again"
         )
 
-    def commit(self, rows: list[dict[str, Any]], number: int) -> None:
+    def commit(
+        self,
+        rows: list[dict[str, Any]],
+        number: int,
+        references: References,
+        before: Mapping[str, int],
+        opened: Opened,
+    ) -> None:
         """Append rows (`row`, and what else the ledger holds) as commit `number`: they count from then on, all or none.
 
-        Every commit of a pipeline is a transaction of one Delta application, with its number as the version: Delta
-        drops one that is not above the last.
+        Every commit of a pipeline is a transaction of one Delta application, with its number as the version, on top of
+        what it has seen. `references` is what it makes of the tables, and `before` has their versions until then.
 
         Raises:
             SliceOrderError: another process has committed since this ledger was read.
         """
-        table = pa.Table.from_pylist(rows).select(_schema().fieldNames())
-        frame = self.spark.createDataFrame(table, _schema()).coalesce(1)
-        self.spark.conf.unset(LAST_COMMIT)
-        writer = frame.write.format("delta").mode("append").option("mergeSchema", "true")
+        first, *more = rows
+        told = [{**first, "files": as_rows(references), "tables_before": dict(before)}, *more]
+        path = self.tables.ledger
+        log = opened.pop(path, None) or DeltaLog.open(path) or create_arrow_table(path, SCHEMA)
+        overtaken = self.overtaken(self.grid.number_at(micros(first["slice"])))
+        # The id alone does not keep out who opens the table after another has committed.
+        if log.commit_number >= number:
+            raise overtaken
         try:
-            with tuned_for_tiny_queries(self.spark):
-                writer.options(txnAppId="tidemark", txnVersion=number).save(self.tables.ledger)
-            overtaken = self.spark.conf.get(LAST_COMMIT, None) is None
-        except CONFLICTS:
-            overtaken = True
-        if overtaken:
-            raise self.overtaken(self.grid.number_at(micros(rows[0]["slice"])))
+            grown = log.append(pa.Table.from_pylist(told, SCHEMA), number)
+        except OvertakenError:
+            raise overtaken from None
         if number % COMPACT_EVERY == 0:
-            compact(self.spark, self.tables.ledger)
+            grown.compact()
+        else:
+            opened[path] = grown
 
 
-def committed(spark: SparkSession, tables: PipelineTables, path: str, as_of: datetime | int | None = None) -> DataFrame:
-    """The rows of emissions or late that belong to committed slices, as they stand now: what readers should see.
+def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
+    """What a ledger's table holds, all attempts in order of slice and attempt, without `files`.
 
-    With `as_of`, a combined watermark (an instant, or ms since 1970 UTC), what they saw while it stood there: the
-    slices at whose end it was at most that (inclusive), each in its newest attempt among the ledger's commits up to
-    the one that took it further. What was reprocessed after that is left out.
+    Adds `number`, of the slice; `landed_from` and `waiting` are numbers too.
     """
-    attempts = _complete(read_now(spark, tables.ledger))
-    if as_of is not None:
-        attempts = _standing(attempts, micros(as_of) // 1000 if isinstance(as_of, datetime) else as_of)
-    newest = attempts.groupBy("slice").agg(F.max_by("run", "attempt").alias("_run"))
-    rows = read_now(spark, path)
-    return rows.join(F.broadcast(newest.withColumnRenamed("slice", "_slice")), ["_slice", "_run"], "semi")
+    stored = log.read([name for name in SCHEMA.names if name != "files"])
+    for one in SCHEMA:
+        if one.name not in stored.column_names and one.name != "files":
+            stored = stored.append_column(one, pa.nulls(len(stored), one.type))
+    waiting, landed = stored["waiting"].to_pylist(), stored["landed_from"].to_pylist()
+    plain = stored.drop_columns(["waiting", "landed_from"]).to_pandas(integer_object_nulls=True)
+    found = plain.assign(
+        number=(_micros(stored["slice"]) - grid.start) // grid.every,
+        landed_from=pd.Series([one and grid.number_at(micros(one)) for one in landed], dtype="object"),
+        waiting=pd.Series([one and [grid.number_at(micros(at)) for at in one] for one in waiting], dtype="object"),
+    )
+    ordered: pd.DataFrame = found.sort_values(["number", "attempt"], kind="stable").reset_index(drop=True)
+    return ordered
 
 
-def _standing(attempts: DataFrame, watermark: int) -> DataFrame:
-    """The attempts that counted when the combined watermark stood at `watermark` ms; an unknown one is below all."""
-    left, right = F.col("left_watermark_ms"), F.col("right_watermark_ms")
-    both = F.when(left.isNotNull() & right.isNotNull(), F.least(left, right))
-    beyond = F.coalesce(F.coalesce("batch_watermark_ms", "advanced_watermark_ms", both) > watermark, F.lit(False))
-    commit = F.coalesce("commit", F.lit(0))
-    passed = attempts.where(beyond).agg(F.min(commit)).first()
-    standing = attempts.where(~beyond)
-    return standing if passed is None or passed[0] is None else standing.where(commit <= passed[0])
+def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
+    """See that a ledger's rows (`attempts`) are of the present format.
+
+    Raises:
+        UserError: they are of a later one, or of an earlier one.
+    """
+    if stored.empty:
+        return
+    if (newest := int(stored["format"].max())) > FORMAT:
+        raise UserError(f"{tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark")
+    if stored["format"].min() < FORMAT:
+        raise UserError(older_format(tables))
+
+
+def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:
+    """What each commit behind one makes of the tables, in order."""
+    rows = log.read(["slice", "attempt", "commit", "files"], ds.field("commit") > after).to_pylist()
+    found: dict[int, References] = {}
+    for number in sorted({row["commit"] for row in rows}):
+        mine = [row for row in rows if row["commit"] == number]
+        added = files_from_rows(file for row in mine for file in row["files"] or ())
+        again = (grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1)
+        found[number] = References(added, tuple(again))
+    return found
+
+
+def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = pc.cast(pc.cast(times, _TIME), _LONG).to_numpy()
+    return found
 
 
 _NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"}
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
-
-
-@cache
-def _schema() -> StructType:
-    return cast(StructType, StructType.fromDDL(SCHEMA))
-
-
-def _complete(stored: DataFrame) -> DataFrame:
-    """The ledger with every column of `SCHEMA`."""
-    missing = [one for one in _schema() if one.name not in stored.columns]
-    return stored.withColumns({one.name: F.lit(None).cast(one.dataType) for one in missing})
-
-
-def _numbered(stored: DataFrame, grid: Grid) -> DataFrame:
-    """The ledger with slices as numbers."""
-
-    def number(time: Column) -> Column:
-        return grid.number_column(F.unix_micros(time))
-
-    return _complete(stored).withColumns(
-        {
-            "number": number(F.col("slice")),
-            "landed_from": number(F.col("landed_from")),
-            "waiting": F.transform("waiting", number),
-        }
-    )
-
-
-def _from_format_1(stored: pd.DataFrame) -> pd.DataFrame:
-    """Format 1 did not say what the first slice of each job did: it took all rows that had landed."""
-    old = stored["commit"].isna()
-    first = old & ~stored.duplicated("run")
-    return stored.assign(
-        commit=stored["commit"].fillna(0),
-        landing=stored["landing"].where(~old, "append"),
-        landed=stored["landed"].mask(first, 0),
-    )
 
 
 def _entry(row: Mapping[Hashable, Any]) -> Entry:
@@ -333,4 +358,4 @@ def _known(watermark: int | None) -> int | None:
 
 
 def _sources(stored: Any) -> tuple[Source, ...]:
-    return tuple(Source(**one.asDict()) for one in stored) if np.iterable(stored) else ()
+    return tuple(Source(**one) for one in stored) if np.iterable(stored) else ()

@@ -1,25 +1,33 @@
-"""Writing a job's outputs so that they become visible all at once, with the ledger row.
+"""What one job writes of the tables: files in a folder of each table that carries the name of its run.
 
-Every table is partitioned by run: what one try of one job wrote. Writing only ever appends, and no two tries share a
-run, so a killed or a second process can leave rows behind but never change those of another.
+Nobody sees them before a commit refers to them; of a run that no commit names, files are what is left behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 from uuid import uuid4
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.delta.lake import PipelineTables, delete, read_now
-from tidemark.spark.jvm import partition_values
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
+from tidemark.delta.staging import Staged, read_files, stage
+from tidemark.settings.values import micros
 
-RUN = "_run"
-"""The column, and partition, of the run that wrote a row."""
+FOLDER = "run="
+"""What the name of a run's folder begins with."""
+HELD = {
+    **dict.fromkeys(("emissions", "late"), ("_slice", "_slice")),
+    "checkpoint": ("carried_from", "carried_until"),
+}
+"""The columns that say to which slices a row belongs: the first, and the last (of a checkpoint the one behind it)."""
+
+Place = Literal["inside", "outside", "across"]
 
 
 def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
@@ -28,41 +36,85 @@ def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
     return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
 
 
-def commit_of(run: str) -> int:
-    """The ledger's commit that a run would be; 0 for runs of format 1.
+def run_of(path: str) -> str:
+    """The run that wrote a file, by its path in a table.
 
-    >>> commit_of("00000012.20240101T010000Z.1.0a1b2c3d")
-    12
+    >>> run_of("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
+    '00000012.20240101T010000Z.1.0a1b2c3d'
     """
-    number = run.split(".", 1)[0]
-    return int(number) if number.isdigit() else 0
+    return next((part.removeprefix(FOLDER) for part in path.split("/") if part.startswith(FOLDER)), path)
 
 
-def write_run(rows: DataFrame, path: str, run: str) -> None:
-    """Append one run's rows."""
-    rows = rows.withColumn(RUN, F.lit(run))
-    rows.write.format("delta").mode("append").partitionBy(RUN).option("mergeSchema", "true").save(path)
+@dataclass(frozen=True)
+class StagedRun:
+    """A run of a range of slices, before its commit."""
+
+    run: str
+    slices: range
+    tables: Mapping[str, Staged]
+    """By name; a table for which there is nothing is left out."""
+
+    def only(self, spark: SparkSession, grid: Grid, slices: range) -> StagedRun:
+        """The same for some of its slices, the others' rows left out."""
+        if slices == self.slices:
+            return self
+        cut = {
+            name: stage_run(within(one.rows(spark), name, grid, slices.start, slices.stop), one.table, self.run)
+            for name, one in self.tables.items()
+        }
+        return replace(self, slices=slices, tables=cut)
 
 
-def read_runs(spark: SparkSession, path: str, *runs: str) -> DataFrame:
-    """The rows of some runs."""
-    return read_now(spark, path).where(F.col(RUN).isin(*runs))
+def stage_run(rows: DataFrame, table: str, run: str) -> Staged:
+    """Write rows of a run, in a folder that nothing else is in."""
+    return stage(rows, table, f"{FOLDER}{run}/{uuid4().hex[:8]}")
 
 
-def withdraw(spark: SparkSession, tables: PipelineTables, run: str, since: datetime | None = None) -> None:
-    """Take back an uncommitted run from emissions, late and checkpoint: all of it, or its slices from `since` on.
+def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int | None) -> DataFrame:
+    """The rows of a table that belong to slices start <= n < stop; None for no bound.
 
-    What earlier slices have carried stays in the checkpoint, whatever later ones would have done with it.
+    A row of the checkpoint is in the buffers at the end of slices carried_from <= n < carried_until, both times; it is
+    cut to those that are asked for.
     """
-    for path, column in {tables.emissions: "_slice", tables.late: "_slice", tables.checkpoint: "carried_from"}.items():
-        if DeltaTable.isDeltaTable(spark, path):
-            behind = F.lit(True) if since is None else F.col(column) >= F.lit(since)
-            delete(spark, path, (F.col(RUN) == run) & behind)
+    first, last = HELD[name]
+    begin, end = (None if n is None else F.lit(grid.datetime_of(n)) for n in (start, stop))
+    if begin is not None:
+        rows = rows.where(F.col(last) >= begin if first == last else F.col(last) > begin)
+    if end is not None:
+        rows = rows.where(F.col(first) < end)
+    if first == last:
+        return rows
+    cut = {} if begin is None else {first: F.greatest(first, begin)}
+    return rows.withColumns(cut if end is None else cut | {last: F.least(last, end)})
 
 
-def sweep(spark: SparkSession, tables: PipelineTables, committed: Collection[str], number: int) -> None:
-    """Take back what can no longer be committed: runs for commits up to `number` that are not `committed`."""
-    for path in (tables.emissions, tables.late, tables.checkpoint):
-        dead = [run for run in partition_values(spark, path, RUN) if run not in committed and commit_of(run) <= number]
-        if dead:
-            delete(spark, path, F.col(RUN).isin(sorted(dead)))
+def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Grid, slices: range) -> DataFrame | None:
+    """What a table holds of a range of slices, by the files that have any; None where there is no table."""
+    log = DeltaLog.open(getattr(tables, name))
+    if log is None:
+        return None
+    paths = [path for path, place in places(log, name, grid, slices).items() if place != "outside"]
+    return within(read_files(spark, log.path, log.schema, paths), name, grid, slices.start, slices.stop)
+
+
+def places(log: DeltaLog, name: str, grid: Grid, slices: range) -> dict[str, Place]:
+    """Where the rows of each file lie: all `inside` some slices, all `outside`, or, as far as is known, `across`."""
+    return {path: _place(span, slices) for path, span in spans(log, name, grid).items()}
+
+
+def spans(log: DeltaLog, name: str, grid: Grid) -> dict[str, range | None]:
+    """The slices that each file may have rows of, by its statistics; None where they do not tell."""
+    first, last = HELD[name]
+    beyond = 1 if first == last else 0
+    return {
+        path: range(grid.number_at(micros(low)), grid.number_at(micros(high)) + beyond) if low and high else None
+        for path, low, high in zip(log.files["path"], log.least(first), log.greatest(last), strict=True)
+    }
+
+
+def _place(span: range | None, slices: range) -> Place:
+    if span is None:
+        return "across"
+    if span.stop <= slices.start or span.start >= slices.stop:
+        return "outside"
+    return "inside" if span.start >= slices.start and span.stop <= slices.stop else "across"

@@ -98,21 +98,6 @@ def restorable(ledger: Ledger, first: int, kept: Collection[str]) -> int:
     return first
 
 
-def ranges(numbers: Iterable[int]) -> list[range]:
-    """The runs of consecutive numbers.
-
-    >>> ranges([3, 1, 2, 7])
-    [range(1, 4), range(7, 8)]
-    """
-    found: list[range] = []
-    for number in sorted(set(numbers)):
-        if found and found[-1].stop == number:
-            found[-1] = range(found[-1].start, number + 1)
-        else:
-            found.append(range(number, number + 1))
-    return found
-
-
 def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
     """How many slices of a job that repairs stale ones to commit: up to where the old ones are right again."""
     known = dict(ledger.entries)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from delta.tables import DeltaTable
+import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from tidemark.commits.ledger import COMPACT_EVERY, LAST_COMMIT, Ledger
+from tidemark.commits.ledger import COMPACT_EVERY, Ledger
 from tidemark.comparison.compare import Asked, Comparison
-from tidemark.delta.lake import PipelineTables, compact, read_now
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
 from tidemark.settings import Pipeline
 from tidemark.settings.values import micros, parse_instant
 
@@ -46,13 +46,12 @@ def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, 
     replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(inside) or 'true'}))"
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
     frame.write.format("delta").mode("overwrite").option("replaceWhere", replaced).save(tables.agreement)
-    if (int(spark.conf.get(LAST_COMMIT) or 0) + 1) % COMPACT_EVERY == 0:
-        compact(spark, tables.agreement)
+    log = DeltaLog.open(tables.agreement)
+    if log and (log.version + 1) % COMPACT_EVERY == 0:
+        log.compact()
 
 
-def due(
-    spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None
-) -> tuple[datetime, datetime] | None:
+def due(pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None) -> tuple[datetime, datetime] | None:
     """The slices, from (inclusive) and to (exclusive), for which a comparison is due; None where it is not.
 
     It begins with the oldest committed slice whose agreement with the stream's table is missing, is that of an older
@@ -62,25 +61,25 @@ def due(
     Raises:
         SliceOrderError: the range asked for is off the grid.
     """
-    ledger = Ledger.of(spark, pipeline, lake)
+    ledger = Ledger.of(pipeline, lake)
     grid, ends = ledger.grid, [ledger]
-    ends += [Ledger.of(spark, reference, lake)] if reference else []
+    ends += [Ledger.of(reference, lake)] if reference else []
     come = [one.grid.start_of(one.last.number + 1) if one.last else one.grid.start for one in ends]
     end = grid.number_at(min(come))
     if asked.end:
         end = min(end, grid.boundary(asked.end, "--to"))
     start = grid.boundary(asked.start, "--from") if asked.start else end
-    agreed = _agreed(spark, ledger, asked.table)
+    agreed = _agreed(ledger, asked.table)
     wanted = (n for n, entry in ledger.entries.items() if n < end and (n >= start or agreed.get(n) != (entry.run, 0)))
     first = min(wanted, default=None)
     return None if first is None else (grid.datetime_of(first), grid.datetime_of(end))
 
 
-def _agreed(spark: SparkSession, ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
+def _agreed(ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
     """The run that was compared with a table, and how many rows were pending, by the number of the slice."""
-    if not DeltaTable.isDeltaTable(spark, ledger.tables.agreement):
+    log = DeltaLog.open(ledger.tables.agreement)
+    if log is None:
         return {}
-    stored = read_now(spark, ledger.tables.agreement)
-    mine = stored.where((F.col("compared_with") == table) & F.col("slice").isNotNull())
-    rows = mine.select(F.unix_micros("slice").alias("start"), "run", "pending").collect()
-    return {ledger.grid.number_at(row["start"]): (row["run"], row["pending"]) for row in rows}
+    mine = (ds.field("compared_with") == table) & ds.field("slice").is_valid()
+    rows = log.read(["slice", "compared_with", "run", "pending"], mine).to_pylist()
+    return {ledger.grid.number_at(micros(row["slice"])): (row["run"], row["pending"]) for row in rows}

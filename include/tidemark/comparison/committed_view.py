@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import restore
 from tidemark.commits.digest import content_hash
-from tidemark.commits.ledger import Entry, Ledger, committed
+from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
@@ -32,6 +32,7 @@ says (watermark in ms); whether it came after the slice of its clock was committ
 class CommittedView:
     """A pipeline's committed slices, and its inputs as they are now."""
 
+    spark: SparkSession
     pipeline: Pipeline
     grid: Grid
     tables: PipelineTables
@@ -46,10 +47,10 @@ class CommittedView:
             SliceOrderError: nothing is committed.
             InputError: an input does not serve.
         """
-        ledger = Ledger.of(spark, pipeline, lake)
+        ledger = Ledger.of(pipeline, lake)
         if not ledger.last:
             raise SliceOrderError(f"{pipeline.name} has no committed slice to compare; run it first, with tidemark run")
-        return cls(pipeline, ledger.grid, ledger.tables, stored_inputs(spark, pipeline, lake), ledger)
+        return cls(spark, pipeline, ledger.grid, ledger.tables, stored_inputs(spark, pipeline, lake), ledger)
 
     @property
     def last(self) -> Entry:
@@ -70,7 +71,7 @@ class CommittedView:
 
     def emissions(self) -> DataFrame:
         """The emissions that count, as stored."""
-        return committed(self._spark, self.tables, self.tables.emissions).drop("_run")
+        return committed(self.spark, self.ledger, "emissions")
 
     def columns(self, side: SideName) -> dict[str, str]:
         """The columns of an input, by their names in the emissions; with a `select` perhaps not all."""
@@ -103,9 +104,7 @@ class CommittedView:
         return known.select("_hash", F.struct(*names).alias("label"))
 
     def _late(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
-        if not DeltaTable.isDeltaTable(self._spark, self.tables.late):
-            return self._spark.createDataFrame([], f"_hash long, {_LATENESS}")
-        late = committed(self._spark, self.tables, self.tables.late).where(F.col("side") == side)
+        late = committed(self.spark, self.ledger, "late").where(F.col("side") == side)
         names = ["reason", "watermark", "behind_ms", "held_by"]
         late = late.withColumn("watermark", F.unix_millis("watermark"))
         rows = late.select(*(F.col(name).alias(f"_{name}") for name in names), f"{side}.*")
@@ -116,14 +115,14 @@ class CommittedView:
     def _landed(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         number = SIDES.index(side)
         landed = self.inputs[number].landed(self.grid, self.end, self._own_versions[number])
-        none = self._spark.createDataFrame([], "_hash long")
+        none = self.spark.createDataFrame([], "_hash long")
         hashes = (rows.select(content_hash(rows, columns).alias("_hash")) for rows in landed)
         return _of(reduce(DataFrame.unionByName, hashes, none), wanted).agg(F.lit(True).alias("landed"))
 
     def _buffered(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:
         if not any(self.last.carried):
-            return self._spark.createDataFrame([], "_hash long, buffered boolean")
-        held = restore(self._spark, self.tables, self.last, self.grid).where(F.col("side") == side)
+            return self.spark.createDataFrame([], "_hash long, buffered boolean")
+        held = restore(self.spark, self.tables, self.last.number, self.grid).where(F.col("side") == side)
         rows = held.select(f"{side}.*")
         return _of(rows.select(content_hash(rows, columns).alias("_hash")), wanted).agg(F.lit(True).alias("buffered"))
 
@@ -137,10 +136,6 @@ class CommittedView:
                     homes.append((number if homes else None, version))
         left, right = (ConsumedVersions(tuple(homes), None) for homes in versions)
         return left, right
-
-    @property
-    def _spark(self) -> SparkSession:
-        return self.ledger.spark
 
 
 def _of(rows: DataFrame, wanted: DataFrame) -> GroupedData:

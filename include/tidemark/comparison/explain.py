@@ -8,16 +8,16 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.times import quoted
-from tidemark.commits.checkpoint import read_carried
+from tidemark.commits.answers import committed
+from tidemark.commits.checkpoint import numbered
 from tidemark.commits.digest import content_hash
-from tidemark.commits.ledger import committed
 from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.delta.lake import read_now
 from tidemark.errors import UserError, nearest
 from tidemark.execution.replay import STILL_IN, with_exact_watermarks
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trace_of
@@ -173,10 +173,7 @@ class _Story:
 
     def _aside(self) -> list[Row]:
         """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
-        tables = self.view.tables
-        if not DeltaTable.isDeltaTable(self.view.ledger.spark, tables.late):
-            return []
-        late = committed(self.view.ledger.spark, tables, tables.late).where(F.col("side") == self.side)
+        late = committed(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
         return mine.withColumns(times).collect()
@@ -197,7 +194,7 @@ class _Story:
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
         slices = range(number, number + 1)
         rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
-        join = join_of(pipeline, view.ledger.spark, schemas_of(view.inputs))
+        join = join_of(pipeline, view.spark, schemas_of(view.inputs))
         lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(view.inputs))
         rows_with_marks = with_exact_watermarks(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
         mine = rows_with_marks.where(
@@ -227,7 +224,7 @@ class _Story:
 
     def _part(self, columns: Mapping[str, str]) -> Column:
         """The hash of those columns of the row that emissions have."""
-        spark, schema = self.view.ledger.spark, self.view.inputs[SIDES.index(self.side)].side.schema
+        spark, schema = self.view.spark, self.view.inputs[SIDES.index(self.side)].side.schema
         alone = spark.createDataFrame([self.row[self.side]], schema)
         hashed = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
         assert hashed is not None, "one row"
@@ -236,22 +233,19 @@ class _Story:
     def _held(self) -> list[Row]:
         """Where checkpoints have the row: the slice of its arrival, and those at whose end it is in the buffers."""
         view = self.view
-        if not DeltaTable.isDeltaTable(view.ledger.spark, view.tables.checkpoint):
-            return []
-        runs = {entry.run for entry in view.ledger.entries.values()}
-        held = read_carried(view.ledger.spark, view.tables, view.grid, *runs)
+        held = numbered(read_now(view.spark, view.tables.checkpoint), view.grid)
         mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
         start = self.view.grid.timestamp_column(F.col("slice"))
-        return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "evicted_in").collect()
+        return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "carried_until").collect()
 
     def _end(self, held: Sequence[Row]) -> str:
         label, last = self.view.grid.name, self.view.last.number
         if not held:
             return "left the buffers before the end of that slice"
         newest = max(held, key=lambda one: one["carried_from"])
-        if newest["evicted_in"] is None or newest["evicted_in"] > last:
+        if newest["carried_until"] > last:
             return f"waits in the buffers at the end of slice {label(last)}"
-        return f"left the buffers in slice {label(newest['evicted_in'])}"
+        return f"left the buffers in slice {label(newest['carried_until'])}"
 
     def _time(self, ticks: int | None) -> str | None:
         return None if ticks is None else _instant(ticks * self.view.pipeline.tick)

@@ -142,8 +142,8 @@ def span(spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime | N
     if end:
         last = grid.boundary(end, "--to") - 1
     else:
-        extents = (source.extent(grid)[0] for source in stored_inputs(spark, pipeline, lake))
-        last = max((newest for newest in extents if newest is not None), default=-1)
+        extents = (source.extent(grid, count_before=False) for source in stored_inputs(spark, pipeline, lake))
+        last = max((one.newest for one in extents if one.newest is not None), default=-1)
     if last < first:
         raise UserError(f"there is no slice from {grid.name(first)} to {grid.name(last + 1)}, which is exclusive")
     return range(first, last + 1)

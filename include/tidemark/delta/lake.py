@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from delta import exceptions
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from deltalake.exceptions import DeltaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from tidemark.delta.log import DeltaLog
+from tidemark.delta.staging import read_files
 from tidemark.errors import InputError
+from tidemark.spark.deferred import awake
 from tidemark.spark.jvm import DeltaSnapshot
-
-CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
-"""What Delta raises where another process has committed to the same table meanwhile; the classes share no base."""
-DELETE_TRIES = 5
-"""How often `delete` tries; one that was met by another delete of the same rows finds none at its second try."""
 
 
 def lake_root(option: str | None = None) -> str:
@@ -42,39 +39,19 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         AnalysisException: there is none.
     """
-    return DeltaSnapshot.newest(spark, path).rows()
+    return DeltaSnapshot.newest(awake(spark), path).rows()
 
 
-def files_in_log(spark: SparkSession, path: str) -> DataFrame:
-    """The files of a Delta table now, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
-    return DeltaSnapshot.newest(spark, path).files()
-
-
-def delete(spark: SparkSession, path: str, gone: Column) -> None:
-    """Delete rows of a Delta table, again where another process has deleted some of them at the same time.
-
-    Raises:
-        CONFLICTS: at each of `DELETE_TRIES` another process was faster; nothing was deleted here.
-    """
-    for more_tries in reversed(range(DELETE_TRIES)):
-        try:
-            DeltaTable.forPath(spark, path).delete(gone)
-        except CONFLICTS:
-            if not more_tries:
-                raise
-        else:
-            return
-
-
-def compact(spark: SparkSession, path: str) -> None:
-    """Make one file of a Delta table's many small ones; where another process writes at the same time, leave it."""
-    with suppress(PySparkException, Py4JJavaError):
-        DeltaTable.forPath(spark, path).optimize().executeCompaction()
+MOST_FILES = 1000
+"""Of more, Spark would ask the storage one by one, where Delta's log tells."""
 
 
 @dataclass(frozen=True)
 class DeltaInput:
-    """An input table at its place; every read names a version."""
+    """An input table at its place; every read names a version.
+
+    What the log says is asked of delta-rs, and of Spark where the table has something that delta-rs does not read.
+    """
 
     spark: SparkSession
     name: str
@@ -93,7 +70,11 @@ class DeltaInput:
             InputError: there is none, or it is not a Delta table.
         """
         path = resolve_path(lake, name)
-        if DeltaTable.isDeltaTable(spark, path):
+        try:
+            there = DeltaLog.open(path) is not None
+        except DeltaError:
+            there = True
+        if there:
             return cls(spark, name, path, pinned=version)
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
@@ -104,21 +85,49 @@ class DeltaInput:
                 f"there is no Delta table {name}: neither at {path} nor in the catalog; "
                 "check `table` in the pipeline file, or pass --lake"
             )
-        return cls(spark, name, detail["location"], pinned=version)
+        return cls(spark, name, detail["location"].removeprefix("file:"), pinned=version)
+
+    @cached_property
+    def log(self) -> DeltaLog | None:
+        """The table at `version`, as its log tells it; None where delta-rs does not read that."""
+        try:
+            return DeltaLog.open(self.path, self.pinned)
+        except DeltaError:
+            return None
 
     @cached_property
     def version(self) -> int:
         """The version that this object keeps to."""
         if self.pinned is not None:
             return self.pinned
-        latest = DeltaTable.forPath(self.spark, self.path).history(1).select("version").first()
-        assert latest is not None, "a Delta table has at least one version"
-        return int(latest["version"])
+        return self.log.version if self.log else DeltaSnapshot.newest(awake(self.spark), self.path).version
 
-    def read(self, version: int | None = None) -> DataFrame:
-        """The table as it stood at a version, by default at `version`."""
+    @cached_property
+    def paths(self) -> list[str]:
+        """The paths of its files at `version`."""
+        return list(self.log.files["path"]) if self.log else self.read().inputFiles()
+
+    def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
+        """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter.
+
+        Where the files are all that there is to a table, Spark reads them without its log, which takes it seconds the
+        first time.
+        """
         at = self.version if version is None else version
+        log = self._log_at(at)
+        if log is not None and log.is_bare:
+            chosen = log.files["path"] if paths is None else paths
+            if len(chosen) <= MOST_FILES:
+                return read_files(awake(self.spark), self.path, log.schema, chosen)
         return self.spark.read.format("delta").option("versionAsOf", at).load(self.path)
+
+    def _log_at(self, version: int) -> DeltaLog | None:
+        if self.log is None or self.log.version == version:
+            return self.log
+        try:
+            return DeltaLog.open(self.path, version)
+        except DeltaError:
+            return None
 
     @cached_property
     def bytes_per_row(self) -> float:
@@ -130,7 +139,7 @@ class DeltaInput:
     @cached_property
     def schema(self) -> T.StructType:
         """The table's columns at `version`."""
-        return self.read().schema
+        return self.log.schema if self.log else self.read().schema
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,14 @@ from pyspark.sql import SparkSession
 
 from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.runs import StagedRun, read_slices, within
 from tidemark.execution.judge import judge
 from tidemark.execution.quality import Verdict
 from tidemark.execution.read import read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
-from tidemark.execution.write import write
+from tidemark.execution.write import Written, write
 from tidemark.planning.plan import Plan
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
@@ -37,7 +38,8 @@ class JobResult:
     """What one job has written of its slices: nothing counts before its ledger rows are committed."""
 
     slices: range
-    run: str
+    staged: StagedRun
+    """The files, of more slices perhaps than are fit to be committed."""
     entries: tuple[Entry, ...]
     rows: tuple[dict[str, Any], ...]
     """The ledger's rows, one for each entry."""
@@ -63,8 +65,15 @@ class JobResult:
         )
 
 
-def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, progress: Progress) -> JobResult:
-    """Run a range of slices as one Spark job, continuing the ledger as it stands.
+def run_job(
+    spark: SparkSession,
+    plan: Plan,
+    ledger: Ledger,
+    slices: range,
+    uncommitted: Mapping[str, StagedRun],
+    progress: Progress,
+) -> JobResult:
+    """Run a range of slices as one Spark job, continuing the ledger as it stands, and what is not in the tables yet.
 
     Where the gate refuses a slice, the result is of those before it, with the reason.
 
@@ -72,7 +81,7 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
         CheckFailedError: no slice may be published; nothing is left of the job.
         InputError: rows that earlier slices have read were deleted or changed.
     """
-    began, task = time.monotonic(), Task.of(plan, ledger, slices)
+    began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with _tuned(spark, tiny=task.expected_tiny):
         replayed = _replayed(spark, task)
@@ -83,13 +92,13 @@ def run_job(spark: SparkSession, plan: Plan, ledger: Ledger, slices: range, prog
             written = write(spark, task, replayed, files=1 if tiny else spark.sparkContext.defaultParallelism)
             tallied = tally(task, replayed, written)
             progress("checking")
-            judgement = judge(spark, task, written, tallied)
-            changes = emission_changes(spark, plan.tables.emissions, _reruns(task, tallied.entries), plan.grid)
+            judgement = judge(task, written, tallied)
+            changes = _changes(spark, task, written)
     finally:
         replayed.release()
     seconds = time.monotonic() - began
     rows = tuple(_ledger_row(task, tallied, entry, judgement.verdict, seconds) for entry in tallied.entries)
-    result = JobResult(slices, task.run, tallied.entries, rows, judgement.verdict, seconds, changes)
+    result = JobResult(slices, written.staged, tallied.entries, rows, judgement.verdict, seconds, changes)
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
@@ -103,10 +112,15 @@ def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]
     return tuned_for_tiny_queries(spark) if tiny else nullcontext()
 
 
-def _reruns(task: Task, entries: tuple[Entry, ...]) -> list[tuple[Entry, Entry]]:
-    """Old and new entry of each slice that has run before."""
-    olds = ((task.ledger.entry(entry.number), entry) for entry in entries)
-    return [(old, new) for old, new in olds if old is not None]
+def _changes(spark: SparkSession, task: Task, written: Written) -> Mapping[int, Change]:
+    """What becomes of the emissions of slices that have run before."""
+    again = [number for number in task.slices if task.ledger.entry(number)]
+    if not again:
+        return {}
+    grid, span = task.plan.grid, range(again[0], again[-1] + 1)
+    old = read_slices(spark, task.plan.tables, "emissions", grid, span)
+    new = within(written.output, "emissions", grid, span.start, span.stop)
+    return emission_changes(new.limit(0) if old is None else old, new, again, grid)
 
 
 def _ledger_row(task: Task, tallied: Tally, entry: Entry, verdict: Verdict, seconds: float) -> dict[str, Any]:

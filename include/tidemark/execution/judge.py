@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.commits.runs import withdraw, write_run
 from tidemark.errors import CheckFailedError
 from tidemark.execution import quality
 from tidemark.execution.tally import Tally
@@ -27,16 +26,18 @@ class Judgement:
     """Why the slices behind them may not; None where all may."""
 
 
-def judge(spark: SparkSession, task: Task, written: Written, tallied: Tally) -> Judgement:
-    """Judge what a job has written. The output of slices that are refused is kept aside, and they are taken back.
+def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
+    """Judge what a job has written. The output of slices that are refused is kept aside.
 
     Raises:
-        CheckFailedError: no slice may be published; nothing is left of the job.
+        CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
     verdict = quality.judge(tallied.facts, written.output, plan.pipeline, tables, task.run)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
+
+    quality.write_docs(tables, verdict.results)
 
     def first_slices(count: int) -> DataFrame:
         return written.output.where(F.col("_slice") < F.lit(plan.grid.datetime_of(first + count)))
@@ -44,8 +45,8 @@ def judge(spark: SparkSession, task: Task, written: Written, tallied: Tally) -> 
     sound, passed, refused = quality.first_refused(verdict, tallied.facts, first_slices, plan.pipeline, tables)
     fit = 0 if plan.atomic else sound
     since = plan.grid.datetime_of(first + fit)
-    write_run(written.output.where(F.col("_slice") >= F.lit(since)), tables.rejected_output, task.run)
-    withdraw(spark, tables, task.run, since if fit else None)
+    refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
+    refused_rows.write.format("delta").mode("append").option("mergeSchema", "true").save(tables.rejected_output)
     refusal = _refusal(task, refused, sound)
     if not fit:
         raise CheckFailedError(refusal)

@@ -69,6 +69,8 @@ class Verdict:
     seconds: float
     docs: str
     """Data Docs' first page."""
+    results: tuple[Any, ...] = ()
+    """What Great Expectations calls its results, for `write_docs`."""
 
     @property
     def critical(self) -> tuple[Finding, ...]:
@@ -150,7 +152,7 @@ def _outside(output: DataFrame, pipeline: Pipeline) -> Column:
 def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:
     """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and its output rows.
 
-    Writes Data Docs. Rows are only read where the pipeline file has expectations.
+    Rows are only read where the pipeline file has expectations. Results are stored; `write_docs` shows them.
     """
     began = time.monotonic()
     derived = [
@@ -161,10 +163,20 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
     with _context(tables) as context:
         _forget_old_results(context)
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
-        findings = _run(context, "derived", slices, facts, derived, run)
+        found = _run(context, "derived", slices, facts, derived, run)
         if own:
-            findings += _run(context, "pipeline", _rows(context), output, own, run)
-    return Verdict(tuple(findings), time.monotonic() - began, docs_page(tables))
+            found |= _run(context, "pipeline", _rows(context), output, own, run)
+    findings = tuple(finding for result in found.values() for finding in _findings(result.results))
+    return Verdict(findings, time.monotonic() - began, docs_page(tables), tuple(found))
+
+
+def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
+    """Bring Data Docs up to some results (`Verdict.results`): half a second, mostly that of the index."""
+    if wanted := set(results):
+        with _context(tables) as context:
+            # Another process may have removed old ones.
+            kept = wanted.intersection(context.validation_results_store.list_keys())
+            context.build_data_docs(resource_identifiers=sorted(kept, key=str))
 
 
 def first_refused(
@@ -265,7 +277,8 @@ def _run(
     data: pd.DataFrame | DataFrame,
     expectations: Iterable[GxExpectation],
     run: str,
-) -> list[Finding]:
+) -> dict[Any, Any]:
+    """The results by their identifiers."""
     gx = _gx()
     suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=list(expectations)))
     batch = asset.add_batch_definition_whole_dataframe("job")  # type: ignore[attr-defined]
@@ -274,12 +287,11 @@ def _run(
         gx.Checkpoint(
             name=name,
             validation_definitions=[definition],
-            actions=[gx.checkpoint.UpdateDataDocsAction(name="data docs")],
             result_format="SUMMARY",
         )
     )
     outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
-    return [finding for one in outcome.run_results.values() for finding in _findings(one.results)]
+    return dict(outcome.run_results)
 
 
 def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tuple[Finding, ...]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.commits.checkpoint import restore
+from tidemark.commits.checkpoint import held, restore
+from tidemark.commits.ledger import Entry
+from tidemark.commits.runs import within
 from tidemark.commits.staleness import consumed_versions
 from tidemark.execution.task import Task
 from tidemark.inputs.stored import rows_of_slices
@@ -24,7 +26,7 @@ class JobInput:
 
 
 def read(spark: SparkSession, task: Task) -> JobInput:
-    """Read the inputs at the plan's versions, and the checkpoint that the job continues.
+    """Read the inputs at the plan's versions, and the state that the job continues.
 
     Raises:
         InputError: rows that earlier slices have read were deleted or changed.
@@ -39,5 +41,13 @@ def read(spark: SparkSession, task: Task) -> JobInput:
     rows = rows_of_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
     if task.carry_in is None:
         return JobInput(rows, None)
-    carried = restore(spark, plan.tables, task.carry_in, plan.grid)
-    return JobInput(rows, carried.withColumn("lane", F.lit(0)))
+    return JobInput(rows, _carried(spark, task, task.carry_in).withColumn("lane", F.lit(0)))
+
+
+def _carried(spark: SparkSession, task: Task, before: Entry) -> DataFrame:
+    """The state after a slice: from the files of the job that came before this one, or from the table."""
+    plan, number = task.plan, before.number
+    if (staged := task.uncommitted.get(before.run)) is None:
+        return restore(spark, plan.tables, number, plan.grid)
+    rows = within(staged.tables["checkpoint"].rows(spark), "checkpoint", plan.grid, number, number + 1)
+    return held(rows, plan.grid)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.runs import sweep, withdraw
+from tidemark.commits.publish import prepare
+from tidemark.commits.references import publish
+from tidemark.commits.runs import StagedRun
 from tidemark.commits.staleness import repaired_until, restorable, stale
-from tidemark.errors import CheckFailedError, FaultError, StoppedError, UserError
+from tidemark.delta.log import Opened
+from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution import quality
 from tidemark.execution.job import JobResult, run_job
 from tidemark.planning.plan import Plan
-from tidemark.spark.tuning import short_logs
+from tidemark.spark.deferred import awake
 
 STEPS = ("reading", "joining", "checking", "committing")
+DOCUMENT_EVERY = 30.0
+"""Seconds after which Data Docs are brought up between jobs; each time costs half a second."""
 Progress = Callable[[range, str], None]
 """Is told the slices of a job and the step that begins."""
 
@@ -37,10 +44,12 @@ def execute(
         SliceOrderError: another process committed meanwhile; the job published nothing.
         FaultError: the disk is full.
     """
-    quality.check_names(plan.pipeline)
-    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress, plan.ledger.number)
-    with work.clean():
+    if plan.jobs:
+        quality.check_names(plan.pipeline)
+    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
+    with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():
+            awake(spark)
             if stop():
                 raise StoppedError(work.told_stopped(slices))
             result = work.run(slices)
@@ -67,11 +76,13 @@ class _Work:
     stale: set[int]
     """Committed slices that do not hold any more."""
     progress: Progress
-    number: int
-    """The number of the last commit that is known."""
-    first: int = 0
-    """The first slice that is not committed yet."""
     uncommitted: list[JobResult] = field(default_factory=list)
+    undocumented: list[Any] = field(default_factory=list)
+    """Results of the gate that Data Docs do not show yet."""
+    documented_at: float = field(default_factory=time.monotonic)
+    opened: Opened = field(default_factory=dict)
+    last: StagedRun | None = None
+    """The files of the job before, which the next one continues without opening the table."""
     ripple: int = 1
     """Size of the next job that repairs stale slices; it doubles as long as the slices behind it are stale too."""
 
@@ -93,12 +104,12 @@ class _Work:
 
     def run(self, slices: range) -> JobResult:
         """Run a job; one that repairs stale slices gives up those that turn out to be right."""
-        if not self.uncommitted:
-            self.first = slices[0]
         repairs = self.stale.intersection(slices)
-        with self._writing():
-            result = run_job(self.spark, self.plan, self.ledger, slices, partial(self.progress, slices))
+        known = [result.staged for result in self.uncommitted] + ([self.last] if self.last else [])
+        staged = {one.run: one for one in known}
+        result = run_job(self.spark, self.plan, self.ledger, slices, staged, partial(self.progress, slices))
         self.uncommitted.append(result)
+        self.last = result.staged
         if repairs and slices not in self.plan.jobs:
             result = self.uncommitted[-1] = result.upto(repaired_until(self.ledger, result.entries))
         self.ledger = self.ledger.after(result.entries)
@@ -108,46 +119,43 @@ class _Work:
         return result
 
     def commit(self, results: Iterable[JobResult]) -> None:
-        """Commit jobs, all or none."""
-        rows = [row for result in results for row in result.rows]
-        self.progress(self.uncommitted[-1].slices, "committing")
-        with self._writing():
-            self.ledger.commit(rows, rows[0]["commit"])
-        self.number = rows[0]["commit"]
+        """Commit jobs, all or none, and let the tables follow."""
+        done = list(results)
+        self.progress(done[-1].slices, "committing")
+        runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in done]
+        again = [entry.number for result in done for entry in result.entries if entry.attempt > 1]
+        ready = prepare(self.spark, self.plan.tables, self.plan.grid, runs, again, self.opened)
+        rows = [row for result in done for row in result.rows]
+        number = rows[0]["commit"]
+        self.ledger.commit(rows, number, ready.references, ready.before, self.opened)
+        publish(self.plan.tables, self.plan.grid, number, ready.references, self.opened)
         self.uncommitted.clear()
-
-    def _writing(self) -> AbstractContextManager[object]:
-        """How a job writes tables: only the last of the plan with what serves the process that opens them next."""
-        return short_logs(self.spark) if self.ahead else nullcontext()
+        self.undocumented += [result for one in done for result in one.verdict.results]
+        if time.monotonic() - self.documented_at > DOCUMENT_EVERY:
+            self._document()
 
     @contextmanager
-    def clean(self) -> Iterator[None]:
-        """Take back what was not committed, here and in processes that can no longer commit."""
+    def documented(self) -> Iterator[None]:
+        """Bring Data Docs up at the end, whatever it is."""
         try:
             yield
-            if self.ledger.number > self.plan.ledger.number:
-                sweep(self.spark, self.plan.tables, self.ledger.runs, self.ledger.number)
-        except Exception as error:
-            if "No space left on device" in str(error):
-                raise FaultError(self._told_full()) from None
-            if self._take_back() and not isinstance(error, UserError | StoppedError):
-                raise self.ledger.overtaken(self.first) from None
-            raise
+        finally:
+            self._document()
 
-    def _take_back(self) -> bool:
-        """Take back what no commit names, and tell whether another process has committed meanwhile.
+    def _document(self) -> None:
+        quality.write_docs(self.plan.tables, self.undocumented)
+        self.undocumented.clear()
+        self.documented_at = time.monotonic()
 
-        Then it may have swept what this one was reading, and whatever went wrong is of no matter. A commit whose answer
-        was lost may have been made all the same.
-        """
+    @contextmanager
+    def told_of_full_disk(self) -> Iterator[None]:
+        """Say in one line that there is no room."""
         try:
-            known = Ledger.read(self.spark, self.plan.tables, self.plan.grid)
-        except Exception:  # noqa: BLE001 - the error at hand says more, and the next run sweeps
-            return False
-        lost = [result.run for result in self.uncommitted if result.run not in known.runs]
-        for run in lost:
-            withdraw(self.spark, self.plan.tables, run)
-        return known.number > self.number and len(lost) == len(self.uncommitted)
+            yield
+        except Exception as error:
+            if "No space left on device" not in str(error):
+                raise
+            raise FaultError(self._told_full()) from None
 
     def told_stopped(self, slices: range) -> str:
         """Where a run stops that would have gone on with these slices."""
@@ -161,5 +169,5 @@ class _Work:
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
             f"{'jobs committed before are kept, and ' if done else ''}nothing of this job was published. "
-            "Free space and run the same command again"
+            "Free space and run the same command again; tidemark vacuum removes what was written in vain"
         )

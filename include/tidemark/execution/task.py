@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.commits.ledger import Entry, Landing, Ledger
-from tidemark.commits.runs import new_run
+from tidemark.commits.runs import StagedRun, new_run
 from tidemark.joins import lane_of
 from tidemark.planning.plan import Plan
 from tidemark.watermarks.buckets import Lane, Watermarks
@@ -35,9 +35,11 @@ class Task:
     """What becomes of rows of earlier slices that have landed since."""
     lane: Lane
     """The stream, with its watermarks when the first slice starts."""
+    uncommitted: Mapping[str, StagedRun]
+    """What jobs before have written that is not committed, by run."""
 
     @classmethod
-    def of(cls, plan: Plan, ledger: Ledger, slices: range) -> Task:
+    def of(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]) -> Task:
         """The job that runs these slices of a plan."""
         first, commit = slices[0], plan.number_after(ledger)
         carry_in = ledger.entry(first - 1)
@@ -54,6 +56,7 @@ class Task:
             attempts=attempts,
             landing=plan.pipeline.late_landing if carry_in else "start",
             lane=lane_of(plan.pipeline, before, plan.drain_from, plan.trace),
+            uncommitted=uncommitted,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The third step of a job: its outputs written under its run, where nothing counts yet, and read back as figures."""
+"""The third step of a job: its outputs written as files of its run, which nobody sees yet, and read back as figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pandas as pd
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
-from tidemark.commits.checkpoint import read_carried, stored
+from tidemark.commits.checkpoint import numbered, stored
 from tidemark.commits.digest import state_parts
 from tidemark.commits.outputs import emissions, late_table
-from tidemark.commits.runs import read_runs, write_run
+from tidemark.commits.runs import StagedRun, stage_run
+from tidemark.delta.staging import Staged
 from tidemark.execution import quality
 from tidemark.execution.replay import STILL_IN, Replay
 from tidemark.execution.task import Task
@@ -24,10 +23,11 @@ from tidemark.execution.would_match import with_would_match
 
 @dataclass(frozen=True)
 class Written:
-    """What stands in the tables under the run of a job. The figures are of what was read back, but for two."""
+    """What a job has written. The figures are of what was read back, but for two."""
 
+    staged: StagedRun
     output: DataFrame
-    """The emissions, with the columns that the pipeline gives them now."""
+    """The emissions."""
     emissions: pd.DataFrame
     """One row per slice that has any, by its number: `quality.slice_facts`."""
     emitted: int
@@ -44,45 +44,49 @@ def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Writ
     """Write emissions, late rows and checkpoint; the last two in so many files."""
     # Side by side, because planning a write takes seconds and keeps one core busy.
     with ThreadPoolExecutor(max_workers=3) as pool:
-        output = pool.submit(_write_output, spark, task, replayed)
-        carried = pool.submit(_write_carried, spark, task, replayed, files)
-        late = pool.submit(_write_late, spark, task, replayed, files)
-        rows, facts, emitted = output.result()
-        parts, evicted = carried.result()
-        return Written(rows, facts, emitted, late.result(), parts, evicted)
+        first = pool.submit(_write_output, spark, task, replayed)
+        second = pool.submit(_write_carried, spark, task, replayed, files)
+        third = pool.submit(_write_late, spark, task, replayed, files)
+        output, facts, emitted = first.result()
+        checkpoint, parts, evicted = second.result()
+        late, aside = third.result()
+    tables = {"emissions": output, "checkpoint": checkpoint} | ({"late": late} if late else {})
+    staged = StagedRun(task.run, task.slices, tables)
+    return Written(staged, output.rows(spark), facts, emitted, aside, parts, evicted)
 
 
-def _write_output(spark: SparkSession, task: Task, replayed: Replay) -> tuple[DataFrame, pd.DataFrame, int]:
+def _write_output(spark: SparkSession, task: Task, replayed: Replay) -> tuple[Staged, pd.DataFrame, int]:
     plan, observed = task.plan, Observation()
     output = emissions(replayed.joined, plan.pipeline, plan.grid)
-    write_run(output.observe(observed, F.count("*").alias("pairs")), plan.tables.emissions, task.run)
-    # Another `select` may have left other columns in the table.
-    rows = read_runs(spark, plan.tables.emissions, task.run).select(*map(quoted, output.columns))
-    facts = quality.slice_facts(rows, plan.pipeline)
+    counted = output.observe(observed, F.count("*").alias("pairs"))
+    staged = stage_run(counted, plan.tables.emissions, task.run)
+    facts = quality.slice_facts(staged.rows(spark), plan.pipeline)
     by_number = facts.set_index((facts["slice_start"] - plan.grid.start) // plan.grid.every)
-    return rows, by_number, int(observed.get.get("pairs", 0))
+    return staged, by_number, int(observed.get.get("pairs", 0))
 
 
 def _write_carried(
     spark: SparkSession, task: Task, replayed: Replay, files: int
-) -> tuple[pd.DataFrame, Mapping[str, int]]:
+) -> tuple[Staged, pd.DataFrame, Mapping[str, int]]:
     plan = task.plan
-    write_run(stored(replayed.carried, plan.grid, plan.join).coalesce(files), plan.tables.checkpoint, task.run)
-    parts = state_parts(read_carried(spark, plan.tables, plan.grid, task.run), plan.join)
-    return parts.toPandas(), replayed.evicted.get
+    rows = stored(replayed.carried, task.slices, plan.grid, plan.join)
+    staged = stage_run(rows.coalesce(files), plan.tables.checkpoint, task.run)
+    parts = state_parts(numbered(staged.rows(spark), plan.grid), plan.join)
+    return staged, parts.toPandas(), replayed.evicted.get
 
 
-def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -> pd.DataFrame:
+def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -> tuple[Staged | None, pd.DataFrame]:
     plan, last = task.plan, task.slices[-1]
-    if replayed.suspected or not DeltaTable.isDeltaTable(spark, plan.tables.late):
-        late = replayed.late.withColumn("row", F.monotonically_increasing_id()).persist()
-        known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
-        write_run(late_table(known, plan.pipeline, plan.grid).coalesce(files), plan.tables.late, task.run)
-        late.unpersist()
-    if not replayed.suspected:
-        return pd.DataFrame(columns=["side", "number", "late", "rejected"])
-    rows = read_runs(spark, plan.tables.late, task.run)
+    nothing = pd.DataFrame(columns=["side", "number", "late", "rejected"])
+    if not replayed.suspected and task.ledger.entries:  # with the first slice the table was made
+        return None, nothing
+    late = replayed.late.withColumn("row", F.monotonically_increasing_id()).persist()
+    known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
+    staged = stage_run(late_table(known, plan.pipeline, plan.grid).coalesce(files), plan.tables.late, task.run)
+    late.unpersist()
+    if not staged.files:
+        return staged, nothing
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")
     rejected = ~F.col("reason").isin("late", *STILL_IN)
     counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
-    return rows.groupBy("side", number).agg(*counted).toPandas()
+    return staged, staged.rows(spark).groupBy("side", number).agg(*counted).toPandas()

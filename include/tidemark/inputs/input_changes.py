@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from urllib.parse import unquote
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.commits.digest import content_hash
 from tidemark.delta.lake import DeltaInput
+from tidemark.delta.log import log_actions
 from tidemark.errors import InputError
 
-_ACTION = "struct<path: string, dataChange: boolean>"
+
+@dataclass(frozen=True)
+class _Action:
+    """A file that came or went in a version."""
+
+    version: int
+    file_name: str
+    changes_data: bool
+    removed: bool
 
 
 @dataclass(frozen=True)
@@ -47,44 +56,32 @@ class InputChanges:
                 f"input {table.name} is at version {table.version}, but the ledger has read version {seen}: the table "
                 "was replaced or restored from a copy; restore the table, or reprocess from the first slice"
             )
-        paths = [f"{table.path}/_delta_log/{version:020d}.json" for version in range(seen + 1, table.version + 1)]
         try:
-            actions = (
-                table.spark.read.schema(f"add {_ACTION}, remove {_ACTION}")
-                .json(paths)
-                .where("add IS NOT NULL OR remove IS NOT NULL")
-                .select(
-                    F.regexp_extract("_metadata.file_name", r"^(\d+)\.json$", 1).cast("int").alias("version"),
-                    F.coalesce("add.path", "remove.path").alias("path"),
-                    F.coalesce("add.dataChange", "remove.dataChange").alias("changes"),
-                    F.col("remove").isNotNull().alias("removed"),
-                )
-                .collect()
-            )
-        except AnalysisException:
+            actions = [one for version in range(seen + 1, table.version + 1) for one in _actions(table, version)]
+        except FileNotFoundError:
             raise InputError(
                 f"the log of input {table.name} no longer has versions {seen + 1} to {table.version}, so new rows "
                 "cannot be told from old ones; keep delta.logRetentionDuration longer than the pause between runs, "
                 "and reprocess from the first slice"
             ) from None
         added: dict[int, set[str]] = {}
-        for row in actions:
-            if row["changes"] and not row["removed"]:
-                added.setdefault(row["version"], set()).add(_file_name(row["path"]))
-        changed = sorted({row["version"] for row in actions if row["changes"] and row["removed"]})
-        return cls(table, seen, added, tuple(changed), frozenset(_file_name(row["path"]) for row in actions))
+        for one in actions:
+            if one.changes_data and not one.removed:
+                added.setdefault(one.version, set()).add(one.file_name)
+        changed = sorted({one.version for one in actions if one.changes_data and one.removed})
+        return cls(table, seen, added, tuple(changed), frozenset(one.file_name for one in actions))
 
-    @property
-    def new(self) -> DataFrame | None:
-        """Rows that landed; None for none."""
+    def new(self, passed_over: Collection[str] = ()) -> DataFrame | None:
+        """Rows that landed, but for those of some files that nobody asks for; None for none."""
         if self.changed:
             now, then = self._touched(self.table.version), self._touched(self.seen)
             return _more(now, then)
-        if not self.added:
+        added = {version: wanted for version, names in self.added.items() if (wanted := names.difference(passed_over))}
+        if not added:
             return None
-        live = {_file_name(path) for path in self.table.read().inputFiles()}
-        gone = {version: sorted(names - live) for version, names in self.added.items() if names - live}
-        parts = [_only(self.table.read(), sorted(set().union(*self.added.values()) & live))]
+        live = {_file_name(path) for path in self.table.paths}
+        gone = {version: sorted(names - live) for version, names in added.items() if names - live}
+        parts = [_only(self.table.read(), sorted(set().union(*added.values()) & live))]
         # Files that a later rewrite replaced are read from the version that added them.
         parts += [_only(self.table.read(version), names) for version, names in gone.items()]
         return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
@@ -98,6 +95,13 @@ class InputChanges:
 
     def _touched(self, version: int) -> DataFrame:
         return _only(self.table.read(version), sorted(self.touched))
+
+
+def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
+    for action in log_actions(table.path, version):
+        for kind in ("add", "remove"):
+            if (file := action.get(kind)) is not None:
+                yield _Action(version, _file_name(file["path"]), file["dataChange"], kind == "remove")
 
 
 def _more(rows: DataFrame, others: DataFrame) -> DataFrame:

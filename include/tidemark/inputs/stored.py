@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -17,12 +18,14 @@ from tidemark.clock.times import Clock, floor_div, quoted
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput, resolve_path
 from tidemark.errors import InputError, nearest
+from tidemark.inputs.clocks import FileClocks, file_clocks
 from tidemark.inputs.input_changes import InputChanges
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
 from tidemark.joins.keys import key_name
 from tidemark.settings import Guard, Input, Pipeline, TimeColumn, Trace
 from tidemark.settings.sides import SideName
 from tidemark.settings.values import micros
+from tidemark.spark.deferred import awake
 from tidemark.watermarks.traces import QueryTrace
 
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
@@ -115,6 +118,18 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """How far an input's rows reach."""
+
+    newest: int | None
+    """The last slice that holds a row; None without any."""
+    before: int
+    """How many rows lie before the grid's start, if that was asked."""
+    by_statistics: bool
+    """Whether the log could tell."""
+
+
+@dataclass(frozen=True)
 class StoredInput:
     """One input of a pipeline in its Delta table."""
 
@@ -129,7 +144,9 @@ class StoredInput:
         """
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
-        rows = self.table.read().where(due | self.side.unusable if consumed.unplaced is None else due)
+        every = consumed.unplaced is None
+        paths = self._paths(start, end, unplaced=every)
+        rows = self.table.read(paths=paths).where(due | self.side.unusable if every else due)
         for landed in self.landed(grid, first, consumed):
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.normalized(rows, grid, start)
@@ -143,39 +160,65 @@ class StoredInput:
         for version, taken in self._unseen(grid, first, consumed).items():
             changes = self._changes_since(version)
             if changes.changed:
-                self._refuse(changes, taken, grid, reprocess)
+                awake(self.table.spark)
+                self._refuse(changes, taken(), grid, reprocess)
 
     def slices_of_changes(self, grid: Grid, first: int, consumed: ConsumedVersions) -> set[int]:
         """The slices before `first` of rows that have landed and not been taken, or been taken and are gone."""
-        number = grid.number_column(self.side.clock.micros).alias("owning_slice")
         found: set[int] = set()
-        for version, unseen in self._unseen(grid, first, consumed).items():
-            for rows in (self._changes_since(version).new, self._changes_since(version).gone):
-                if rows is not None:
-                    owning = rows.where(unseen & ~self.side.unusable).select(number).distinct().collect()
-                    found |= {row["owning_slice"] for row in owning}
+        for rows, unseen in self._changed(grid, first, consumed):
+            number = grid.number_column(self.side.clock.micros).alias("owning_slice")
+            owning = rows.where(unseen & ~self.side.unusable).select(number).distinct().collect()
+            found |= {row["owning_slice"] for row in owning}
         return found
+
+    def _changed(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[tuple[DataFrame, Column]]:
+        """The rows that came and those that went since each version, with what tells those that were not taken."""
+        for version, unseen in self._unseen(grid, first, consumed).items():
+            changes = self._changes_since(version)
+            for rows in (changes.new(self._of_later_slices(grid, first)), changes.gone):
+                if rows is not None:
+                    yield rows, unseen()
 
     def landed(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
         """Rows of slices before `first` that were not in the versions up to which they have been taken."""
         for version, unseen in self._unseen(grid, first, consumed).items():
-            if (new := self._changes_since(version).new) is not None:
-                yield new.where(unseen)
+            if (new := self._changes_since(version).new(self._of_later_slices(grid, first))) is not None:
+                yield new.where(unseen())
 
-    def _unseen(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, Column]:
-        """Which rows have been taken up to each version that is not the one read now."""
+    def _unseen(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, Callable[[], Column]]:
+        """Which rows have been taken up to each version that is not the one read now, once Spark is there to ask."""
         if not self.table.lands_late:
             return {}
-        parts: dict[int, list[Column]] = {}
-        if consumed.unplaced is not None:
-            parts.setdefault(consumed.unplaced, []).append(self.side.unusable)
         ends = [*(start for start, _ in consumed.by_slice[1:] if start is not None), first]
-        clock = self.side.clock.micros
+        parts: dict[int, list[tuple[int | None, int]]] = {}
+        if consumed.unplaced is not None:
+            parts[consumed.unplaced] = []
         for (start, version), end in zip(consumed.by_slice, ends, strict=True) if consumed.by_slice else ():
-            before = clock < grid.start_of(end)
+            parts.setdefault(version, []).append((start, end))
+        return {
+            version: partial(self._within, grid, spans, unplaced=version == consumed.unplaced)
+            for version, spans in parts.items()
+            if version != self.table.version
+        }
+
+    def _within(self, grid: Grid, spans: Sequence[tuple[int | None, int]], *, unplaced: bool) -> Column:
+        """Whether a row's clock lies in slices start <= n < end, or, if asked for, nowhere."""
+        clock, inside = self.side.clock.micros, F.lit(False)
+        for start, end in spans:
             since = F.lit(True) if start is None else clock >= grid.start_of(start)
-            parts.setdefault(version, []).append(~self.side.unusable & before & since)
-        return {v: reduce(Column.__or__, conditions) for v, conditions in parts.items() if v != self.table.version}
+            inside = inside | (since & (clock < grid.start_of(end)))
+        return (~self.side.unusable & inside) | (self.side.unusable & F.lit(unplaced))
+
+    def _of_later_slices(self, grid: Grid, first: int) -> frozenset[str]:
+        """Names of files all of whose rows have a clock, in slice `first` or after."""
+        start, files = grid.start_of(first), self.files
+        known = (one for one in files or () if one.is_known and not one.timeless)
+        return frozenset(
+            unquote(one.path).rsplit("/", 1)[-1]
+            for one in known
+            if one.low is not None and one.low >= start and self._is_usable(one)
+        )
 
     def _changes_since(self, version: int) -> InputChanges:
         if version not in self._changes:
@@ -211,8 +254,57 @@ class StoredInput:
             rows = rows.where(self.side.event.within(start, end))
         return self.side.normalized(rows, grid, grid.start).where(F.col("rejected").isNull())
 
-    def extent(self, grid: Grid) -> tuple[int | None, int]:
-        """The last slice that holds a row (None without any), and how many rows lie before the grid's start."""
+    def extent(self, grid: Grid, *, count_before: bool) -> Extent:
+        """How far the rows reach, by the files' statistics, or counted by Spark where those leave it open."""
+        return self._extent_by_files(grid, count_before=count_before) or self._counted_extent(grid)
+
+    @cached_property
+    def files(self) -> tuple[FileClocks, ...] | None:
+        """The input's files with their clocks; None where its clock is not in them."""
+        if self.table.log is None or self.side.clock.name not in self.table.schema.names:
+            return None
+        return tuple(file_clocks(self.table.log, self.side.clock))
+
+    def _paths(self, start: int, end: int, *, unplaced: bool) -> list[str] | None:
+        """The files that may have rows with clocks in [start, end), or, if asked for, with none that is usable."""
+        if self.files is None:
+            return None
+        return [
+            one.path
+            for one in self.files
+            if not one.is_known
+            or (unplaced and (one.timeless or not self._is_usable(one)))
+            or (one.low is not None and one.high is not None and one.low < end and one.high >= start)
+        ]
+
+    def _is_usable(self, file: FileClocks) -> bool:
+        """Whether all clocks of a file, but for nulls, lie inside the guard."""
+        guard = self.side.guard
+        if file.low is None or file.high is None:
+            return file.rows == file.timeless
+        return guard is None or (micros(guard.earliest) <= file.low and file.high < micros(guard.latest))
+
+    def _extent_by_files(self, grid: Grid, *, count_before: bool) -> Extent | None:
+        if self.files is None:
+            return None
+        newest, before = None, 0
+        for one in self.files:
+            if not one.is_known or not self._is_usable(one):
+                return None
+            if one.rows == one.timeless or one.rows is None or one.low is None or one.high is None:
+                continue
+            last = grid.number_at(one.high)
+            across = count_before and one.low < grid.start <= one.high
+            if across or last != grid.number_at(one.high // 1000 * 1000):
+                return None
+            if last < 0:
+                before += one.rows - one.timeless
+            else:
+                newest = max(last, newest or 0)
+        return Extent(newest, before, by_statistics=True)
+
+    def _counted_extent(self, grid: Grid) -> Extent:
+        awake(self.table.spark)
         micros_ = self.side.clock.micros
         found = (
             self.table.read()
@@ -222,7 +314,8 @@ class StoredInput:
         )
         assert found is not None, "an aggregate has one row"
         newest = found["newest"]
-        return (None if newest is None or newest < grid.start else grid.number_at(newest)), found["before"]
+        last = None if newest is None or newest < grid.start else grid.number_at(newest)
+        return Extent(last, found["before"], by_statistics=False)
 
 
 def stored_inputs(
@@ -344,5 +437,6 @@ def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: 
             f"keys {left.name}.{left_key} ({kinds[0].simpleString()}) and {right.name}.{right_key} "
             f"({kinds[1].simpleString()}) are of different types; cast one where the table is written"
         )
+    spark = awake(left.spark)
     nulls = (F.lit(None).cast(kind) for kind in kinds)
-    return left.spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType.simpleString()
+    return spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType.simpleString()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from urllib.parse import unquote
@@ -119,7 +119,7 @@ class TracedTable(TracedInput):
         return inner
 
     @override
-    def read(self, version: int | None = None) -> DataFrame:
+    def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
         parts = [self._arrived(at, files) for at, files in self._files.items()]
         rows = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
         if not self._is_feed:
@@ -205,7 +205,7 @@ class TracedFiles(TracedInput):
     """Has the path of each row's file; None where the table is made of the very files."""
 
     @override
-    def read(self, version: int | None = None) -> DataFrame:
+    def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
         return self.arrived(super().read(version), self._file, self.clocks)
 
     @cached_property

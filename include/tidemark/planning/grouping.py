@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 from rich import filesize
 
 from tidemark.inputs.stored import StoredInput
-from tidemark.spark.jvm import execution_memory, row_width
+from tidemark.spark.machine import Machine
 
 MOST_SLICES = 10_000
 """The most slices of one job: each still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
@@ -34,9 +35,9 @@ class Room:
 
         A job's rows are shuffled; the partitions that are worked on at once, one a core, have to fit into memory.
         """
-        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-        memory = execution_memory(spark) / spark.sparkContext.defaultParallelism
-        width = LABELS + max(row_width(source.table.read()) for source in inputs)
+        machine = Machine.of(spark)
+        partitions, memory = machine.partitions, machine.memory / machine.cores
+        width = LABELS + max(row_width(source.table.schema) for source in inputs)
         rows = int(memory * partitions / (COPIES * width))
         because = (
             f"{rows:,} rows fill {filesize.decimal(int(memory))} of memory a core in {partitions} partitions, "
@@ -54,3 +55,28 @@ class Room:
             held += count
         if slices:
             yield range(start, slices.stop)
+
+
+def row_width(kind: T.DataType) -> int:
+    """Bytes of a value, as Spark's planner reckons by its type."""
+    match kind:
+        case T.StructType():
+            return sum(row_width(field.dataType) for field in kind)
+        case T.ArrayType():
+            return row_width(kind.elementType)
+        case T.MapType():
+            return row_width(kind.keyType) + row_width(kind.valueType)
+        case T.DecimalType():
+            return 8 if kind.precision <= _LONG_DIGITS else 16
+    return next((width for width, kinds in _WIDTHS.items() if isinstance(kind, kinds)), 20)
+
+
+_LONG_DIGITS = 18
+_WIDTHS: dict[int, tuple[type[T.DataType], ...]] = {
+    1: (T.BooleanType, T.ByteType, T.NullType),
+    2: (T.ShortType,),
+    4: (T.IntegerType, T.FloatType, T.DateType),
+    8: (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType),
+    100: (T.BinaryType,),
+    2048: (T.VariantType,),
+}

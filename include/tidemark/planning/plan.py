@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
@@ -12,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tidemark.clock.slices import Grid
+from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.ledger import Entry, Ledger, settings_of
 from tidemark.commits.outputs import check_expressions
-from tidemark.commits.staleness import consumed_versions, ranges, restorable, stale, start_of_chain, waiting
+from tidemark.commits.staleness import consumed_versions, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
@@ -26,8 +27,11 @@ from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
 from tidemark.settings.values import micros
+from tidemark.spark.deferred import awake, is_awake
 from tidemark.watermarks.traces import QueryTrace
 
+BRIEF_JOBS, BRIEF_ROWS = 3, 50_000
+"""Of a brief plan, at most."""
 Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
 
 
@@ -70,7 +74,6 @@ class Plan:
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
-    join: Join
     ledger: Ledger
     """The ledger as it stood when the plan was made."""
     segments: tuple[Segment, ...]
@@ -93,6 +96,18 @@ class Plan:
     waiting: tuple[int, ...] | None = None
     """Under policy `reprocess`: committed slices that rows have landed for and not been taken."""
     atomic: bool = False
+    asked: tuple[str, ...] = ()
+    """What Spark had to be asked, because settings and the tables' logs do not tell."""
+
+    @cached_property
+    def join(self) -> Join:
+        """The join; Spark has to run."""
+        return join_of(self.pipeline, awake(self.spark), schemas_of(self.inputs))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it was made with, which may not have started."""
+        return self.inputs[0].table.spark
 
     @property
     def jobs(self) -> tuple[range, ...]:
@@ -103,6 +118,11 @@ class Plan:
     def trace(self) -> QueryTrace | None:
         """The query whose batches the slices are made of, None where each slice is its own."""
         return trace_of(self.inputs)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it is over before a JVM has compiled what it runs often."""
+        return len(self.jobs) <= BRIEF_JOBS and sum(self.rows_of_jobs.values()) <= BRIEF_ROWS
 
     @property
     def slices(self) -> int:
@@ -156,6 +176,7 @@ class Plan:
             "estimate": asdict(self.estimate) if self.estimate else None,
             "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],
             "proposed": self.proposed,
+            "asked_spark": list(self.asked),
             "drain": self.drain_from is not None,
             "atomic": self.atomic,
             "notes": list(self.notes),
@@ -183,15 +204,21 @@ class _Scene:
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
-    join: Join
     ledger: Ledger
+    asked: list[str] = field(default_factory=list)
+    """What Spark has been asked so far."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, which may not have started."""
+        return self.inputs[0].table.spark
 
     def plan(
         self, segments: Sequence[Segment], skipped: int = 0, notes: Sequence[str] = (), drain: int | None = None
     ) -> Plan:
-        """The plan of these segments, and of what has to run before them; here Spark is asked what the plan says."""
+        """The plan of these segments, and of what has to run before them."""
         last = self.ledger.last
-        kept = kept_runs(self.ledger.spark, self.tables) if last else frozenset()
+        kept = kept_runs(self.tables, self.ledger.entries.values(), self.grid) if last else frozenset()
         ahead = [segment for segment in segments if segment.slices]
         if rebuilt := self._rebuilt(ahead, kept):
             ahead = [rebuilt, *ahead]
@@ -201,11 +228,11 @@ class _Scene:
                 f"the checkpoint that slice {first} continues has expired: slices from {start} on run again",
             ]
         files = [InputFiles.of(source, self.grid) for source in self.inputs] if ahead else []
-        room = self._room()
+        room = self._room() if ahead else None
         rows_of_jobs = {job: rows for one in ahead for job, rows in _cut(one.slices, files, room or self._size)}
         scans = [of_input.to_read(one.slices for one in ahead) for of_input in files] or [ScanEstimate(0, 0, 0)] * 2
-        return Plan(
-            self.pipeline, self.grid, self.tables, self.inputs, self.join, self.ledger,
+        made = Plan(
+            self.pipeline, self.grid, self.tables, self.inputs, self.ledger,
             tuple(ahead),
             rows_of_jobs,
             scans=(scans[0], scans[1]),
@@ -217,7 +244,21 @@ class _Scene:
             drain_from=last.number if last and last.drained else drain,
             waiting=self.waiting if self.pipeline.late_landing == "reprocess" else None,
             atomic=self.request.atomic,
+            asked=tuple(self.asked),
         )  # fmt: skip
+        return self._checked(made) if made.jobs else made
+
+    def _checked(self, plan: Plan) -> Plan:
+        """See that the expressions of the pipeline file make sense, if it has any."""
+        asked = []
+        if self.pipeline.join.condition:
+            asked.append("whether `condition` makes sense")
+        if self.pipeline.select:
+            asked.append("whether `select` makes sense")
+        if asked:
+            check_expressions(awake(self.spark), self.pipeline, self.grid, *schemas_of(self.inputs).values())
+            _ = plan.join
+        return replace(plan, asked=(*plan.asked, *asked))
 
     @property
     def _size(self) -> int:
@@ -228,7 +269,7 @@ class _Scene:
         if self.request.slices_per_job != "auto":
             return None
         carried = sum(self.ledger.last.carried) if self.ledger.last else 0
-        return Room.of(self.ledger.spark, self.inputs, carried)
+        return Room.of(self.spark, self.inputs, carried)
 
     def _rebuilt(self, ahead: Sequence[Segment], kept: frozenset[str]) -> Segment | None:
         """The slices to run before the first one where the checkpoint that it continues has expired; None for none."""
@@ -254,7 +295,8 @@ class _Scene:
             consumed = consumed_versions(entries, side)
             if known:
                 consumed = replace(consumed, by_slice=((None, known[0][side]),))
-            homes |= source.slices_of_changes(self.grid, after, consumed)
+            with self._telling(f"for which slices rows of {source.table.name} have landed"):
+                homes |= source.slices_of_changes(self.grid, after, consumed)
         return tuple(sorted(homes & self.ledger.entries.keys()))
 
     def refuse_changes(self, first: int) -> None:
@@ -265,11 +307,23 @@ class _Scene:
             consumed = consumed_versions(entries, side)
             if known and consumed.by_slice:
                 consumed = replace(consumed, by_slice=((None, known[0][side]),))
-            source.refuse_changes(self.grid, first, consumed, _reprocess_command(self.pipeline))
+            with self._telling(f"whether rows of {source.table.name} that were read are still there"):
+                source.refuse_changes(self.grid, first, consumed, _reprocess_command(self.pipeline))
+
+    @contextmanager
+    def _telling(self, question: str) -> Iterator[None]:
+        """Note a question if Spark starts because of it."""
+        before = is_awake(self.spark)
+        yield
+        if is_awake(self.spark) and not before:
+            self.asked.append(question)
 
 
 def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
     """Plan the slices of a request against the ledger and the inputs as they stand now.
+
+    Settings and the tables' logs tell nearly all; what they do not is asked of Spark (`Plan.asked`), which starts then
+    if it has not (`spark.deferred`).
 
     Raises:
         SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
@@ -278,9 +332,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     """
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
     inputs = stored_inputs(spark, pipeline, lake)
-    check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
-    join = join_of(pipeline, spark, schemas_of(inputs))
-    scene = _Scene(pipeline, request, grid, tables, inputs, join, Ledger.read(spark, tables, grid))
+    scene = _Scene(pipeline, request, grid, tables, inputs, Ledger.read(tables, grid))
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
 
 
@@ -290,7 +342,7 @@ def _plan_to_run(scene: _Scene) -> Plan:
     _refuse_other_settings(scene)
     after = last.number + 1 if last else 0
     first = grid.boundary(request.start, "--from") if request.start else after
-    end, notes = _end(request, grid, scene.inputs)
+    end, notes = _end(scene, first_time=last is None)
     if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
     if first > after and not request.from_empty_state:
@@ -392,7 +444,8 @@ def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:
     return f"continues slice {grid.name(start - 1)}" if last and start == after else "starts from empty state"
 
 
-def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) -> tuple[int, list[str]]:
+def _end(scene: _Scene, *, first_time: bool) -> tuple[int, list[str]]:
+    request, grid, inputs = scene.request, scene.grid, scene.inputs
     trace, now = trace_of(inputs), grid.number_at(micros(datetime.now(UTC)))
     if trace and request.drain:
         raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
@@ -408,7 +461,10 @@ def _end(request: Request, grid: Grid, inputs: tuple[StoredInput, StoredInput]) 
         return max(0, min(trace.end(grid), now)), [waits] if now < trace.end(grid) else []
     notes, last = [], -1
     for source in inputs:
-        newest, before = source.extent(grid)
+        extent = source.extent(grid, count_before=first_time)
+        newest, before = extent.newest, extent.before
+        if not extent.by_statistics:
+            scene.asked.append(f"how far {source.table.name} reaches")
         if before:
             notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
         if newest is not None and newest >= now:

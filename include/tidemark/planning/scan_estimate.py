@@ -9,11 +9,8 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.delta.lake import files_in_log
 from tidemark.inputs.stored import StoredInput
 from tidemark.settings.values import micros
 
@@ -44,7 +41,7 @@ class InputFiles:
     @classmethod
     def of(cls, source: StoredInput, grid: Grid) -> InputFiles:
         """Read the log of the version that the plan reads."""
-        return cls(_files(source, grid).toPandas().astype("float64"), grid.number_at(micros(datetime.now(UTC))))
+        return cls(_files(source, grid).astype("float64"), grid.number_at(micros(datetime.now(UTC))))
 
     def to_read(self, slices: Iterable[range]) -> ScanEstimate:
         """What these slices read."""
@@ -70,20 +67,12 @@ class InputFiles:
         return found
 
 
-def _files(source: StoredInput, grid: Grid) -> DataFrame:
-    clock = source.side.clock
-    files = files_in_log(source.table.spark, source.table.path).select(
-        F.col("size").alias("_size"),
-        F.get_json_object("stats", "$.numRecords").cast("long").alias("_rows"),
-        F.col("stats").alias("_stats"),
-    )
-    if clock.name not in source.side.schema.names:  # a trace's clock is beside the table
-        files = files.withColumns(dict.fromkeys(("_first", "_last"), F.lit(None).cast("long")))
-    else:
-        kind = source.side.schema[clock.name].dataType
-        # Statistics of times are cut to whole milliseconds.
-        for name, bound, cut in (("_first", "minValues", 0), ("_last", "maxValues", 999)):
-            extreme = F.get_json_object("_stats", f"$.{bound}['{clock.name}']").try_cast(kind)
-            files = files.withColumn(clock.name, extreme)
-            files = files.withColumn(name, grid.number_column(clock.micros + F.lit(cut)))
-    return files.select(*(F.col(f"_{name}").alias(name) for name in ("size", "rows", "first", "last")))
+def _files(source: StoredInput, grid: Grid) -> pd.DataFrame:
+    rows = []
+    for one in source.files or ():
+        ends = (float("nan") if end is None else grid.number_at(end) for end in (one.low, one.high))
+        rows.append((one.size, float("nan") if one.rows is None else one.rows, *ends))
+    if source.files is None and (log := source.table.log) is not None:  # a trace's clock is beside the table
+        nowhere = {"first": float("nan"), "last": float("nan")}
+        return log.files[["size", "rows"]].assign(**nowhere)
+    return pd.DataFrame(rows, columns=["size", "rows", "first", "last"])

@@ -8,11 +8,10 @@ from datetime import timedelta
 from functools import reduce
 
 import pandas as pd
-from delta.tables import DeltaTable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.commits.ledger import committed
+from tidemark.commits.answers import committed
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings.sides import SIDES, SideName
@@ -92,10 +91,7 @@ def late_rows(view: CommittedView, slices: range) -> Late:
 
 def _summed(view: CommittedView, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows by side, reason and bin (null for rejected ones); and quantiles by side, by holder, and by both."""
-    spark, tables = view.ledger.spark, view.tables
-    if not DeltaTable.isDeltaTable(spark, tables.late):
-        return pd.DataFrame(columns=["side", "reason", "bin", "rows"]), pd.DataFrame(columns=["side", "held_by"])
-    rows = committed(spark, tables, tables.late).where(_inside(F.unix_micros("_slice"), view, slices))
+    rows = committed(view.spark, view.ledger, "late").where(_inside(F.unix_micros("_slice"), view, slices))
     behind = F.greatest("behind_ms", F.lit(0))
     number = reduce(Column.__add__, ((behind >= edge).cast("int") for edge in EDGES[1:]))
     late = F.col("reason").isin("late", *STILL_IN)

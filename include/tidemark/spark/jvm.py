@@ -5,7 +5,7 @@ Another version of Spark or Delta may answer otherwise, and a session of Spark C
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,22 +28,6 @@ def execution_memory(spark: SparkSession) -> int:
     known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
     remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
     return sum(one.totalOnHeapStorageMemory() for one in remote or known)
-
-
-def row_width(rows: DataFrame) -> int:
-    """Give the bytes of a row, as Spark's planner reckons by its schema."""
-    return int(rows._jdf.schema().defaultSize())  # noqa: SLF001
-
-
-def partition_values(spark: SparkSession, path: str, column: str) -> list[str]:
-    """List the values of a partition column that a table has folders of: milliseconds, where a query takes seconds."""
-    hadoop = _jvm(spark).org.apache.hadoop.fs
-    folders = hadoop.Path(f"{path}/{column}=*")
-    system = folders.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    # As one text: each call for each folder would take longer than the listing.
-    paths = hadoop.FileUtil.stat2Paths(system.globStatus(folders))
-    listed = _jvm(spark).org.apache.commons.lang3.ArrayUtils.toString(paths)
-    return re.findall(rf"{column}=([^/,}}]+)", listed)
 
 
 @dataclass(frozen=True)
@@ -73,9 +57,25 @@ class DeltaSnapshot:
         rows = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
         return DataFrame(rows, self.spark)
 
-    def files(self) -> DataFrame:
-        """Give the table's files, as its log tells them: `path`, `partitionValues`, `size`, `stats` (JSON)."""
-        return DataFrame(self.snapshot.allFiles().toDF(), self.spark)
+    @property
+    def version(self) -> int:
+        """Give the version that this is."""
+        return int(self.snapshot.version())
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Give columns, partitions and properties, as the log has them."""
+        told: dict[str, Any] = json.loads(self.snapshot.metadata().json())["metaData"]
+        return told
+
+    def replace(self, actions: list[str]) -> None:
+        """Commit actions, JSON as the log has it, on top of this version: what the table is, too."""
+        jvm = _jvm(self.spark)
+        parsed = [jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) for action in actions]
+        empty = jvm.scala.Option.empty()
+        transaction = self.log.startTransaction(empty, jvm.scala.Option.apply(self.snapshot))
+        operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(parsed), operation)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
 from tidemark.spark.jvm import can_load
+from tidemark.spark.local import BRIEF, LOCAL_SETTINGS, PATIENCE, is_local, is_submitted, master
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -37,55 +39,34 @@ _QUERY_SETTINGS = {
     # 50 by default; a snapshot of a pipeline's own table is small.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-_LOCAL_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # Without the interface nobody reads what it would remember of a thousand jobs and a hundred thousand tasks.
-    "spark.ui.retainedJobs": "50",
-    "spark.ui.retainedStages": "50",
-    "spark.ui.retainedTasks": "1000",
-    "spark.sql.ui.retainedExecutions": "50",
-    "spark.driver.memory": "4g",
-    # Small hash tables stay in the processor's caches; Spark merges what is small.
-    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
-}
-
-# On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Where the executor is this process,
-# nothing is lost by patience; on a cluster it would take an hour to see that one is gone.
-_PATIENCE = {
-    "spark.sql.broadcastTimeout": "3600",
-    "spark.network.timeout": "3600s",
-    "spark.executor.heartbeatInterval": "60s",
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
 
-def spark_session(app_name: str) -> SparkSession:
+def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
     """The running session, or a new one on `TIDEMARK_MASTER` (default `local[*]`), ready for Delta.
 
     Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
-    `.jars` of the project.
+    `.jars` of the project. A session that has `brief` work to do starts sooner and is slower in the long run.
 
     Raises:
         FaultError: Java or Delta's jars are missing.
     """
-    builder = SparkSession.builder
-    if not _submitted():
-        builder = builder.appName(app_name)
+    builder, settings = SparkSession.builder, _QUERY_SETTINGS | _DELTA
+    if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        master = os.environ.get("TIDEMARK_MASTER", "local[*]")
-        builder = builder.master(master)
-        builder = builder.config("spark.jars", ",".join(map(str, delta_jars())))
-        for key, value in (_LOCAL_SETTINGS | (_PATIENCE if master.startswith("local") else {})).items():
-            builder = builder.config(key, value)
-    builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
-        "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-    )
-    for key, value in _QUERY_SETTINGS.items():
-        builder = builder.config(key, value)
+        settings |= LOCAL_SETTINGS | (PATIENCE if is_local() else {}) | (BRIEF if brief else {})
+        settings |= {"spark.app.name": app_name, "spark.master": master()}
+        settings |= {"spark.jars": ",".join(map(str, delta_jars()))}
     _need_java()
     try:
-        with _quiet_start():
-            session = builder.getOrCreate()
+        if not is_submitted() and not os.environ.get("TIDEMARK_DEBUG"):
+            _start_quietly(settings)
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
     except PySparkException as error:
         raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
     session.sparkContext.setLogLevel("ERROR")
@@ -114,24 +95,12 @@ def _need_delta(session: SparkSession) -> None:
         raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 
-def _submitted() -> bool:
-    return "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Let a JVM that starts now write its standard error to a file: it greets with a dozen lines about itself."""
-    if _submitted() or os.environ.get("TIDEMARK_DEBUG"):
-        yield
-        return
-    with _spark_log().open("w") as log:
-        terminal = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+def _start_quietly(settings: Mapping[str, str]) -> None:
+    """Start a JVM that writes its standard error to a file: it greets with a dozen lines about itself."""
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    if SparkContext._gateway is None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
+        with _spark_log().open("w") as log:
+            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
 
 
 def _spark_log() -> Path:

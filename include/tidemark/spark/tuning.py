@@ -27,17 +27,6 @@ def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
-    """Commit to Delta tables without a checksum file for each version.
-
-    It tells a process that opens a table what is in it. One that has the table open does not need it, and every
-    look at the table lists it: in a thousand versions they are half of a log's files and nine tenths of its size.
-    """
-    with session_settings(spark, {"spark.databricks.delta.writeChecksumFile.enabled": "false"}):
-        yield spark
-
-
-@contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Give a session other settings for a while."""
     before = {key: spark.conf.get(key, None) for key in settings}

@@ -7,19 +7,21 @@ nothing, so each slice can be run again from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from tidemark.clock.slices import ranges
 from tidemark.commits.checkpoint import kept_runs
-from tidemark.commits.ledger import Ledger
-from tidemark.commits.runs import RUN
-from tidemark.commits.staleness import ranges, restorable, stale
-from tidemark.delta.lake import delete, read_now
+from tidemark.commits.ledger import Ledger, attempts
+from tidemark.commits.references import TRIES
+from tidemark.commits.runs import run_of
+from tidemark.commits.staleness import restorable, stale
+from tidemark.delta.log import DeltaLog, OvertakenError
+from tidemark.errors import FaultError
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import Pipeline
 
@@ -50,8 +52,8 @@ def expire(
 ) -> Expired:
     """Remove the checkpoints that are not of the last `keep` slices, and were committed longer ago than `older_than`.
 
-    A checkpoint is that of a whole job, and goes or stays as one. Its rows are deleted through Delta: the files stay
-    until VACUUM removes them.
+    A checkpoint is that of a whole job, and goes or stays as one. The table forgets its files, which stay until VACUUM
+    removes them.
 
     Raises:
         SliceOrderError: no slice is committed.
@@ -59,13 +61,13 @@ def expire(
     """
     plan = make_plan(spark, pipeline, lake, Request(reprocess=True))
     ledger = plan.ledger
-    present = kept_runs(spark, plan.tables) & ledger.runs
+    present = kept_runs(plan.tables, ledger.entries.values(), plan.grid)
     newest = sorted(ledger.entries, reverse=True)[: keep or 0]
     needed = {ledger.entries[number].run for number in newest} | set(_needed(plan))
     old = present if older_than is None else present & _older(ledger, older_than)
     removed = sorted(old - needed)
     if removed and not dry_run:
-        delete(spark, plan.tables.checkpoint, F.col(RUN).isin(removed))
+        _remove(plan.tables.checkpoint, removed)
     return Expired(
         pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run
     )
@@ -84,6 +86,23 @@ def _needed(plan: Plan) -> Iterator[str]:
 
 def _older(ledger: Ledger, span: timedelta) -> frozenset[str]:
     """The runs that were committed longer ago than this."""
-    committed = read_now(ledger.spark, ledger.tables.ledger)
-    last = committed.groupBy("run").agg(F.max("committed_at").alias("at"))
-    return frozenset(row["run"] for row in last.where(F.col("at") < F.lit(datetime.now(UTC) - span)).collect())
+    log = DeltaLog.open(ledger.tables.ledger)
+    assert log is not None, "something is committed"
+    last = attempts(log, ledger.grid).groupby("run")["committed_at"].max()
+    return frozenset(last[last < datetime.now(UTC) - span].index)
+
+
+def _remove(checkpoint: str, runs: Iterable[str]) -> None:
+    """Let a table forget the files of some runs, whatever else is committed to it meanwhile."""
+    gone = set(runs)
+    for more_tries in reversed(range(TRIES)):
+        log = DeltaLog.open(checkpoint)
+        if log is None:
+            return
+        try:
+            log.commit((), [path for path in log.files["path"] if run_of(path) in gone])
+        except OvertakenError:
+            if not more_tries:
+                raise FaultError(f"other processes keep writing to {checkpoint}; run the command again") from None
+        else:
+            return

@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.commits.checkpoint import buffered_after
-from tidemark.commits.digest import ROW_HASH, carried_hash, digests, state_parts
+from tidemark.commits.checkpoint import buffered_after, numbered, stored
+from tidemark.commits.digest import digests, state_parts
 from tidemark.commits.ledger import Entry
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
@@ -26,6 +26,7 @@ from tidemark.execution.task import is_tiny
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.planning.plan import settings_text
+from tidemark.spark.deferred import awake
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import SavedState
 from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
@@ -51,6 +52,7 @@ def rebuild(state: SavedState, trusted: Entry | None = None) -> Rebuilt:
         SliceOrderError: a slice no longer holds, or ran under other settings.
         InputError: a version that a slice has read is gone.
     """
+    awake(state.spark)
     start = trusted or start_of_chain(state.ledger, state.entry)
     assert start, "the slice itself is a start"
     first = start.number + 1 if trusted else start.number
@@ -83,12 +85,13 @@ def _replayed(
     tiny = is_tiny(sum(sum(entry.read) for entry in job), state.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if tiny else nullcontext():
         answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-        hashed = answer.carried.withColumn(ROW_HASH, carried_hash(answer.carried, join)).drop("lane").persist()
+        carried = answer.carried.persist()
         ends = answer.lines[0].ends
-        digest_of = digests(state_parts(hashed, join).toPandas(), ends)
+        parts = state_parts(numbered(stored(carried, slices, grid, join), grid), join)
+        digest_of = digests(parts.toPandas(), ends)
         # Not `persist`: the next job's plan would have all of this one in it.
-        kept = buffered_after(hashed.drop(ROW_HASH), last.number).localCheckpoint()
-    hashed.unpersist()
+        kept = buffered_after(carried.drop("lane"), last.number).localCheckpoint()
+    carried.unpersist()
     answer.release()
     return kept, join, digest_of, ends[last.number]
 
@@ -161,4 +164,11 @@ def _gone(state: SavedState, job: list[Entry]) -> Iterator[None]:
         ) from None
 
 
-_SIGNS = ("FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFoundException", "DELTA_VERSION_NOT_FOUND", "Cannot time travel")
+_SIGNS = (
+    "PATH_NOT_FOUND",
+    "FILE_NOT_EXIST",
+    "FILE_NOT_FOUND",
+    "FileNotFoundException",
+    "DELTA_VERSION_NOT_FOUND",
+    "Cannot time travel",
+)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.staleness import restorable
 from tidemark.delta.lake import resolve_path
+from tidemark.delta.log import DeltaLog
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.state.rebuild import rebuild
 from tidemark.state.saved import SavedState
@@ -51,7 +51,7 @@ def restore(state: SavedState, to: str) -> Restored:
         SliceOrderError, InputError: it cannot be rebuilt.
     """
     path = resolve_path(state.lake, to)
-    refuse_table(state, path)
+    refuse_table(path)
     rows, rebuilt = buffered_rows(state)
     grid, tick = state.grid, state.pipeline.tick
     table = rows.select(
@@ -83,11 +83,11 @@ def buffered_rows(state: SavedState) -> tuple[DataFrame, bool]:
     return found.rows, True
 
 
-def refuse_table(state: SavedState, path: str) -> None:
+def refuse_table(path: str) -> None:
     """See that there is no table yet.
 
     Raises:
         UserError: there is one.
     """
-    if DeltaTable.isDeltaTable(state.spark, path):
+    if DeltaLog.open(path):
         raise UserError(f"--to {path}: there is a table already; remove it, or name another place")

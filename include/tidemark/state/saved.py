@@ -13,12 +13,15 @@ from tidemark.commits.checkpoint import kept_runs, restore
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.errors import SliceOrderError
 from tidemark.settings import Pipeline
+from tidemark.spark.deferred import awake
 
 
 @dataclass(frozen=True)
 class SavedState:
     """What a pipeline carried on from the end of a committed slice."""
 
+    spark: SparkSession
+    """The session, which may not have started."""
     pipeline: Pipeline
     lake: str
     ledger: Ledger
@@ -32,13 +35,8 @@ class SavedState:
         Raises:
             SliceOrderError: no committed slice ends at `at`.
         """
-        ledger = Ledger.of(spark, pipeline, lake)
-        return cls(pipeline, lake, ledger, entry_before(ledger, at, "--at"))
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session."""
-        return self.ledger.spark
+        ledger = Ledger.of(pipeline, lake)
+        return cls(spark, pipeline, lake, ledger, entry_before(ledger, at, "--at"))
 
     @property
     def grid(self) -> Grid:
@@ -53,7 +51,7 @@ class SavedState:
     @cached_property
     def kept(self) -> frozenset[str]:
         """The runs whose checkpoints have not expired."""
-        return kept_runs(self.spark, self.ledger.tables)
+        return kept_runs(self.ledger.tables, self.ledger.entries.values(), self.grid)
 
     def is_kept(self, entry: Entry) -> bool:
         """Whether the checkpoint of a slice has not expired; an empty one never does."""
@@ -61,7 +59,7 @@ class SavedState:
 
     def rows(self, entry: Entry) -> DataFrame:
         """The rows in the buffers at the end of a slice, from its checkpoint."""
-        return restore(self.spark, self.ledger.tables, entry, self.grid)
+        return restore(awake(self.spark), self.ledger.tables, entry.number, self.grid)
 
 
 def entry_before(ledger: Ledger, instant: datetime | None, option: str) -> Entry:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import functions as F
 
-from tidemark.commits.checkpoint import held_after
-from tidemark.commits.runs import read_runs
+from tidemark.delta.log import DeltaLog
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros
 from tidemark.state.saved import SavedState
@@ -92,27 +92,21 @@ def time_of(state: SavedState, event_time: float | None) -> str | None:
 
 
 def _buffers(state: SavedState) -> tuple[Buffer, Buffer]:
-    entry, grid, tables = state.entry, state.grid, state.ledger.tables
-    held = held_after(F.timestamp_micros(F.lit(grid.start_of(entry.number))))
-    rows = read_runs(state.spark, tables.checkpoint, entry.run)
-    parts: dict[str, Column] = {}
-    for side in SIDES:
-        mine = F.when(held & (F.col("side") == side), F.col("event_time"))
-        parts |= {f"{side}_rows": F.count_if(held & (F.col("side") == side))}
-        parts |= {f"{side}_oldest": F.min(mine), f"{side}_newest": F.max(mine)}
-    files = rows.groupBy(F.col("_metadata.file_path"), F.col("_metadata.file_size").alias("size")).agg(
-        F.count("*").alias("rows"), *(column.alias(name) for name, column in parts.items())
-    )
-    found = files.toPandas()
-    per_row = found["size"] / found["rows"]
+    log, end = DeltaLog.open(state.ledger.tables.checkpoint), pa.scalar(state.grid.datetime_of(state.entry.number))
+    if log is None:
+        return Buffer(0, 0, None, None), Buffer(0, 0, None, None)
+    held = (ds.field("carried_from") <= end) & (ds.field("carried_until") > end)
+    columns = ["side", "event_time", "carried_from", "carried_until"]
+    rows = log.read(columns, held, file="path").to_pandas(integer_object_nulls=True)
+    per_row = (log.files["size"] / log.files["rows"]).set_axis(log.files["path"])
     left, right = (
         Buffer(
-            int(found[f"{side}_rows"].sum()),
-            round(float((found[f"{side}_rows"] * per_row).sum())),
-            time_of(state, found[f"{side}_oldest"].min()),
-            time_of(state, found[f"{side}_newest"].max()),
+            len(mine),
+            round(float(per_row.reindex(mine["path"]).sum())),
+            time_of(state, mine["event_time"].dropna().min()),
+            time_of(state, mine["event_time"].dropna().max()),
         )
-        for side in SIDES
+        for mine in (rows[rows["side"] == side] for side in SIDES)
     )
     return left, right
 

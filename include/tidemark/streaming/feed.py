@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import floor_div
+from tidemark.delta.log import DeltaLog
 from tidemark.errors import InputError
 from tidemark.inputs.stored import StoredInput
 from tidemark.inputs.traced import FEED
@@ -69,7 +69,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
         InputError: there is a table already, or no row.
     """
     left, right = (source.table for source in inputs)
-    if DeltaTable.isDeltaTable(left.spark, path):
+    if DeltaLog.open(path):
         raise InputError(f"{path} is there already; remove its folder, which is that of the twin, to stream anew")
     rows = rows_in_slices(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
     chunked, chunks = _by_slice(rows) if rate == "slice" else _by_count(rows, int(rate))

@@ -1,0 +1,109 @@
+"""What a commit of the ledger makes of the tables: files that come and files that go, in one commit of each table.
+
+A table follows the ledger's commits one by one, each under its number as transaction id. Who finds one behind brings it
+up, and what is needed for that stands in the ledger itself: docs/decisions/0022-tables-by-reference.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemark.clock.slices import Grid, ranges
+from tidemark.commits.runs import places
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
+from tidemark.errors import FaultError, UserError
+
+FOLLOWING = ("emissions", "late", "checkpoint")
+"""The tables that follow the ledger, in the order in which they are brought up."""
+TRIES = 50
+"""How often a table is opened again where another process has committed to it meanwhile."""
+
+
+@dataclass(frozen=True)
+class References:
+    """What becomes of the tables in one commit."""
+
+    added: Mapping[str, tuple[DataFile, ...]]
+    """The files that come, by the name of their table."""
+    superseded: tuple[int, ...] = ()
+    """Slices that had run before: the files that hold their rows go."""
+
+
+def come_to(tables: PipelineTables) -> int | None:
+    """The last commit of the ledger that all of the tables have followed; None where there are none.
+
+    Raises:
+        UserError: one of them is as an earlier version has left it: to take them over was not brought to its end.
+    """
+    logs = [log for name in FOLLOWING if (log := DeltaLog.open(getattr(tables, name)))]
+    if any(log.partitioned_by for log in logs):
+        raise UserError(older_format(tables))
+    return min((log.commit_number for log in logs), default=None)
+
+
+def older_format(tables: PipelineTables) -> str:
+    """What a user is told whose tables an earlier version wrote."""
+    return (
+        f"{tables.root} has tables of a format from before a plain read gave their answer; the next tidemark run takes "
+        "them over, or tidemark upgrade"
+    )
+
+
+def publish(
+    tables: PipelineTables, grid: Grid, number: int, references: References, opened: Opened | None = None
+) -> None:
+    """Let the tables follow a commit of the ledger; those that have are left alone.
+
+    Which files go is told by what they hold, not by their names: another process may have split them meanwhile
+    (`publish.prepare`), whose own commit came too late.
+
+    Raises:
+        FaultError: a table is never left alone, or something else than Tidemark has merged files of it.
+    """
+    for name in FOLLOWING:
+        path, known = getattr(tables, name), {} if opened is None else opened
+        for _ in range(TRIES):
+            log = known.pop(path, None) or DeltaLog.open(path)
+            if log is None or log.commit_number >= number:
+                break
+            try:
+                gone = _superseded(log, name, grid, references.superseded)
+                known[path] = log.commit(references.added.get(name, ()), gone, number)
+            except OvertakenError:
+                continue
+            break
+        else:
+            raise FaultError(
+                f"the slices of commit {number} are committed, but other processes keep writing to {path}; the next "
+                "command on this pipeline brings it up"
+            )
+
+
+def as_rows(references: References) -> list[dict[str, Any]]:
+    """The files of references as the ledger stores them."""
+    return [{"table": name, **asdict(file)} for name, files in references.added.items() for file in files]
+
+
+def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFile, ...]]:
+    """The inverse of `as_rows`."""
+    found: dict[str, tuple[DataFile, ...]] = dict.fromkeys(FOLLOWING, ())
+    for row in rows:
+        found[row["table"]] += (DataFile(**{key: value for key, value in row.items() if key != "table"}),)
+    return found
+
+
+def _superseded(log: DeltaLog, name: str, grid: Grid, numbers: Iterable[int]) -> list[str]:
+    """The files whose rows all belong to these slices."""
+    gone = []
+    for slices in ranges(numbers):
+        for path, place in places(log, name, grid, slices).items():
+            if place == "across":
+                raise FaultError(
+                    f"{log.path} has slices that were reprocessed and others in one file, {path}: something else than "
+                    "Tidemark has rewritten it; restore the version before (RESTORE TABLE) and run the command again"
+                )
+            gone += [path] if place == "inside" else []
+    return gone

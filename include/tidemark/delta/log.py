@@ -1,0 +1,321 @@
+"""A Delta table as its log tells it: version, columns, files with their statistics, small columns. No JVM takes part.
+
+delta-rs does not survive `fork`: a table is opened where the work happens, and never in a process that forks later.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from pyspark.sql import types as T
+
+APPLICATION = "tidemark"
+"""The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
+COMMIT = "tidemark.commit"
+"""Where the info of a table's commit names the ledger's commit that it follows."""
+CONFIGURATION = {
+    # Old answers are the table's earlier versions.
+    "delta.logRetentionDuration": "interval 3650 days",
+    "delta.deletedFileRetentionDuration": "interval 365 days",
+}
+
+
+class OvertakenError(Exception):
+    """Another process has committed to the table since it was opened."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file in the folder of a table, whether its log knows it or not."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    """Bytes."""
+    rows: int
+    modified: int
+    """Ms since 1970 UTC."""
+    stats: str
+    """What the log says of its rows: JSON."""
+
+
+_ELSEWHERE = re.compile(r"%|^/|^[a-zA-Z0-9]+:")
+"""In the path of a file that is not simply under the table's folder."""
+Opened = dict[str, "DeltaLog"]
+"""Tables that a process has open, by path, each as it was after its last commit there: what others have committed since
+is found out at the next one (`OvertakenError`)."""
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """A table at one version."""
+
+    path: str
+    table: DeltaTable
+
+    @classmethod
+    def open(cls, path: str, version: int | None = None) -> DeltaLog | None:
+        """Open a table, by default as it stands now; None where there is none.
+
+        Raises:
+            DeltaError: delta-rs cannot read such a table, or it has no such version.
+        """
+        try:
+            return cls(path, DeltaTable(path, version=version))
+        except TableNotFoundError:
+            return None
+
+    @property
+    def version(self) -> int:
+        """The version that this is."""
+        return int(self.table.version())
+
+    @cached_property
+    def schema(self) -> T.StructType:
+        """Its columns."""
+        return T.StructType.fromJson(json.loads(self.table.schema().to_json()))
+
+    @property
+    def partitioned_by(self) -> list[str]:
+        """Its partition columns."""
+        return list(self.table.metadata().partition_columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether statistics are by the names of columns, and count just the rows that are there."""
+        features = self.table.protocol().reader_features or []
+        mapped = self.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+        return not mapped and "deletionVectors" not in features
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """Whether its rows are just what is in its files, and these lie in its folder."""
+        elsewhere = any(_ELSEWHERE.search(path) for path in self.files["path"])
+        return self.is_plain and not self.partitioned_by and not elsewhere
+
+    @property
+    def commit_number(self) -> int:
+        """The ledger's commit that the table has come to; 0 before the first."""
+        return int(self.table.transaction_version(APPLICATION) or 0)
+
+    @cached_property
+    def files(self) -> pd.DataFrame:
+        """One row per file: `path`, `size` in bytes, `rows` (NaN where the log does not say)."""
+        actions = self._actions
+        found = pd.DataFrame(
+            {
+                "path": actions["path"].to_pylist(),
+                "size": actions["size_bytes"].to_pylist(),
+                "rows": actions["num_records"].to_pylist() if "num_records" in actions.schema.names else float("nan"),
+            }
+        )
+        return found.astype({"rows": "float64"})
+
+    def least(self, column: str) -> list[Any]:
+        """The least value of a column in each file, in the order of `files`; None where the log is silent.
+
+        Times may be cut to whole milliseconds.
+        """
+        return self._stored("min", column)
+
+    def greatest(self, column: str) -> list[Any]:
+        """The greatest value, as `least`."""
+        return self._stored("max", column)
+
+    def nulls(self, column: str) -> list[int | None]:
+        """How many nulls a column has in each file, None where the log is silent."""
+        return self._stored("null_count", column)
+
+    def _stored(self, bound: str, column: str) -> list[Any]:
+        actions = self._actions
+        if bound not in actions.schema.names or not self.is_plain:
+            return [None] * len(actions)
+        of_columns = actions[bound]
+        if of_columns.type.get_field_index(column) < 0:
+            return [None] * len(actions)
+        values: list[Any] = of_columns.field(column).to_pylist()
+        return values
+
+    @cached_property
+    def _actions(self) -> pa.RecordBatch:
+        actions = pa.table(self.table.get_add_actions(flatten=False))
+        batches = actions.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=actions.schema)
+
+    @cached_property
+    def files_system(self) -> pafs.FileSystem:
+        """The table's folder, as a file system."""
+        return file_system(self.path)
+
+    def read(self, columns: Collection[str], where: ds.Expression | None = None, file: str | None = None) -> pa.Table:
+        """A few columns of the rows, without those that the table does not have; `file` names one for the file's path.
+
+        A filter is over these columns.
+        """
+        wanted = json.loads(self.table.schema().to_json())
+        wanted["fields"] = [one for one in wanted["fields"] if one["name"] in columns]
+        known = pa.schema(Schema.from_json(json.dumps(wanted)).to_arrow())
+        paths = [str(path) for path in self.files["path"]]
+        rows = ds.dataset(paths, schema=known, filesystem=self.files_system, format=ds.ParquetFileFormat())
+        if file is None:
+            return rows.to_table(filter=where)
+        parts = [(one.path, one.to_table(schema=known, filter=where)) for one in rows.get_fragments()]
+        named = [part.append_column(file, pa.array([path] * len(part), pa.string())) for path, part in parts]
+        return pa.concat_tables(named) if named else rows.to_table().append_column(file, pa.array([], pa.string()))
+
+    def widened(self, schema: T.StructType) -> DeltaLog:
+        """The table with the columns that it lacks of a schema, in a commit of its own; its rows stay as they are.
+
+        Raises:
+            OvertakenError: another process has committed meanwhile.
+        """
+        present = {field.name: field for field in self.schema}
+        missing = [one for one in schema if one.name not in present or _wider(present[one.name].dataType, one.dataType)]
+        if not missing:
+            return self
+        try:
+            self.table.alter.add_columns(_delta_schema(T.StructType(missing)).fields)
+        except CommitFailedError as error:
+            raise OvertakenError from error
+        return DeltaLog(self.path, DeltaTable(self.path))
+
+    def commit(
+        self,
+        added: Iterable[DataFile],
+        removed: Iterable[str] = (),
+        number: int | None = None,
+        *,
+        changes_data: bool = True,
+    ) -> DeltaLog:
+        """Make files part of the table, and others none of it, in one commit on top of this version.
+
+        Gives the table as it is then; this is not to be used any more. `number` is the ledger's commit that this
+        follows. Without `changes_data` the rows are the same as before.
+
+        Raises:
+            OvertakenError: another process has committed meanwhile what does not go with this.
+        """
+        gone = set(removed)
+        sizes = dict(zip(self.files["path"], self.files["size"], strict=True)) if gone else {}
+        now = int(pd.Timestamp.now("UTC").timestamp() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(one.path, one.size, {}, one.modified, changes_data, one.stats) for one in added
+        ]
+        actions += [RemoveAction(path, changes_data, now, int(sizes[path]), {}) for path in sorted(gone)]
+        schema = self.table.schema()
+        try:
+            self.table.create_write_transaction(actions, "append", schema, commit_properties=_follows(number))
+        except CommitFailedError as error:
+            raise OvertakenError from error
+        self.table.update_incremental()
+        return DeltaLog(self.path, self.table)
+
+    def append(self, rows: pa.Table, number: int | None = None) -> DeltaLog:
+        """Write a few rows on top of this version, columns that the table lacks too; else as `commit`.
+
+        Raises:
+            OvertakenError: another process has committed meanwhile what does not go with this.
+        """
+        try:
+            write_deltalake(self.table, rows, mode="append", schema_mode="merge", commit_properties=_follows(number))
+        except CommitFailedError as error:
+            raise OvertakenError from error
+        return DeltaLog(self.path, self.table)
+
+    def overwrite(self, rows: pa.Table) -> None:
+        """Write rows in place of all that this version has, with their columns.
+
+        Raises:
+            OvertakenError: another process has committed meanwhile.
+        """
+        try:
+            write_deltalake(self.table, rows, mode="overwrite", schema_mode="overwrite")
+        except CommitFailedError as error:
+            raise OvertakenError from error
+
+    def compact(self) -> None:
+        """Make one file of many small ones; where another process writes at the same time, leave it."""
+        with suppress(CommitFailedError):
+            self.table.optimize.compact()
+
+
+def create_table(path: str, schema: T.StructType, *, change_feed: bool) -> DeltaLog:
+    """An empty table with these columns, made now or by another process meanwhile."""
+    feed = {"delta.enableChangeDataFeed": "true"} if change_feed else {}
+    return _created(path, _delta_schema(schema), CONFIGURATION | feed)
+
+
+def create_arrow_table(path: str, schema: pa.Schema) -> DeltaLog:
+    """The same with Arrow's columns, for a table that only Tidemark reads."""
+    return _created(path, Schema.from_arrow(schema), CONFIGURATION)
+
+
+def file_system(path: str) -> pafs.FileSystem:
+    """The folder of a table, whether it is one yet or not, as a file system."""
+    return pafs.PyFileSystem(DeltaStorageHandler(path))
+
+
+def log_actions(path: str, version: int) -> list[dict[str, Any]]:
+    """What one version of a table says, as its file of the log has it.
+
+    Raises:
+        FileNotFoundError: the log no longer reaches back to it.
+    """
+    text = file_system(path).open_input_file(f"_delta_log/{version:020d}.json").read()
+    return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
+
+
+def _created(path: str, schema: Schema, configuration: dict[str, str]) -> DeltaLog:
+    try:
+        create_table_with_add_actions(path, schema, [], configuration=configuration)
+    except DeltaError:
+        if (made := DeltaLog.open(path)) is None:
+            raise
+        return made
+    return DeltaLog(path, DeltaTable(path))
+
+
+def _follows(number: int | None) -> CommitProperties | None:
+    if number is None:
+        return None
+    return CommitProperties(custom_metadata={COMMIT: str(number)}, app_transactions=[Transaction(APPLICATION, number)])
+
+
+def _delta_schema(schema: T.StructType) -> Schema:
+    return Schema.from_json(json.dumps(_nullable(schema.jsonValue())))
+
+
+def _nullable(kind: Any) -> Any:
+    """A type as Delta writes it, with nulls allowed everywhere."""
+    if not isinstance(kind, dict):
+        return kind
+    open_ = {"nullable": True, "containsNull": True, "valueContainsNull": True}
+    found = {key: open_.get(key, _nullable(value)) for key, value in kind.items()}
+    if "fields" in kind:
+        found["fields"] = [_nullable(field) for field in kind["fields"]]
+    return found
+
+
+def _wider(present: T.DataType, wanted: T.DataType) -> bool:
+    """Whether a struct, at whatever depth, lacks fields that the same struct has elsewhere."""
+    match present, wanted:
+        case T.StructType(), T.StructType():
+            fields = {field.name: field.dataType for field in present}
+            return any(one.name not in fields or _wider(fields[one.name], one.dataType) for one in wanted)
+        case T.ArrayType(), T.ArrayType():
+            return _wider(present.elementType, wanted.elementType)
+    return False

@@ -1,0 +1,121 @@
+"""Rows written into the folder of a table as Parquet that its log does not know: nobody who reads the table sees them.
+
+A reference in the log makes such a file part of the table (`log.DeltaLog.commit`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from tidemark.delta.log import DataFile, file_system
+
+DESCRIBED = 32
+"""How many columns, the first ones, a file's statistics tell of; as Delta itself has it."""
+PRUNED_BY = ("_slice", "carried_from", "carried_until")
+"""Columns that statistics tell of wherever they stand: files are chosen by them."""
+LONGEST = 32
+"""Longer texts are not in statistics."""
+_TOLD = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
+"""Types whose least and greatest value JSON has exactly."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Files that hold the rows of one table."""
+
+    table: str
+    """The table's folder."""
+    schema: T.StructType
+    files: tuple[DataFile, ...]
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """What they hold."""
+        return read_files(spark, self.table, self.schema, (one.path for one in self.files))
+
+
+def stage(rows: DataFrame, table: str, folder: str, by: str | None = None) -> Staged:
+    """Write rows into a new folder of a table, unknown to its log; a column to go `by` makes folders in that."""
+    writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    (writer.partitionBy(by) if by else writer).parquet(f"{table}/{folder}")
+    schema = T.StructType([field for field in rows.schema if field.name != by])
+    return Staged(table, schema, tuple(_written(table, folder, schema)))
+
+
+def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Iterable[str]) -> DataFrame:
+    """The rows of some files of a table, with these columns."""
+    found = [f"{table}/{path}" for path in paths]
+    if not found:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*found)
+
+
+def _written(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
+    system, names = file_system(table), schema.names[:DESCRIBED]
+    told = [
+        one.name
+        for one in schema
+        # A dot would stand for a field of a struct.
+        if isinstance(one.dataType, _TOLD) and one.name in {*names, *PRUNED_BY} and "." not in one.name
+    ]
+    found = []
+    for info in system.get_file_info(pafs.FileSelector(folder, recursive=True)):
+        if not info.is_file or not info.path.endswith(".parquet"):
+            continue
+        with system.open_input_file(info.path) as file:
+            footer = pq.read_metadata(file)
+        if not footer.num_rows:  # Spark writes one where there is nothing to write
+            system.delete_file(info.path)
+            continue
+        stats = json.dumps(_stats(footer, told))
+        found.append(DataFile(info.path, info.size, footer.num_rows, info.mtime_ns // 1_000_000, stats))
+    return sorted(found, key=lambda one: one.path)
+
+
+def _stats(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
+    """What Delta's log tells of a file: `numRecords`, `minValues`, `maxValues`, `nullCount`."""
+    place = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in names:
+        groups = [footer.row_group(group).column(place[name]) for group in range(footer.num_row_groups)]
+        known = [group.statistics for group in groups if group.is_stats_set]
+        if len(known) < len(groups) or not all(one.has_null_count for one in known):
+            continue
+        nulls[name] = sum(one.null_count for one in known)
+        filled = [one for one, group in zip(known, groups, strict=True) if one.null_count < group.num_values]
+        if bounds := _bounds(filled):
+            least[name], greatest[name] = bounds
+    return {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+
+
+def _bounds(groups: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
+    """The least and the greatest value as JSON; None where they are not known, long, or no date of Python's."""
+    if not groups or not all(one.has_min_max for one in groups):
+        return None
+    try:
+        low, high = min(one.min for one in groups), max(one.max for one in groups)
+    except (OverflowError, ValueError):
+        return None
+    if any(isinstance(bound, str) and len(bound) > LONGEST for bound in (low, high)):
+        return None
+    return _as_json(low), _as_json(high)
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case datetime():
+            utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+            return utc.isoformat(timespec="microseconds") + ("Z" if value.tzinfo else "")
+        case date():
+            return value.isoformat()
+    return value

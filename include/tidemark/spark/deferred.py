@@ -1,0 +1,52 @@
+"""A session that starts once something is asked of it: what reads only metadata never waits for a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+
+class _Deferred:
+    def __init__(self, start: Callable[..., SparkSession]) -> None:
+        self._start = start
+        self._starting: Future[SparkSession] | None = None
+        self._lock = Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session(), name)
+
+    def _begin(self, **how: Any) -> Future[SparkSession]:
+        with self._lock:
+            if self._starting is None:
+                pool = ThreadPoolExecutor(1)
+                self._starting = pool.submit(self._start, **how)
+                pool.shutdown(wait=False)
+            return self._starting
+
+    def _session(self) -> SparkSession:
+        return self._begin().result()
+
+
+def deferred(start: Callable[..., SparkSession]) -> SparkSession:
+    """A session in all that is asked of it, which `start` gives when the first thing is."""
+    return cast(SparkSession, _Deferred(start))
+
+
+def begin(spark: SparkSession, **how: Any) -> None:
+    """Start a session, in the background, as `how` says to its `start`; one that has started is left alone."""
+    if isinstance(spark, _Deferred):
+        spark._begin(**how)  # noqa: SLF001
+
+
+def is_awake(spark: SparkSession) -> bool:
+    """Whether a session has started, or is about to."""
+    return not isinstance(spark, _Deferred) or spark._starting is not None  # noqa: SLF001
+
+
+def awake(spark: SparkSession) -> SparkSession:
+    """The session itself, started if need be: columns can be named from then on."""
+    return spark._session() if isinstance(spark, _Deferred) else spark  # noqa: SLF001
