@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
 
 from tidemark.clock.times import Clock
 from tidemark.delta.log import DeltaLog
 
 _CUT = 1000
 """Statistics of times may be cut to whole milliseconds: microseconds."""
+_ROUNDED = 1
+"""Spark rounds numbers that are not whole before it floors them, and may come to the next microsecond."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,8 @@ class FileClocks:
     """Bytes."""
     rows: int | None
     """None where there are no statistics."""
-    timeless: int
-    """How many rows have no clock."""
+    timeless: int | None
+    """How many rows have no clock; None where that is not known: statistics pass over what is no number."""
     low: int | None
     """No row has a lesser clock, in microseconds; None where that is not known."""
     high: int | None
@@ -31,16 +36,35 @@ class FileClocks:
     @property
     def is_known(self) -> bool:
         """Whether its statistics say all of that."""
-        return self.rows is not None and (self.rows == self.timeless or None not in {self.low, self.high})
+        if self.rows is None or self.timeless is None:
+            return False
+        return self.rows == self.timeless or None not in {self.low, self.high}
 
 
 def file_clocks(log: DeltaLog, clock: Clock) -> Iterator[FileClocks]:
     """The files of a table by a column of it."""
     files, name = log.files, clock.name
     told = (log.nulls(name), log.least(name), log.greatest(name))
-    for path, size, count, timeless, least, greatest in zip(*(files[key] for key in files), *told, strict=True):
-        low, high = clock.of_value(least), clock.of_value(greatest)
-        if high is not None and clock.per_second is None and high % _CUT == 0:
-            high += _CUT - 1
-        known = None if count != count or timeless is None else int(count)  # noqa: PLR0124 - NaN
-        yield FileClocks(path, int(size), known, int(timeless or 0), low, high)
+    for path, size, count, nulls, least, greatest in zip(*(files[key] for key in files), *told, strict=True):
+        yield FileClocks(
+            path,
+            int(size),
+            None if math.isnan(count) else int(count),
+            None if isinstance(least, float) else nulls,
+            _bound(clock, least, -1),
+            _bound(clock, greatest, 1),
+        )
+
+
+def _bound(clock: Clock, value: Any, beyond: Literal[-1, 1]) -> int | None:
+    """The microseconds that no row is before, or after, whatever Spark makes of a value on its way."""
+    if isinstance(value, float):  # Spark goes by the digits that Java writes of it
+        value = math.nextafter(value, beyond * math.inf)
+    found = clock.of_value(value)
+    if found is None:
+        return None
+    if isinstance(value, float | Decimal):
+        return found + beyond * _ROUNDED
+    if beyond > 0 and clock.per_second is None and found % _CUT == 0:
+        return found + _CUT - 1
+    return found

@@ -291,7 +291,7 @@ class StoredInput:
         for one in self.files:
             if not one.is_known or not self._is_usable(one):
                 return None
-            if one.rows == one.timeless or one.rows is None or one.low is None or one.high is None:
+            if one.rows is None or one.timeless is None or one.low is None or one.high is None:
                 continue
             last = grid.number_at(one.high)
             across = count_before and one.low < grid.start <= one.high
