@@ -51,6 +51,17 @@ class SliceOrderError(UserError):
     """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
 
 
+class OlderFormatError(UserError):
+    """Tables that an earlier version of Tidemark wrote."""
+
+    def __init__(self, root: str) -> None:
+        """Name the pipeline's folder."""
+        super().__init__(
+            f"{root} has tables of a format from before a plain read gave their answer; the next tidemark run takes "
+            "them over, or tidemark upgrade"
+        )
+
+
 class StoppedError(TidemarkError):
     """Someone asked the command to stop (SIGTERM, Ctrl-C). What is committed counts; the same command goes on."""
 

@@ -30,7 +30,7 @@ from tests.simulation.world import (
 )
 from tidemark.clock.slices import Grid
 from tidemark.commits import checkpoint, references
-from tidemark.commits import publish as publishing
+from tidemark.commits import prepare as preparing
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import StagedRun, run_of
 from tidemark.commits.staleness import stale
@@ -70,10 +70,10 @@ class Schedule:
         )
         grid = self.grid = Grid.of(self.pipeline.slices)
         monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
-        for module in (references, publishing, checkpoint):
+        for module in (references, preparing, checkpoint):
             monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
-        monkeypatch.setattr(publishing, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
-        monkeypatch.setattr(publishing, "_apart", self._apart)
+        monkeypatch.setattr(preparing, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
+        monkeypatch.setattr(preparing, "_apart", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
         monkeypatch.setattr(Ledger, "read", lambda tables, _: self._ledger(tables))
         monkeypatch.setattr(Ledger, "commit", lambda _, *arguments: self._commit(*arguments))

@@ -36,7 +36,7 @@ from tidemark.comparison import dialects as run_dialects
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import PipelineTables, lake_root
-from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError
+from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError
 from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import load_pipeline, pipeline_schema
@@ -419,11 +419,13 @@ def _planned(name: str, lake: str | None, request: Request) -> Plan:
 
 
 def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
-    pipeline, root = load_pipeline(name), lake_root(lake)
-    if is_of_older_format(pipeline, root):
-        upgrade_tables(spark_session("tidemark"), pipeline, root)
+    try:
+        made = _planned(name, lake, request)
+    except OlderFormatError:
+        pipeline = load_pipeline(name)
+        upgrade_tables(spark_session("tidemark"), pipeline, lake_root(lake))
         err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
-    made = _planned(name, lake, request)
+        made = _planned(name, lake, request)
     if made.jobs:
         quality.import_early()
         begin(made.spark, brief=made.is_brief)

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.references import References, as_rows, come_to, files_from_rows, older_format, publish
+from tidemark.commits.references import References, as_rows, come_to, files_from_rows, publish
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, Opened, OvertakenError, create_arrow_table
-from tidemark.errors import SliceOrderError, UserError
+from tidemark.errors import OlderFormatError, SliceOrderError, UserError
 from tidemark.settings import Pipeline
 from tidemark.settings.values import micros
 from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
@@ -172,7 +172,8 @@ class Ledger:
         """The ledger as it stands now, with the tables brought up to it; empty where there is none.
 
         Raises:
-            UserError: written by a later version of Tidemark, or by one so early that its tables are others.
+            UserError: written by a later version of Tidemark.
+            OlderFormatError: by one so early that its tables are others.
         """
         log = DeltaLog.open(tables.ledger)
         if log is None:
@@ -292,14 +293,15 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
     """See that a ledger's rows (`attempts`) are of the present format.
 
     Raises:
-        UserError: they are of a later one, or of an earlier one.
+        UserError: they are of a later one.
+        OlderFormatError: of an earlier one.
     """
     if stored.empty:
         return
     if (newest := int(stored["format"].max())) > FORMAT:
         raise UserError(f"{tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark")
     if stored["format"].min() < FORMAT:
-        raise UserError(older_format(tables))
+        raise OlderFormatError(tables.root)
 
 
 def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:

@@ -14,7 +14,7 @@ from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.runs import places
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
-from tidemark.errors import FaultError, UserError
+from tidemark.errors import FaultError, OlderFormatError
 
 FOLLOWING = ("emissions", "late", "checkpoint")
 """The tables that follow the ledger, in the order in which they are brought up."""
@@ -36,20 +36,12 @@ def come_to(tables: PipelineTables) -> int | None:
     """The last commit of the ledger that all of the tables have followed; None where there are none.
 
     Raises:
-        UserError: one of them is as an earlier version has left it: to take them over was not brought to its end.
+        OlderFormatError: one is as an earlier version has left it: to take them over was not brought to its end.
     """
     logs = [log for name in FOLLOWING if (log := DeltaLog.open(getattr(tables, name)))]
     if any(log.partitioned_by for log in logs):
-        raise UserError(older_format(tables))
+        raise OlderFormatError(tables.root)
     return min((log.commit_number for log in logs), default=None)
-
-
-def older_format(tables: PipelineTables) -> str:
-    """What a user is told whose tables an earlier version wrote."""
-    return (
-        f"{tables.root} has tables of a format from before a plain read gave their answer; the next tidemark run takes "
-        "them over, or tidemark upgrade"
-    )
 
 
 def publish(
@@ -58,7 +50,7 @@ def publish(
     """Let the tables follow a commit of the ledger; those that have are left alone.
 
     Which files go is told by what they hold, not by their names: another process may have split them meanwhile
-    (`publish.prepare`), whose own commit came too late.
+    (`prepare`), whose own commit came too late.
 
     Raises:
         FaultError: a table is never left alone, or something else than Tidemark has merged files of it.

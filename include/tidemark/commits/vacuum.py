@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,24 +42,22 @@ def remove_garbage(pipeline: Pipeline, lake: str, older_than: timedelta, *, dry_
         log = DeltaLog.open(getattr(tables, name))
         if log is None:
             continue
-        folders: dict[str, list[pafs.FileInfo]] = defaultdict(list)
         for info in _unknown(log):
+            is_data = not info.base_name.startswith(".")
             if info.mtime >= before:
-                recent += not info.base_name.startswith(".")
+                recent += is_data
                 continue
-            folders[info.path.rpartition("/")[0]].append(info)
-        for infos in folders.values():
-            gone += [f"{name}/{info.path}" for info in infos if not info.base_name.startswith(".")]
-            size += sum(info.size for info in infos if not info.base_name.startswith("."))
+            if is_data:
+                gone.append(f"{name}/{info.path}")
+                size += info.size
             if not dry_run:
-                for info in infos:
-                    log.files_system.delete_file(info.path)
+                log.folder.delete_file(info.path)
     return Vacuumed(pipeline.name, tuple(sorted(gone)), size, recent, dry_run)
 
 
 def _unknown(log: DeltaLog) -> Iterator[pafs.FileInfo]:
     """Files in the table's folder that no version of it has; also the checksums that Hadoop sets beside such files."""
-    listed = log.files_system.get_file_info(pafs.FileSelector("", recursive=True))
+    listed = log.folder.get_file_info(pafs.FileSelector("", recursive=True))
     known = set(log.files["path"]) | set(_told(log))
     for info in listed:
         folder, _, name = info.path.rpartition("/")

@@ -157,7 +157,7 @@ class DeltaLog:
         return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=actions.schema)
 
     @cached_property
-    def files_system(self) -> pafs.FileSystem:
+    def folder(self) -> pafs.FileSystem:
         """The table's folder, as a file system."""
         return file_system(self.path)
 
@@ -170,7 +170,7 @@ class DeltaLog:
         wanted["fields"] = [one for one in wanted["fields"] if one["name"] in columns]
         known = pa.schema(Schema.from_json(json.dumps(wanted)).to_arrow())
         paths = [str(path) for path in self.files["path"]]
-        rows = ds.dataset(paths, schema=known, filesystem=self.files_system, format=ds.ParquetFileFormat())
+        rows = ds.dataset(paths, schema=known, filesystem=self.folder, format=ds.ParquetFileFormat())
         if file is None:
             return rows.to_table(filter=where)
         parts = [(one.path, one.to_table(schema=known, filter=where)) for one in rows.get_fragments()]

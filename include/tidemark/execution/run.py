@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.publish import prepare
+from tidemark.commits.prepare import prepare
 from tidemark.commits.references import publish
 from tidemark.commits.runs import StagedRun
 from tidemark.commits.staleness import repaired_until, restorable, stale
