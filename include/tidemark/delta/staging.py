@@ -6,7 +6,7 @@ A reference in the log makes such a file part of the table (`log.DeltaLog.commit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -27,6 +27,9 @@ LONGEST = 32
 _TOLD = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
 """Types whose least and greatest value JSON has exactly."""
 
+_LONG = (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType)
+"""Types of values that hardly repeat."""
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -45,6 +48,8 @@ class Staged:
 def stage(rows: DataFrame, table: str, folder: str, by: str | None = None) -> Staged:
     """Write rows into a new folder of a table, unknown to its log; a column to go `by` makes folders in that."""
     writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    for column in _hardly_repeated(rows.schema):
+        writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
     (writer.partitionBy(by) if by else writer).parquet(f"{table}/{folder}")
     schema = T.StructType([field for field in rows.schema if field.name != by])
     return Staged(table, schema, tuple(_written(table, folder, schema)))
@@ -56,6 +61,18 @@ def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Ite
     if not found:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*found)
+
+
+def _hardly_repeated(kind: T.StructType, within: str = "") -> Iterator[str]:
+    """The Parquet columns to write without a dictionary, those of times and long numbers.
+
+    One of values that hardly repeat takes a third of the time to write, and makes larger files.
+    """
+    for field in kind:
+        if isinstance(field.dataType, T.StructType):
+            yield from _hardly_repeated(field.dataType, f"{within}{field.name}.")
+        elif isinstance(field.dataType, _LONG) and field.name not in PRUNED_BY:
+            yield f"{within}{field.name}"
 
 
 def _written(table: str, folder: str, schema: T.StructType) -> list[DataFile]:

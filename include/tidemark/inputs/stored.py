@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import Clock, floor_div, quoted
+from tidemark.clock.times import Clock, quoted
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput, resolve_path
 from tidemark.errors import InputError, nearest
@@ -76,11 +76,11 @@ class Side:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
             F.lit(self.name).alias("side"),
-            grid.number_column(clock).alias("slice"),
+            grid.number_since_start(clock).alias("slice"),
             F.when(self.unusable, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
-            floor_div(self.event.micros, self.tick).alias("event_time"),
+            self.event.ticks(self.tick).alias("event_time"),
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
             *(F.col(quoted(name)).cast(kind).alias(key_name(i)) for i, (name, kind) in enumerate(self.keys)),
             *([self._partition] if self.settings.partition else []),

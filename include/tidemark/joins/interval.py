@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.clock.times import floor_div, quoted
+from tidemark.clock.times import div
 from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
+from tidemark.watermarks.structs import unnested
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
     the keys, and `left` and `right`.
 
     Event time is binned, because Spark crosses all rows of a key and filters afterwards. A bin is twice as wide as the
-    interval, so that a right row reaches one bin or two.
+    interval, so that a right row reaches one bin or two; rounding towards zero makes the one around 1970 wider still.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
     keys = key_columns(rows)
     left, left_row = one_side(rows, "left", keys, labels)
     right, right_row = one_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")
-    reached = F.sequence(floor_div(times[1] - upper, size), floor_div(times[1] - lower, size))
+    reached = F.sequence(div(times[1] - upper, size), div(times[1] - lower, size))
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
     return (
-        left.withColumn("bin", floor_div(times[0], size))
+        left.withColumn("bin", div(times[0], size))
         .join(right.withColumn("bin", F.explode(reached)), [*keys, "bin"])
         .where(condition)
         .select(*columns, *keys, left_row, right_row)
@@ -85,13 +85,7 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
 
 
 def one_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
-    """One side's rows in flat columns, which shuffle and hash faster than a struct, and the struct made of them."""
-    kind = rows.schema[side].dataType
-    assert isinstance(kind, T.StructType)
-    flat = {name: f"{side}_column_{number}" for number, name in enumerate(kind.names)}
-    chosen = rows.where(F.col("side") == side).select(
-        *keys,
-        *(F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels)),
-        *(F.col(f"{side}.{quoted(name)}").alias(column) for name, column in flat.items()),
-    )
-    return chosen, F.struct(*(F.col(column).alias(name) for name, column in flat.items())).alias(side)
+    """One side's rows in flat columns, and the struct made of them."""
+    fields, struct = unnested(rows, side)
+    named = (F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels))
+    return rows.where(F.col("side") == side).select(*keys, *named, *fields), struct

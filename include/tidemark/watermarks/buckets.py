@@ -21,14 +21,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import floor_div
+from tidemark.clock.times import div
 from tidemark.settings.sides import SIDES
+from tidemark.watermarks.structs import unnested
 
 NO_WATERMARK = -(2**63)
 """An input's watermark before its first row."""
 END_OF_INPUT = 2**63 - 1
 """The watermark when a bounded input ends."""
-TARGET_BUCKETS = 1 << 16
+TARGET_BUCKETS = 1 << 15
 """How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
 BUCKETS = """
@@ -114,7 +115,7 @@ class Buckets:
 
     def number(self, lane: Column, number: Column, clock: Column) -> Column:
         """The bucket of a row in a slice of the job: a long, so that a broadcast join finds it by index."""
-        within = floor_div(F.pmod(clock - self.grid.start, F.lit(self.grid.every)), self.width)
+        within = div(clock - self.grid.start - number * self.grid.every, self.width)
         return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within * self.parts
 
     def number_of(self, lane: int, clock: int) -> int:
@@ -193,7 +194,7 @@ class Lane:
         """
         maybe_late = is_maybe_late(exact=exact)
         in_order = _in_order(rows, maybe_late, "moving" if exact else "unsettled")
-        return with_watermarks(rows.where(~maybe_late)), with_watermarks(in_order)
+        return with_watermarks_before(rows.where(~maybe_late)), with_watermarks_met(in_order)
 
 
 @dataclass(frozen=True)
@@ -271,8 +272,19 @@ def with_buckets(
     """
     table = pd.concat([line.buckets for line in lines], ignore_index=True)
     known = F.broadcast(rows.sparkSession.createDataFrame(table, kinds))
-    parts = [rows.where(F.col("side") == side) for side in SIDES] if by_side else [rows]
-    return reduce(DataFrame.unionByName, (part.join(known, "bucket", "left") for part in parts))
+    if not by_side:
+        return rows.join(known, "bucket", "left")
+    return reduce(DataFrame.unionByName, (_joined(rows, known, side) for side in SIDES))
+
+
+def _joined(rows: DataFrame, known: DataFrame, side: str) -> DataFrame:
+    """The rows of one side with what is known of their buckets."""
+    fields, struct = unnested(rows, side)
+    others = [name for name in rows.columns if name not in SIDES]
+    flat = rows.where(F.col("side") == side).select(*others, *fields).join(known, "bucket", "left")
+    labels = [name for name in flat.columns if name in others or name in known.columns]
+    nothing = {one: F.lit(None).cast(rows.schema[one].dataType).alias(one) for one in SIDES} | {side: struct}
+    return flat.select(*labels, *nothing.values())
 
 
 def is_maybe_late(*, exact: bool) -> Column:
@@ -280,12 +292,16 @@ def is_maybe_late(*, exact: bool) -> Column:
     return F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
 
 
-def with_watermarks(rows: DataFrame) -> DataFrame:
-    """Name the watermarks that rows met, those `_before`, and drop what else is known of their bucket."""
-    met = {"left_watermark": F.col("left_before"), "right_watermark": F.col("right_before")}
+def with_watermarks_before(rows: DataFrame) -> DataFrame:
+    """Name the watermarks from before the bucket of each row, and drop what else is known of it."""
+    met = {"left_watermark": "left_before", "right_watermark": "right_before", "watermark": "before"}
+    return rows.withColumns({name: F.col(before) for name, before in met.items()}).drop(*BUCKET_COLUMNS)
+
+
+def with_watermarks_met(rows: DataFrame) -> DataFrame:
+    """The same where `left_before` and `right_before` are what each row itself met."""
     holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in SIDES)
-    rows = rows.withColumns(met).withColumn("watermark", F.greatest("before", F.least(*holding)))
-    return rows.drop(*BUCKET_COLUMNS)
+    return with_watermarks_before(rows.withColumn("before", F.greatest("before", F.least(*holding))))
 
 
 def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:

@@ -35,7 +35,8 @@ from tidemark.watermarks.buckets import (
     Watermarks,
     by_lane,
     is_maybe_late,
-    with_watermarks,
+    with_watermarks_before,
+    with_watermarks_met,
 )
 
 COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
@@ -92,10 +93,8 @@ class SourceLane(Lane):
         )
         held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
         in_order = rows.where(maybe_late).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
-        on_time, asked_for = (
-            with_watermarks(part.drop("partition", "sources")) for part in (rows.where(~maybe_late), in_order)
-        )
-        return on_time, asked_for
+        on_time = rows.where(~maybe_late).drop("partition", "sources")
+        return with_watermarks_before(on_time), with_watermarks_met(in_order.drop("partition", "sources"))
 
 
 @dataclass(frozen=True)
