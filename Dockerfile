@@ -18,7 +18,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY include include
 COPY jobs jobs
 COPY dags dags
-RUN pip install --no-deps --editable .
+COPY bin/archive-classes bin/
+RUN pip install --no-deps --editable . && python bin/archive-classes
 
 # A named volume takes its owner from the folder that it covers.
 ENV AIRFLOW_HOME=/opt/airflow

@@ -109,6 +109,7 @@ $(FLINK): | machine
 	@.venv-flink/bin/pip install --quiet apache-flink==2.3.0
 	@touch $@
 
-$(JARS): bin/fetch-jars $(RUNTIME) | machine
+$(JARS): bin/fetch-jars bin/archive-classes $(RUNTIME) | machine
 	@$(VENV)/python bin/fetch-jars
+	@$(VENV)/python bin/archive-classes || true
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -15,6 +16,9 @@ LOCAL_SETTINGS = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.driver.memory": "4g",
+    # A job has some 130 generated classes, and 100 is what Spark keeps: a long process would compile each of them again
+    # in every job, and the JVM after it.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
 }
@@ -28,9 +32,18 @@ PATIENCE = {
 }
 
 # The second compiler takes a core for longer than it saves in a job of one slice; without it the code cache is small.
-BRIEF = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
-}
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+CLASSES = "classes.jsa"
+"""Beside Delta's jars: the JVM's classes, as `bin/archive-classes` has kept them."""
+
+
+def java_options(jars: Path, *, brief: bool) -> str:
+    """What a JVM of this machine is started with; options of the user's own come behind and count."""
+    options = [_BRIEF] if brief else []
+    if (jars / CLASSES).exists():
+        # One that does not fit, of another Java say, is left aside, and not worth a word.
+        options += [f'"-XX:SharedArchiveFile={jars / CLASSES}"', "-Xshare:auto", "-Xlog:cds*=off"]
+    return " ".join(options)
 
 
 def master() -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
 from tidemark.spark.jvm import can_load
-from tidemark.spark.local import BRIEF, LOCAL_SETTINGS, PATIENCE, is_local, is_submitted, master
+from tidemark.spark.local import LOCAL_SETTINGS, PATIENCE, is_local, is_submitted, java_options, master
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -57,9 +57,10 @@ def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
     builder, settings = SparkSession.builder, _QUERY_SETTINGS | _DELTA
     if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings |= LOCAL_SETTINGS | (PATIENCE if is_local() else {}) | (BRIEF if brief else {})
-        settings |= {"spark.app.name": app_name, "spark.master": master()}
-        settings |= {"spark.jars": ",".join(map(str, delta_jars()))}
+        jars = delta_jars()
+        settings |= LOCAL_SETTINGS | (PATIENCE if is_local() else {})
+        settings |= {"spark.app.name": app_name, "spark.master": master(), "spark.jars": ",".join(map(str, jars))}
+        settings |= {"spark.driver.defaultJavaOptions": java_options(jars[0].parent, brief=brief)}
     _need_java()
     try:
         if not is_submitted() and not os.environ.get("TIDEMARK_DEBUG"):

@@ -1,0 +1,20 @@
+"""What the JVM of a session of this machine is started with."""
+
+import pytest
+
+from tidemark.spark.local import CLASSES, java_options
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_kept_classes_are_mapped_where_there_are_any(tmp_path, brief):
+    without = java_options(tmp_path, brief=brief)
+    (tmp_path / CLASSES).touch()
+    found = java_options(tmp_path, brief=brief)
+    assert "SharedArchiveFile" not in without
+    assert found.startswith(without)
+    assert f'"-XX:SharedArchiveFile={tmp_path / CLASSES}"' in found
+
+
+def test_only_what_is_brief_goes_without_the_second_compiler(tmp_path):
+    assert "TieredStopAtLevel" in java_options(tmp_path, brief=True)
+    assert not java_options(tmp_path, brief=False)
