@@ -24,6 +24,9 @@ MICROS = 1_704_196_800_123_456
         ("bigint", "us", MICROS, MICROS),
         ("bigint", "ns", MICROS * 1000 + 999, MICROS),
         ("bigint", "ns", -1, -1),
+        ("bigint", "ns", 10_000 - 2**63, -9_223_372_036_854_766),
+        ("bigint", "ms", 2**62, None),
+        ("tinyint", "s", -1, -1_000_000),
         ("decimal(20,6)", "s", Decimal("1704196800.123456"), MICROS),
         ("double", "s", 1704196800.5, 1_704_196_800_500_000),
         ("double", "s", float("nan"), None),
@@ -41,7 +44,7 @@ def test_every_type_of_time_becomes_microseconds(spark, kind, unit, value, micro
 
 
 def test_floor_div_rounds_down_and_is_exact(spark):
-    values = [-(2**62) - 1, -1, 0, 2**62 + 1]
+    values = [-(2**63), -(2**62) - 1, -3, -1, 0, 2, 3, 2**62 + 1, 2**63 - 1]
     rows = spark.createDataFrame([(v,) for v in values], "v long").select(floor_div(F.col("v"), 3).alias("q"))
     assert [row["q"] for row in rows.collect()] == [v // 3 for v in values]
 

@@ -29,6 +29,9 @@ class Clock:
 
     name: str
     per_second: int | None
+    """Of a column of numbers, how many make a second; None for a column of times."""
+    whole: bool = False
+    """Whether its numbers have no fraction."""
 
     @classmethod
     def of(cls, column: TimeColumn, schema: T.StructType, where: str) -> Clock:
@@ -44,7 +47,7 @@ class Clock:
                     f"{where}: column {column.column} is a number ({kind.simpleString()}); say what one stands for, "
                     f"such as {{column: {column.column}, unit: ms}}"
                 )
-            return cls(column.column, _PER_SECOND[column.unit])
+            return cls(column.column, _PER_SECOND[column.unit], whole=isinstance(kind, T.IntegralType))
         if not isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InputError(
                 f"{where}: column {column.column} is {kind.simpleString()}; a time is timestamp, timestamp_ntz, date, "
@@ -64,6 +67,11 @@ class Clock:
         """The time in microseconds: a long, null where the time is null or no long can hold it."""
         if self.per_second is None:
             return F.unix_micros(self.raw.try_cast("timestamp"))
+        if self.whole:
+            number = self.raw.cast("long")
+            if self.per_second > _MICROS:
+                return floor_div(number, self.per_second // _MICROS)
+            return F.try_multiply(number, F.lit(_MICROS // self.per_second))
         number = self.raw.try_cast("decimal(38,9)")
         return F.floor(number * F.lit(_MICROS) / F.lit(self.per_second)).try_cast("long")
 
@@ -111,7 +119,7 @@ def whole(number: int) -> Column:
 def floor_div(value: Column, size: Column | int) -> Column:
     """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
     size = F.lit(size) if isinstance(size, int) else size
-    return div(value - F.pmod(value, size), size)
+    return div(value, size) - (value % size < 0).cast("long")
 
 
 def div(value: Column, size: Column | int) -> Column:
