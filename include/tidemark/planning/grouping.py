@@ -15,7 +15,7 @@ from tidemark.inputs.stored import StoredInput
 from tidemark.spark.machine import Machine
 
 MOST_SLICES = 10_000
-"""The most slices of one job: each still has six buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
+"""The most slices of one job: each still has three buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
 LABELS = 100
 """Bytes of what Tidemark sets beside each row of an input: times, slice, watermarks, keys."""
 COPIES = 4
