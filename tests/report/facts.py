@@ -47,7 +47,7 @@ def facts(periods=40, unexplained=2):
         for cause, rows in counts.items()
         if rows
     )
-    comparison = replace(comparison, causes=causes)
+    comparison = replace(comparison, causes=causes, leading=("left_k", "left_happened"))
     outcomes = [
         Outcome(format_duration(timedelta(minutes=30 * n)), 9_000 + 100 * n, 0, {"left": 50 - 5 * n, "right": 0},
                 100.0 * n, 150 * n, 9e3 * n, None)
@@ -58,7 +58,7 @@ def facts(periods=40, unexplained=2):
         comparison=comparison,
         made_at="2024-03-01T00:00Z",
         version="0.1.0",
-        leading=("left_k", "left_happened"),
+        leading=comparison.leading,
         causes=causes,
         stories=(Story("life-1", "orders_by_arrival", True, {"k": HOSTILE}, life),),
         each="1 day",

@@ -15,6 +15,7 @@ from rich.progress import track
 from tidemark import conformance as vectors
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.session import session_over
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
@@ -172,11 +173,11 @@ def what_if_command(
         greatest = parse_duration(up_to)
     if greatest <= least:
         raise UserError(f"--up-to {up_to} is not above --since {since}")
-    spark = spark_session("tidemark what-if")
-    request = _request(start, end, "auto", drain=False, from_empty_state=False)
-    slices = span(spark, settings, lake_root(lake), request.start, request.end)
+    request, root = _request(start, end, "auto", drain=False, from_empty_state=False), lake_root(lake)
     values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
-    result = what_if(spark, settings, lake_root(lake), vary, values, slices)
+    with session_over(root, "tidemark what-if", settings) as spark:
+        slices = span(spark, settings, root, request.start, request.end)
+        result = what_if(spark, settings, root, vary, values, slices)
     if as_json:
         print_json(result.describe())
     else:
@@ -197,8 +198,8 @@ def dialects(
     """
     settings, root = load_pipeline(pipeline), lake_root(lake)
     request = _request(start, end, "auto")
-    spark = spark_session("tidemark dialects")
-    result = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    with session_over(root, "tidemark dialects", settings) as spark:
+        result = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
     if as_json:
         print_json(result.describe())
     else:
@@ -286,8 +287,9 @@ def explain_command(
                 asked[side] = parse_row(text)
     if not asked:
         raise UserError("name a row: --left or --right, with values such as 'carrier=UA,flight=1545'")
-    spark = spark_session("tidemark explain")
-    lives = [life for side, row in asked.items() for life in explain(spark, settings, lake_root(lake), side, row)]
+    root = lake_root(lake)
+    with session_over(root, "tidemark explain", settings) as spark:
+        lives = [life for side, row in asked.items() for life in explain(spark, settings, root, side, row)]
     if as_json:
         print_json([life.describe() for life in lives])
     else:

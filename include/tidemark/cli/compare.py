@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark import report as reports
+from tidemark.cli.session import session_over
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
 from tidemark.cli.views import comparison_view
 from tidemark.comparison.agreement import due as due_slices
@@ -21,7 +22,6 @@ from tidemark.delta.lake import PipelineTables, lake_root
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
 from tidemark.settings.values import parse_allowance, parse_instant
-from tidemark.spark.session import spark_session
 
 
 def compare(
@@ -58,7 +58,7 @@ def compare(
     ] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
     try_settings: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Try what has no cause under other settings, each try a replay.")
+        bool, typer.Option(help="Try other settings for what has no cause: replays of all slices.")
     ] = True,
     recorded: Annotated[  # noqa: FBT002
         bool, typer.Option("--record", help="Write the slices' agreement to OUTPUT/agreement.")
@@ -112,18 +112,21 @@ def compare(
     if asked is None:
         print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
         return
-    spark = spark_session("tidemark compare")
-    comparison = run_compare(spark, loaded, root, asked, reference)
-    if recorded:
-        record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
-    print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
-    if files:
-        called = reports.Called(context.obj, pipeline, told_by, lake)
-        facts = reports.gather(spark, comparison, asked, (loaded, reference), root, called, ask_what_if=report_what_if)
-        reports.write(facts, files)
-    if number is not None and into is not None:
-        vector = reproduce(spark, loaded, root, comparison, number, into)
-        err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
+    pipelines = [loaded, *([reference] if reference else [])]
+    with session_over(root, "tidemark compare", *pipelines) as spark:
+        comparison = run_compare(spark, loaded, root, asked, reference)
+        if recorded:
+            record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
+        print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
+        if files:
+            called = reports.Called(context.obj, pipeline, told_by, lake)
+            facts = reports.gather(
+                spark, comparison, asked, (loaded, reference), root, called, ask_what_if=report_what_if
+            )
+            reports.write(facts, files)
+        if number is not None and into is not None:
+            vector = reproduce(spark, loaded, root, comparison, number, into)
+            err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
     if comparison.over_budget:
         raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
 

@@ -226,7 +226,9 @@ def comparison_view(comparison: Comparison) -> RenderableType:
         table.add_column("such as")
         for cause in comparison.causes:
             only_in = "batch" if cause.missing_in == "stream" else "stream"
-            such_as = "\n".join(f"{one['_number']}: {_example(one)}" for one in cause.examples[:1])
+            such_as = "\n".join(
+                f"{one['_number']}: {_example(comparison.brief(one), one)}" for one in cause.examples[:1]
+            )
             name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
             table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
         lines.append(table)
@@ -252,14 +254,14 @@ def dialects_view(result: Dialects) -> RenderableType:
     table.add_column("such as")
     for difference in result.differences:
         rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
-        such_as = Text(_example({name: difference.example.get(name) for name in result.identity}))
+        such_as = Text(_example({name: difference.example.get(name) for name in result.identity}, {}))
         table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 
 
-def _example(row: dict[str, Any]) -> str:
-    words = [f"{name} {value}" for name, value in row.items() if not name.startswith("_") and value is not None]
-    late = (
-        f"{row['_input']} row {brief_span(row['_behind_ms'])} behind" if "_behind_ms" in row else row.get("_detail", "")
-    )
-    return f"{', '.join(words)}{f': {late}' if late else ''}"
+def _example(shown: dict[str, Any], row: dict[str, Any]) -> str:
+    """Columns of a row, and what is known of why it differs."""
+    words = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
+    late = f"{row['_input']} row {brief_span(row['_behind_ms'])} behind" if "_behind_ms" in row else ""
+    why = ", ".join(filter(None, (late, row.get("_detail"))))
+    return f"{words}: {why}" if why else words

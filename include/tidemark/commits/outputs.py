@@ -22,9 +22,9 @@ from tidemark.settings.sides import SIDES
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
 
-    Window joins have `_window_start` and `_window_end` too. Input columns are `left_NAME` and `right_NAME`; a coGroup
-    has the arrays `left` and `right`, semi and anti joins the left columns alone. In flink-datastream the condition is
-    a filter behind the join; elsewhere the join itself has seen to it.
+    Window joins have `_window_start` and `_window_end` too, rows that tell their `lane` have `_lane`. Input columns are
+    `left_NAME` and `right_NAME`; a coGroup has the arrays `left` and `right`, semi and anti joins the left columns
+    alone. In flink-datastream the condition is a filter behind the join; elsewhere the join itself has seen to it.
     """
     join = pipeline.join
     sides = ("left",) if join.type in HALVES else SIDES
@@ -42,6 +42,8 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         provenance |= {f"_{name}": F.timestamp_millis(name) for name in ("window_start", "window_end")}
     if join.window and join.window.session and pipeline.dialect == "flink-sql":
         provenance["_right_window_start"] = F.timestamp_millis("right_window_start")
+    if "lane" in joined.columns:
+        provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
         wide = wide.where(F.expr(join.condition))

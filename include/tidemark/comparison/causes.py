@@ -17,9 +17,10 @@ from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.comparison.align import BATCH, STREAM
 from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
-from tidemark.comparison.variants import candidates, emissions_under
+from tidemark.comparison.variants import Tried, emissions_under, try_settings
 from tidemark.joins.firings import HALVES
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.settings.values import micros
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",
@@ -89,41 +90,23 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     return _with_details(rows, list(_rules(sides))).localCheckpoint()
 
 
-def with_other_settings(rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows of `with_causes`, those without a cause tried under other settings, the ones that come closest first.
+def with_other_settings(
+    rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]
+) -> tuple[DataFrame, tuple[Tried, ...]]:
+    """Rows of `with_causes`, and the sets of settings tried for those without a cause, the best first.
 
-    Settings explain a row where their answer has it as often as the stream, and come close by how few rows their whole
-    answer and the stream differ.
+    If the stream as a whole speaks for the best one, what it explains has it for its cause.
     """
     open_ = F.col("_cause") == "unexplained"
-    left, tried = rows.where(open_), []
-    for changes in candidates(left, sides.batch, stream):
-        with emissions_under(sides.batch, changes) as emitted:
-            apart = _apart(emitted, stream, names)
-            counted = with_count(left, emitted, names, "_found").where(F.col("_found") == F.col("_stream"))
-            tried.append((apart, changes, counted.select("_id").localCheckpoint()))
-        if not apart:
-            break
-    explanation = F.lit(None).cast("string")
-    for number, (_, changes, hits) in enumerate(sorted(tried, key=lambda one: one[0])):
-        text = " and ".join(f"{name}: {value}" for name, value in changes.items())
-        left = left.join(hits.withColumn(f"_hit_{number}", F.lit(True)), "_id", "left")
-        explanation = F.coalesce(explanation, F.when(F.col(f"_hit_{number}"), F.lit(f"{text} would give it")))
-    left = left.withColumns(
-        {"_detail": explanation, "_cause": F.when(explanation.isNotNull(), "other settings").otherwise(F.col("_cause"))}
-    )
-    return rows.where(~open_).unionByName(left.select(*rows.columns)).localCheckpoint()
-
-
-def _apart(one: DataFrame, other: DataFrame, names: Sequence[str]) -> int:
-    """How many rows only one of two tables has."""
-    hashes = (
-        rows.select(content_hash(rows, names).alias("_hash"), F.lit(n).alias("_n"))
-        for rows, n in ((one, 1), (other, -1))
-    )
-    counts = reduce(DataFrame.unionByName, hashes).groupBy("_hash").agg(F.abs(F.sum("_n")).alias("_more"))
-    total = counts.agg(F.sum("_more").alias("rows")).first()
-    return total["rows"] or 0 if total else 0
+    tried, explained = try_settings(rows.where(open_), sides.batch, stream, names, sides.until)
+    if explained is None or not tried[0].holds:
+        return rows, tried
+    hits = explained.withColumn("_hit", F.lit(True))
+    rows = rows.join(hits, "_id", "left")
+    hit = open_ & F.col("_hit").isNotNull()
+    named = {"_cause": F.when(hit, "other settings").otherwise(F.col("_cause"))}
+    named["_detail"] = F.when(hit, F.lit(tried[0].told)).otherwise(F.col("_detail"))
+    return rows.withColumns(named).drop("_hit").localCheckpoint(), tried
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
@@ -252,6 +235,30 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
     if sides.settings_apart:
         yield _Rule("other settings", as_reference, detail=F.lit(sides.settings_apart))
     yield _Rule("padded before its partner came", F.col("_counterpart"))
+    yield from _stories(sides, only_stream, only_batch)
+
+
+def _stories(sides: Sides, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
+    """What is known of rows without a cause."""
+    view, in_stream, not_there = "batch", "and yet in the stream", "and yet not in the stream"
+    if sides.reference:
+        view = "reference"
+        gives = F.lit(f"{sides.reference.pipeline.name} gives it, {not_there}")
+        yield _Rule("unexplained", only_batch & (F.col("_reference") >= F.col("_batch")), detail=gives)
+    late = _either(view, _has_reason(*_LATE))
+    yield _Rule("unexplained", only_stream & late.isNotNull(), late, view, F.lit(in_stream))
+    interval = sides.batch.pipeline.join.interval
+    if interval:
+        left, right = (F.col(f"_{side}_{view}")["event_time"] for side in SIDES)
+        lower, upper = (None if bound is None else micros(bound) for bound in (interval.lower, interval.upper))
+        beyond = F.lit(False) if lower is None else right - left < lower
+        beyond |= F.lit(False) if upper is None else right - left > upper
+        apart = F.lit(f"its times are further apart than join.interval, {in_stream}")
+        yield _Rule("unexplained", only_stream & F.coalesce(beyond, F.lit(False)), detail=apart)
+    on_time = reduce(Column.__and__, (~_present(side) | F.col(f"_{side}_{view}").isNotNull() for side in SIDES))
+    on_time &= reduce(Column.__or__, map(_present, SIDES)) & late.isNull()
+    for only, told in ((only_stream, in_stream), (only_batch, not_there)):
+        yield _Rule("unexplained", only & on_time, detail=F.lit(f"its rows are on time, {told}"))
     yield _Rule("unexplained", F.lit(True))
 
 

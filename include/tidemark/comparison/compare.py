@@ -19,6 +19,7 @@ from tidemark.clock.times import quoted
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.variants import Tried
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, UserError, nearest
 from tidemark.joins.firings import HALVES
@@ -28,7 +29,8 @@ from tidemark.settings.values import format_instant, from_micros, micros
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """What Tidemark adds to emissions and an engine does not tell."""
-_OPTIONAL = ("_emission", "_window_start", "_window_end", "_right_window_start")
+_WINDOWS = ("_window_start", "_window_end", "_right_window_start")
+_OPTIONAL = ("_emission", *_WINDOWS)
 _TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType)
 _Counts = Mapping[int | None, Counter[tuple[str, str]]]
 """Rows that differ: by the start of their slice in microseconds (None where that is not known), then by cause and the
@@ -56,7 +58,7 @@ class Asked:
     examples: int = 3
     """Rows to show for each cause."""
     try_settings: bool = True
-    """Whether rows without a cause are tried under other settings, each try a replay of all slices."""
+    """Whether other settings are tried for rows without a cause: replays of all slices."""
     budget: Budget = field(default_factory=Budget)
     """How many rows may differ."""
 
@@ -70,7 +72,8 @@ class Cause:
     """`stream` or `batch`."""
     rows: int
     examples: tuple[dict[str, Any], ...]
-    """Rows, each with its `_number` among all examples, and `_left` and `_right`: the hashes of its input rows."""
+    """Rows, each with its `_number` among all examples, the columns `_changed` of a changed value, and `_left` and
+    `_right`: the hashes of its input rows."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,22 @@ class Comparison:
     agreement: tuple[Agreement, ...]
     notes: tuple[str, ...]
     seconds: float
+    leading: tuple[str, ...] = ()
+    """The columns that tell most about a row: keys and event times, of windows their bounds."""
+    tried: tuple[Tried, ...] = ()
+    """Other settings that were tried for rows without a cause, the best first; one that `holds` is named."""
     over_budget: tuple[str, ...] = ()
     """A line for each part of the budget that is exceeded."""
+
+    @property
+    def settings(self) -> Tried | None:
+        """The other settings under which the stream ran, if it as a whole speaks for some."""
+        return self.tried[0] if self.tried and self.tried[0].holds else None
+
+    def brief(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        """What an example shows where there is no room for all: the leading columns, and those that differ."""
+        names = dict.fromkeys((*self.leading, *example.get("_changed", ()))) or ("_slice",)
+        return {name: example[name] for name in names if name in example}
 
     @property
     def differences(self) -> int:
@@ -145,14 +162,19 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, re
     stream, names, notes = _stream(DeltaInput.find(spark, lake, asked.table).read(), ours, batch, asked)
     within = {name: asked.within for name in names if asked.within and _is_fraction(ours.schema[name].dataType)}
     aligned = align(ours, stream, names, within)
-    identity = _identity(batch, names, asked)
+    leading = _leading(batch, names)
     causes: tuple[Cause, ...] = ()
+    tried: tuple[Tried, ...] = ()
     counts: _Counts = {}
     if not aligned.alike:
         sides = Sides(batch, told_by, micros(asked.until) if asked.until else None)
-        rows = with_causes(aligned.differing, sides, names, identity)
+        rows = with_causes(aligned.differing, sides, names, _identity(leading, names, asked))
         if told_by is None and asked.try_settings and not rows.where("_cause = 'unexplained'").isEmpty():
-            rows = with_other_settings(rows, sides, stream, names)
+            exact = [name for name in names if name not in within]
+            rows, tried = with_other_settings(rows, sides, stream, exact)
+            if tried and not tried[0].holds:
+                among = "of other settings none tried explains more rows than it contradicts"
+                notes.append(f"{among}; the best, {tried[0].told}")
         rows = rows.where(_inside(asked))
         counts = _counted(rows)
         causes = _causes(rows, counts, names, asked.examples)
@@ -169,6 +191,8 @@ def compare(spark: SparkSession, pipeline: Pipeline, lake: str, asked: Asked, re
         agreement,
         tuple(notes),
         round(time.monotonic() - began, 1),
+        leading,
+        tried,
         over(asked.budget, agreement),
     )
 
@@ -249,16 +273,20 @@ def _cast(stream: DataFrame, name: str, wanted: T.DataType, table: str) -> Colum
     return (F.when(cast.try_cast(given) == column, cast) if numbers else cast).alias(name)
 
 
-def _identity(batch: CommittedView, names: list[str], asked: Asked) -> list[str]:
+def _leading(batch: CommittedView, names: list[str]) -> tuple[str, ...]:
+    """Keys, event times and the bounds of windows, of the columns compared."""
+    pipeline, found = batch.pipeline, list[str]()
+    for side in SIDES:
+        wanted = {getattr(pair, side) for pair in pipeline.join.keys} | {getattr(pipeline, side).event_time.column}
+        found += [name for name, column in batch.columns(side).items() if column in wanted]
+    return tuple(name for name in (*found, *_WINDOWS) if name in names)
+
+
+def _identity(leading: Sequence[str], names: list[str], asked: Asked) -> list[str]:
     for name in asked.identity:
         if name not in names:
             raise UserError(f"--on {name}: {_no_column('what is compared', name, names)}")
-    if asked.identity:
-        return list(asked.identity)
-    pipeline = batch.pipeline
-    wanted = {f"{side}_{getattr(pipeline, side).event_time.column}" for side in SIDES}
-    wanted |= {f"{side}_{getattr(pair, side)}" for side in SIDES for pair in pipeline.join.keys}
-    return [name for name in names if name in wanted or name in _OPTIONAL]
+    return list(asked.identity) or [name for name in names if name in leading or name in _OPTIONAL]
 
 
 def _no_column(what: str, name: str, known: list[str]) -> str:
@@ -294,7 +322,8 @@ def _counted(rows: DataFrame) -> _Counts:
 
 
 def _causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -> tuple[Cause, ...]:
-    content = F.to_json(F.struct(*names, "_slice", *DETAILS[1:], *(f"_{side}" for side in SIDES)))
+    changed = F.when(F.col("_cause") == "changed value", F.col("_changed")).alias("_changed")
+    content = F.to_json(F.struct(*names, "_slice", *DETAILS[1:], changed, *(f"_{side}" for side in SIDES)))
     of_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     shown = rows.withColumn("_place", F.row_number().over(of_cause)).where(F.col("_place") <= examples)
     examples_of = shown.select("_cause", "_missing_in", "_place", content.alias("row"))

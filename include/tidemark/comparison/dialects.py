@@ -21,7 +21,7 @@ from tidemark.commits.digest import content_hash
 from tidemark.commits.outputs import emissions
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.comparison.variants import replayed
+from tidemark.comparison.replays import replayed
 from tidemark.errors import PipelineFileError
 from tidemark.execution.replay import Replay
 from tidemark.inputs.stored import StoredInput, stored_inputs

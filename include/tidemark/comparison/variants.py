@@ -1,169 +1,230 @@
-"""What the pipeline would have emitted under other settings, replayed in memory; nothing is written."""
+"""Under which other settings a stream may have run: few sets of them, each replayed once over all committed slices.
+
+A stream has one set of settings. So a set is judged over all rows: by those without a cause that it explains, and by
+those that are the same now and would differ under it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from operator import gt, lt
-from typing import get_args
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
+from tidemark.clock.times import quoted
+from tidemark.commits.digest import content_hash
 from tidemark.commits.outputs import emissions
-from tidemark.commits.staleness import NOTHING_CONSUMED
-from tidemark.comparison.align import BATCH
+from tidemark.comparison.candidates import Changes, candidates
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.errors import PipelineFileError
-from tidemark.execution.replay import Replay, replay
-from tidemark.inputs.stored import StoredInput, read_as, rows_of_slices, schemas_of, trace_of
-from tidemark.joins import join_of, lane_of
-from tidemark.settings import Pipeline, changed
-from tidemark.settings.pipeline import Dialect
+from tidemark.comparison.replays import replayed, side_by_side, tuned_for, with_lane
+from tidemark.settings import changed
 from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import format_duration
-from tidemark.watermarks.buckets import Buckets, Watermarks
+from tidemark.wording import counted
 
-_MS = timedelta(milliseconds=1)
-Changes = Mapping[str, str]
-"""Settings by their dotted names, as a pipeline file has them."""
+_PROVENANCE = frozenset({"_emission", "_window_start", "_window_end", "_right_window_start"})
+"""What emissions tell beside columns of the inputs, and engines too."""
 
 
-@contextmanager
-def replayed(
-    pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range, *, drain: bool
-) -> Iterator[Replay]:
-    """A replay of slices from empty state; with `drain` the inputs end behind them.
+@dataclass(frozen=True)
+class Tried:
+    """A set of settings under which all slices were replayed."""
 
-    The inputs may have been found for a pipeline with other settings.
-    """
-    grid, inputs = Grid.of(pipeline.slices), read_as(inputs, pipeline)
-    rows = rows_of_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", F.lit(0))
-    join = join_of(pipeline, rows.sparkSession, schemas_of(inputs))
-    lane = lane_of(pipeline, Watermarks(), slices[-1] if drain else None, trace_of(inputs))
-    result = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-    try:
-        yield result
-    finally:
-        result.release()
+    settings: dict[str, str]
+    """Those in which it is not the pipeline's, by their dotted names."""
+    explains: int
+    """Rows without another cause that it gives as often as the stream has them."""
+    contradicts: int
+    """Rows that it gives more or less often than the stream, beyond those that differ now."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stream as a whole speaks for it."""
+        return self.explains > self.contradicts
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """By what the best one has least: where as much speaks for two, that is the one with fewer settings."""
+        return self.contradicts - self.explains, len(self.settings)
+
+    @property
+    def told(self) -> str:
+        """The settings and both counts, in words."""
+        settings = " and ".join(f"{name}: {value}" for name, value in self.settings.items())
+        return f"{settings} explains {counted(self.explains, 'row')} and contradicts {self.contradicts:,}"
 
 
 @contextmanager
 def emissions_under(view: CommittedView, changes: Changes) -> Iterator[DataFrame]:
     """The emissions of a view's slices under other settings, from empty state; as the table has them."""
     pipeline = changed(view.pipeline, changes)
-    slices = range(next(iter(view.ledger.entries)), view.end)
-    with replayed(pipeline, view.inputs, slices, drain=view.last.drained) as result:
+    with replayed(pipeline, view.inputs, _slices(view), drain=view.last.drained) as result:
         yield emissions(result.joined, pipeline, view.grid)
 
 
-def candidates(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
-    """Settings under which the stream may have come to rows that differ, the likeliest first."""
-    pipeline, found = view.pipeline, _Extent.of(unexplained)
-    yield from _bounds(pipeline, found, view, stream)
-    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
-    longer = {
-        f"{side}.watermark_delay": format_duration(delay + _whole_minutes(found.behind[side]))
-        for side, delay in delays.items()
-        if delay is not None and found.behind[side]
-    }
-    if longer:
-        yield longer
-    # With more rows late an interval join lacks rows, where a window may fire again and an anti join emits more.
-    shorter = delays if found.lacks or pipeline.join.window else {}
-    for side, delay in shorter.items():
-        if delay:
-            for part in (0.75, 0.5, 0.25, 0):
-                yield {f"{side}.watermark_delay": format_duration(delay * part // _MS * _MS)}
-    for dialect in get_args(Dialect):
-        if dialect != pipeline.dialect and _allowed(pipeline, {"dialect": dialect}):
-            yield {"dialect": dialect}
+def try_settings(
+    unexplained: DataFrame, view: CommittedView, stream: DataFrame, names: Sequence[str], until: int | None
+) -> tuple[tuple[Tried, ...], DataFrame | None]:
+    """The sets of settings that rows without a cause suggest, the best first; and the `_id` of the rows it explains.
+
+    Rows are compared by the columns `names`. `until` is how far the stream has come on the clock (microseconds,
+    exclusive): what a set gives later than that contradicts nothing.
+    """
+    sets, contents = list(candidates(unexplained, view, stream)), _Contents.of(view, names)
+    if not sets:
+        return (), None
+    judged = [_Judged(f"_set_{number}") for number in range(len(sets))]
+    totals = Observation()
+    with tuned_for(view.spark, view.inputs, len(sets)), ExitStack() as replays:
+        groups = [_answer(view, part, contents, until) for part in _by_dialect(sets)]
+        # Planning keeps one core busy, and each has jobs of its own.
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(replays.enter_context, groups))
+        parts = [
+            _copies(unexplained, contents.of_rows(unexplained), F.lit(_OPEN), F.col("_copies")),
+            *(
+                _copies(rows, contents.of_rows(rows), F.lit(of))
+                for of, rows in ((_OURS, view.emissions()), (_THEIRS, stream))
+            ),
+            *answers,
+        ]
+        whole = _counted(reduce(DataFrame.unionByName, parts), judged)
+        whole = whole.observe(totals, *(sum_ for one in judged for sum_ in one.sums())).where(F.col(_OPEN) > 0)
+        agreeing = whole.select("_content", *(one.agrees.alias(one.name) for one in judged)).localCheckpoint()
+    tried = [one.told(changes, totals) for one, changes in zip(judged, sets, strict=True)]
+    order = sorted(range(len(sets)), key=lambda number: tried[number].rank)
+    explained = unexplained.select("_id", contents.of_rows(unexplained).alias("_content")).join(
+        agreeing.where(judged[order[0]].name), "_content", "semi"
+    )
+    return tuple(tried[number] for number in order), explained.select("_id")
 
 
 @dataclass(frozen=True)
-class _Extent:
-    """What is known of rows without a cause."""
+class _Contents:
+    """What rows are compared by: columns of each input, by their names in the emissions, and others."""
 
-    behind: dict[SideName, timedelta]
-    """How much longer a delay would have to be for rows that only the stream has, by the input that held the watermark.
-    """
-    apart: tuple[timedelta, timedelta] | None
-    """How far apart the times of pairs are that only the stream has, at least and at most."""
-    lacks: bool
-    """Whether the stream lacks rows."""
+    sides: dict[SideName, dict[str, str]]
+    others: list[str]
+    by_hash: bool
+    """Whether emissions can be told by hashes of their input rows, so that a replay need not carry their columns."""
 
     @classmethod
-    def of(cls, rows: DataFrame) -> _Extent:
-        mine = F.col("_missing_in") == BATCH
-        labels = {side: F.col(f"_{side}_batch") for side in SIDES}
-        behind = {
-            side: F.greatest(
-                *(F.max(F.when(mine & (of["held_by"] == side), of["behind_ms"])) for of in labels.values())
-            )
-            for side in SIDES
+    def of(cls, view: CommittedView, names: Sequence[str]) -> _Contents:
+        """Sort out the columns compared."""
+        sides: dict[SideName, dict[str, str]] = {
+            side: {name: source for name, source in view.columns(side).items() if name in names} for side in SIDES
         }
-        apart = F.when(
-            mine & (F.col("_emission") == "matched"), labels["right"]["event_time"] - labels["left"]["event_time"]
-        )
-        extent = rows.agg(
-            *(value.alias(side) for side, value in behind.items()),
-            F.min(apart).alias("least"), F.max(apart).alias("most"), F.count_if(~mine).alias("lacks"),
-        ).first()  # fmt: skip
-        assert extent is not None, "an aggregate has one row"
-        known = {
-            side: timedelta(milliseconds=extent[side] + 1) if extent[side] is not None else timedelta()
-            for side in SIDES
-        }
-        return cls(known, _spans(extent), extent["lacks"] > 0)
+        others = [name for name in names if not any(name in columns for columns in sides.values())]
+        return cls(sides, others, by_hash=_PROVENANCE.issuperset(others) and view.pipeline.join.condition is None)
+
+    def of_rows(self, rows: DataFrame) -> Column:
+        """A hash of rows of emissions."""
+        return self._combined(rows, [_hash_of_side(rows, list(columns)) for columns in self.sides.values() if columns])
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        """The rows that a replay reads; where hashes tell emissions, `left` and `right` have nothing else."""
+        if not self.by_hash:
+            return rows
+        for side, columns in self.sides.items():
+            flat = {f"_column_{number}": F.col(side)[source] for number, source in enumerate(columns.values())}
+            wide = rows.withColumns(flat)
+            part = F.struct(_hash_of_side(wide, list(flat)).alias("_hash"))
+            rows = wide.withColumn(side, F.when(F.col("side") == side, part)).drop(*flat)
+        return rows
+
+    def of_replayed(self, rows: DataFrame) -> Column:
+        """The hash, as `of_rows`, of emissions that a replay makes of `carried`."""
+        if not self.by_hash:
+            return self.of_rows(rows)
+        return self._combined(rows, [F.col(f"{side}__hash") for side, columns in self.sides.items() if columns])
+
+    def _combined(self, rows: DataFrame, parts: Sequence[Column]) -> Column:
+        return F.xxhash64(*parts, *([content_hash(rows, self.others)] if self.others else []))
 
 
-def _bounds(pipeline: Pipeline, found: _Extent, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
-    """Bounds as wide as those of the rows that only the stream has; as narrow as those of all that it has."""
-    interval = pipeline.join.interval
-    if interval is None:
-        return
-    names = {"join.interval.lower": interval.lower, "join.interval.upper": interval.upper}
-    if found.apart:
-        wider = {
-            name: format_duration(seen)
-            for (name, bound), seen, beyond in zip(names.items(), found.apart, (lt, gt), strict=True)
-            if bound is not None and beyond(seen, bound)
-        }
-        if wider:
-            yield wider
-    if found.lacks and (seen := _seen_apart(view, stream)):
-        for (name, bound), span in zip(names.items(), seen, strict=True):
-            if bound is not None and span != bound:
-                yield {name: format_duration(span)}
+def _hash_of_side(rows: DataFrame, names: Sequence[str]) -> Column:
+    """A hash of an input's columns; null where all of them are, as in padded rows."""
+    if not names:
+        return F.lit(None).cast("long")
+    absent = reduce(Column.__and__, (F.col(quoted(name)).isNull() for name in names))
+    return F.when(~absent, content_hash(rows, names))
 
 
-def _seen_apart(view: CommittedView, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
-    sides = [source.side for source in view.inputs]
-    clocks = [replace(side.event, name=f"{side.name}_{side.event.name}") for side in sides]
-    if not {clock.name for clock in clocks} <= set(stream.columns):
-        return None
-    left, right = (clock.micros for clock in clocks)
-    apart = F.when(F.col("_emission") == "matched", right - left)
-    extent = stream.agg(F.min(apart).alias("least"), F.max(apart).alias("most")).first()
-    return _spans(extent) if extent else None
+_OPEN, _OURS, _THEIRS = "_open", "_ours", "_theirs"
+"""How often the rows without a cause, the emissions and the stream have a content; beside them the sets' own counts."""
 
 
-def _spans(extent: Row) -> tuple[timedelta, timedelta] | None:
-    if extent["least"] is None:
-        return None
-    return timedelta(microseconds=extent["least"]), timedelta(microseconds=extent["most"])
+@dataclass(frozen=True)
+class _Judged:
+    """A set whose answer is counted in a column of this name."""
+
+    name: str
+
+    @property
+    def agrees(self) -> Column:
+        """Whether it gives a content as often as the stream has it."""
+        return F.col(self.name) == F.col(_THEIRS)
+
+    def sums(self) -> Iterator[Column]:
+        """How many rows it explains, and how many it contradicts."""
+        differs_now = F.abs(F.col(_OURS) - F.col(_THEIRS))
+        would_differ = F.abs(F.col(self.name) - F.col(_THEIRS))
+        excused = F.col("_not_due") & (F.col(self.name) > F.col(_THEIRS))
+        worse = F.when(~excused, F.greatest(would_differ - differs_now, F.lit(0)))
+        yield F.sum(F.when(self.agrees, F.least(_OPEN, differs_now))).alias(f"{self.name}_explains")
+        yield F.sum(worse).alias(f"{self.name}_contradicts")
+
+    def told(self, settings: Changes, totals: Observation) -> Tried:
+        """What came of it."""
+        return Tried(dict(settings), *(totals.get[f"{self.name}_{sum_}"] or 0 for sum_ in ("explains", "contradicts")))
 
 
-def _whole_minutes(span: timedelta) -> timedelta:
-    return -(-span // timedelta(minutes=1)) * timedelta(minutes=1)
+def _by_dialect(sets: Sequence[Changes]) -> Iterator[dict[int, Changes]]:
+    """Sets by their number, those together that can be lanes of one job."""
+    for _, part in groupby(enumerate(sets), key=lambda one: one[1].get("dialect")):
+        yield dict(part)
 
 
-def _allowed(pipeline: Pipeline, changes: Changes) -> bool:
-    try:
-        changed(pipeline, changes)
-    except PipelineFileError:
-        return False
-    return True
+@contextmanager
+def _answer(
+    view: CommittedView, sets: Mapping[int, Changes], contents: _Contents, until: int | None
+) -> Iterator[DataFrame]:
+    """`_copies` of what sets with successive numbers give."""
+    pipelines = [changed(view.pipeline, changes) for changes in sets.values()]
+    if contents.by_hash:
+        pipelines = [one.model_copy(update={"select": None}) for one in pipelines]
+    drain, altered = view.last.drained, contents.carried
+    with side_by_side(pipelines, view.inputs, _slices(view), drain=drain, altered=altered) as result:
+        emitted = emissions(with_lane(result.joined), pipelines[0], view.grid)
+        # A column that this dialect does not know is null.
+        unknown = {name for name in contents.others if name not in emitted.columns}
+        emitted = emitted.withColumns(dict.fromkeys(unknown, F.lit(None)))
+        number = (F.col("_lane") + min(sets)).cast("string")
+        not_due = F.lit(False) if until is None else F.unix_micros("_slice") + view.grid.every > until
+        yield _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)
+
+
+def _copies(
+    rows: DataFrame, content: Column, of: Column, copies: Column | None = None, not_due: Column | None = None
+) -> DataFrame:
+    return rows.select(
+        content.alias("_content"),
+        of.alias("_of"),
+        (F.lit(1) if copies is None else copies).cast("long").alias("_copies"),
+        (F.lit(False) if not_due is None else not_due).alias("_not_due"),
+    )
+
+
+def _counted(contents: DataFrame, judged: Sequence[_Judged]) -> DataFrame:
+    """How often each content is whose, in columns."""
+    names = [_OPEN, _OURS, _THEIRS, *(one.name for one in judged)]
+    counts = (F.sum(F.when(F.col("_of") == name, F.col("_copies")).otherwise(0)).alias(name) for name in names)
+    return contents.groupBy("_content").agg(F.bool_or("_not_due").alias("_not_due"), *counts)
+
+
+def _slices(view: CommittedView) -> range:
+    return range(next(iter(view.ledger.entries)), view.end)

@@ -1,32 +1,29 @@
 """What another setting would have given: a range of slices replayed under many values at once.
 
-Each value is a lane of one job, whose rows have the lane among their keys. It is the very replay that `run` does, so
+Each value is a lane of one job. It is the very replay that `run` does, so
 that each lane's answer is what a run under that value would give.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.outputs import emissions
-from tidemark.commits.staleness import NOTHING_CONSUMED
+from tidemark.comparison.replays import side_by_side, tuned_for, with_lane
 from tidemark.errors import UserError
-from tidemark.execution.replay import Replay, replay
-from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs
-from tidemark.joins import join_of, lane_of
-from tidemark.joins.keys import key_name
+from tidemark.execution.replay import Replay
+from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration
-from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets, Watermarks
 
 SETTINGS = (
     "left.watermark_delay",
@@ -122,9 +119,8 @@ def what_if(
     if decides_lateness:
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]
         pipelines.append(_changed(pipeline, dict.fromkeys(delays, NO_ROW_LATE)))
-    answer = _replayed(spark, pipelines, inputs, grid, slices)
-    outcomes = _outcomes(answer, pipelines, inputs, grid, slices)
-    answer.release()
+    with tuned_for(spark, inputs, len(pipelines)), side_by_side(pipelines, inputs, slices, drain=True) as answer:
+        outcomes = _outcomes(answer, pipelines, inputs, grid, slices)
     named = [replace(one, value=format_duration(value)) for one, value in zip(outcomes, values, strict=False)]
     complete = outcomes[-1] if decides_lateness else None
     return WhatIf(pipeline.name, setting, grid.name(slices[0]), grid.name(slices[-1] + 1), tuple(named), complete)
@@ -154,42 +150,6 @@ def _changed(pipeline: Pipeline, changes: dict[str, timedelta]) -> Pipeline:
     return changed(whole, {name: format_duration(value) for name, value in changes.items()})
 
 
-def _replayed(
-    spark: SparkSession,
-    pipelines: Sequence[Pipeline],
-    inputs: tuple[StoredInput, StoredInput],
-    grid: Grid,
-    slices: range,
-) -> Replay:
-    rows = rows_of_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
-    key = key_name(len(pipelines[0].join.keys))
-    lanes = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))
-    rows = rows.withColumn("lane", F.explode(lanes)).withColumn(key, F.col("lane"))
-    # Emissions are made of the inputs' rows, so these have to tell the lane.
-    rows = rows.withColumns(
-        {side: F.when(F.col("side") == side, F.col(side).withField("_lane", F.col("lane"))) for side in SIDES}
-    )
-    schemas = schemas_of(inputs)
-    join = _by_lane([join_of(one, spark, schemas) for one in pipelines], F.col(key))
-    per_slice = join.buckets_per_slice or max(1, TARGET_BUCKETS // (len(slices) * len(pipelines)))
-    buckets = Buckets.of(grid, slices, per_slice)
-    return replay(rows, None, [lane_of(one, Watermarks(), slices[-1]) for one in pipelines], join, buckets)
-
-
-def _by_lane(parts: Sequence[Any], lane: Column) -> Any:
-    """What is equal in all lanes as it is, columns that differ chosen by the lane."""
-    first = parts[0]
-    if isinstance(first, Column):
-        return F.element_at(F.array(*parts), lane.cast("int") + 1)
-    if is_dataclass(first) and not isinstance(first, type):
-        names = [one.name for one in fields(first)]
-        changes = {name: _by_lane([getattr(part, name) for part in parts], lane) for name in names}
-        return replace(first, **changes)
-    if isinstance(first, bool):
-        return any(parts)
-    return first
-
-
 def _outcomes(
     answer: Replay,
     pipelines: Sequence[Pipeline],
@@ -198,7 +158,7 @@ def _outcomes(
     slices: range,
 ) -> list[Outcome]:
     emitted = _emitted(answer, pipelines[0], inputs, grid)
-    lates = answer.late.where(F.col("reason").isin(*_LATE)).groupBy(_lane_of_row(), "side").count().toPandas()
+    lates = with_lane(answer.late).where(F.col("reason").isin(*_LATE)).groupBy("lane", "side").count().toPandas()
     late = lates.set_index(["lane", "side"])["count"].to_dict()
     carried = answer.carried.groupBy("lane", "side", "carried_from", "evicted_in").count().toPandas()
     sizes = pd.Series([source.table.bytes_per_row for source in inputs], index=[source.side.name for source in inputs])
@@ -226,21 +186,13 @@ def _outcomes(
 
 def _emitted(answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid) -> pd.DataFrame:
     """Emissions counted by lane and kind, and how long their event times waited for them, in all, in microseconds."""
-    output = emissions(answer.joined, pipeline, grid)
-    if pipeline.join.api == "cogroup":
-        lane, times = F.coalesce(*(F.col(side)[0]["_lane"] for side in SIDES)), []
-    else:
-        sides = [source.side for source in inputs if f"{source.side.name}__lane" in output.columns]
-        lane = F.coalesce(*(F.col(f"{side.name}__lane") for side in sides))
-        times = [replace(side.event, name=f"{side.name}_{side.event.name}").micros for side in sides]
+    output = emissions(with_lane(answer.joined), pipeline, grid)
+    names = [(source.side, f"{source.side.name}_{source.side.event.name}") for source in inputs]
+    times = [replace(side.event, name=name).micros for side, name in names if name in output.columns]
     end = F.unix_micros("_slice") + grid.every
     latest = F.greatest(*times) if len(times) > 1 else (times or [F.lit(None).cast("long")])[0]
-    counted = output.groupBy(lane.alias("lane"), F.col("_emission").alias("emission"))
+    counted = output.groupBy(F.col("_lane").alias("lane"), F.col("_emission").alias("emission"))
     return counted.agg(F.count("*").alias("rows"), F.sum(end - latest).alias("waited")).toPandas()
-
-
-def _lane_of_row() -> Column:
-    return F.coalesce("left._lane", "right._lane").alias("lane")
 
 
 def _held(carried: pd.DataFrame, slices: range) -> pd.Series[float]:

@@ -39,11 +39,27 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         AnalysisException: there is none.
     """
-    return DeltaSnapshot.newest(awake(spark), path).rows()
+    try:
+        log = DeltaLog.open(path)
+    except DeltaError:
+        log = None
+    bare = _bare_rows(spark, log) if log else None
+    return DeltaSnapshot.newest(awake(spark), path).rows() if bare is None else bare
 
 
 MOST_FILES = 1000
 """Of more, Spark would ask the storage one by one, where Delta's log tells."""
+
+
+def _bare_rows(spark: SparkSession, log: DeltaLog, paths: Collection[str] | None = None) -> DataFrame | None:
+    """The rows of a table, or of some of its files, where files are all that there is to it and they are few.
+
+    Spark then reads them without the table's log, which takes it seconds the first time.
+    """
+    chosen = log.files["path"] if paths is None else paths
+    if not log.is_bare or len(chosen) > MOST_FILES:
+        return None
+    return read_files(awake(spark), log.path, log.schema, chosen)
 
 
 @dataclass(frozen=True)
@@ -108,17 +124,12 @@ class DeltaInput:
         return list(self.log.files["path"]) if self.log else self.read().inputFiles()
 
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter.
-
-        Where the files are all that there is to a table, Spark reads them without its log, which takes it seconds the
-        first time.
-        """
+        """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter."""
         at = self.version if version is None else version
         log = self._log_at(at)
-        if log is not None and log.is_bare:
-            chosen = log.files["path"] if paths is None else paths
-            if len(chosen) <= MOST_FILES:
-                return read_files(awake(self.spark), self.path, log.schema, chosen)
+        bare = _bare_rows(self.spark, log, paths) if log else None
+        if bare is not None:
+            return bare
         return self.spark.read.format("delta").option("versionAsOf", at).load(self.path)
 
     def _log_at(self, version: int) -> DeltaLog | None:

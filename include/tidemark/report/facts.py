@@ -92,7 +92,7 @@ class Facts:
     made_at: str
     version: str
     leading: tuple[str, ...]
-    """The columns that tell most about an example: keys, event times, arrivals."""
+    """The columns that tell most about an example: keys, event times, the bounds of windows."""
     causes: tuple[ExplainedCause, ...]
     stories: tuple[Story, ...]
     each: str
@@ -160,7 +160,7 @@ def gather(
         comparison=comparison,
         made_at=format_instant(datetime.now(UTC).replace(second=0, microsecond=0)),
         version=version("tidemark"),
-        leading=_leading(batch),
+        leading=comparison.leading,
         causes=causes,
         stories=told,
         each=each,
@@ -241,17 +241,6 @@ def _resampled(table: Any, span: timedelta) -> Any:
 def _bounds(starts: pd.Index[Any], span: timedelta) -> Iterator[tuple[str, str]]:
     for start in starts:
         yield format_instant(start.to_pydatetime()), format_instant(start.to_pydatetime() + span)
-
-
-def _leading(batch: CommittedView) -> tuple[str, ...]:
-    """Keys, event times and arrivals, as emissions call them."""
-    pipeline, found = batch.pipeline, list[str]()
-    for side in SIDES:
-        source = getattr(pipeline, side)
-        wanted = {*(getattr(pair, side) for pair in pipeline.join.keys), source.event_time.column}
-        wanted |= {pipeline.clock_of(source)}
-        found += [name for name, column in batch.columns(side).items() if column in wanted]
-    return tuple(found)
 
 
 def _what_if(

@@ -68,11 +68,10 @@ def write(facts: Facts, paths: Iterable[Path]) -> None:
         path.write_text(FORMATS[path.suffix](facts), encoding="utf-8")
 
 
-def columns(facts: Facts, examples: Sequence[dict[str, object]], *, leading: bool) -> list[str]:
-    """Columns to show of examples, those first that tell most about them; null ones left out."""
-    present = dict.fromkeys(name for row in examples for name in row)
-    first = [name for name in ("_number", "_slice", "_emission", *facts.leading) if name in present]
-    return first if leading else [*first, *(name for name in present if name not in first)]
+def columns(facts: Facts, examples: Sequence[dict[str, object]]) -> list[str]:
+    """Columns to show of examples: where they are, what `Comparison.brief` shows of them; null ones left out."""
+    names = ["_number", "_slice", "_emission", *(name for row in examples for name in facts.comparison.brief(row))]
+    return list(dict.fromkeys(name for name in names if any(name in row for row in examples)))
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")

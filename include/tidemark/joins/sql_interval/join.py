@@ -230,9 +230,10 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
     none = F.lit(None).cast(_kind(rows, searcher))
     both = stays.withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
     both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": searcher}))
-    in_order = Window.partitionBy(*keys, "of").orderBy("level", F.col("by").isNotNull(), *_ARRIVAL)
-    following = in_order.rowsBetween(1, Window.unboundedFollowing)
-    by = F.first("by", ignorenulls=True).over(following)
+    # Backwards: a frame that ends with the partition is gone through anew for each of its rows.
+    backwards = [one.desc() for one in (F.col("level"), F.col("by").isNotNull(), *map(F.col, _ARRIVAL))]
+    following = Window.partitionBy(*keys, "of").orderBy(*backwards).rowsBetween(Window.unboundedPreceding, -1)
+    by = F.last("by", ignorenulls=True).over(following)
     found = both.withColumn("search", by).where(F.col("by").isNull())
     sooner = F.when(F.col("search.now") < F.col("leaves_at"), F.col("search"))
     return found.withColumn("by", sooner).drop("search", "level", "of")
