@@ -6,6 +6,7 @@ Usage: python -m benchmarks [--rows 4000000] [--rounds 3] [--case NAME]... [--pe
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict, replace
 
 from rich.console import Console
@@ -16,6 +17,9 @@ from benchmarks.peers import PEERS
 from benchmarks.results import Results, Run
 from benchmarks.runner import run_in_turns
 from benchmarks.table import line, table
+
+FILE_WIDTH = 140
+"""Of the table where nobody's terminal has a width."""
 
 
 def main() -> None:
@@ -29,7 +33,8 @@ def main() -> None:
     parser.add_argument("--into", default="full", metavar="NAME", help="benchmarks/results/NAME.json (default: full)")
     parser.add_argument("--list", action="store_true", help="show the cases and the peers, and measure nothing")
     arguments = parser.parse_args()
-    console, known = Console(), cases(arguments.rows)
+    known = cases(arguments.rows)
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     if arguments.list:
         show(console, arguments.rows)
         return
@@ -52,7 +57,7 @@ def main() -> None:
     def told(run: Run) -> None:
         runs.append(run)
         results.save(arguments.into)
-        console.print(line(run), highlight=False)
+        console.print(line(run), highlight=False, soft_wrap=True)
 
     run_in_turns(chosen, arguments.rounds, arguments.limit, told)
     console.print(table(results))

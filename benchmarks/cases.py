@@ -52,6 +52,11 @@ class Case:
         return replace(self, shape=replace(self.shape, rows=min(WARM_UP_ROWS, self.shape.rows)))
 
     @property
+    def kind(self) -> str:
+        """What join it is: cases of one kind differ in their rows alone."""
+        return f"{self.dialect} {self.how} {self.window}"
+
+    @property
     def pipeline(self) -> dict[str, Any]:
         """The pipeline file, but for its output."""
         bounds = (format_duration(timedelta(milliseconds=ms)) for ms in self.shape.interval_ms)
@@ -71,6 +76,7 @@ def cases(rows: int) -> dict[str, Case]:
     """All cases by name, for so many rows an input."""
     base = Shape(rows)
     dense, year = replace(base, rows_per_key=4_000), replace(base, rows_per_key=4_000, days=365)
+    in_time, beyond = replace(base, late_share=0.0), replace(base, late_share=0.05)
     sliding = {"size": "2 minutes", "slide": "10 seconds"}
     every = [
         Case("base", "80 rows a key over a day", base, (*PLAIN, "tidemark", *STREAMS, "polars")),
@@ -88,6 +94,8 @@ def cases(rows: int) -> dict[str, Case]:
         Case("hourly", "a year in 8,760 slices", year),
         Case("one worker", "a cluster of a worker with a core", base, ("tidemark",), setup=Setup(workers=1)),
         Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup(workers=2)),
+        Case("left in time", "flink-sql, no row late", in_time, how="left", dialect="flink-sql", asked=True),
+        Case("left beyond", "flink-sql, 5 % of the rows late", beyond, how="left", dialect="flink-sql", asked=True),
         Case("large", "five times the rows, 2 GB", replace(base, rows=5 * rows), setup=Setup("2g"), asked=True),
     ]  # fmt: skip
     return {case.name: case for case in every}

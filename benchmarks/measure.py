@@ -64,14 +64,15 @@ class EventLog:
 def shuffles(ended: Iterable[dict]) -> dict[str, float]:
     """What tasks that ended have shuffled.
 
-    `shuffled` is in bytes, as written. `skew` is how often the median input of a stage's tasks its largest has, in
-    bytes, and of all stages that read a tenth of what was shuffled the worst.
+    `shuffled` is in bytes, as written. `skew` is the largest input of a stage's tasks as a multiple of the median one,
+    in bytes: of tasks that read from a shuffle at all, and of stages that read a tenth of all the worst.
     """
     written, read = 0, defaultdict(list)
     for event in ended:
         metrics = event.get("Task Metrics") or {}
         written += metrics.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0)
         its = metrics.get("Shuffle Read Metrics", {})
-        read[event["Stage ID"]].append(its.get("Remote Bytes Read", 0) + its.get("Local Bytes Read", 0))
+        if its_bytes := its.get("Remote Bytes Read", 0) + its.get("Local Bytes Read", 0):
+            read[event["Stage ID"]].append(its_bytes)
     large = [tasks for tasks in read.values() if sum(tasks) > SMALL * written]
     return {"shuffled": written, "skew": max((max(tasks) / median(tasks) for tasks in large), default=0)}

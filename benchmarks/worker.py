@@ -118,9 +118,9 @@ class _Session:
         peer = PEERS[name]
         if peer.spark:
             self._spark()
-            if (case.name, name) not in self.warm:
+            if (name, case.kind) not in self.warm:
                 self._run(case.warm_up, name)
-                self.warm.add((case.name, name))
+                self.warm.add((name, case.kind))
         return self._run(case, name)
 
     def _run(self, case: Case, name: str) -> Answer:

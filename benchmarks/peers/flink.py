@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -24,15 +25,15 @@ TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BI
 HELPERS = ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")
 FILES = (
     "WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true', "
-    "'parquet.write.int64.timestamp' = 'true')"
+    "'parquet.write.int64.timestamp' = 'true', 'parquet.compression' = 'ZSTD')"
 )
 INPUT = (
     "CREATE TABLE {side}_rows ({columns}, ts AS CAST(`at` AS TIMESTAMP_LTZ(3)), "
-    "WATERMARK FOR ts AS ts - INTERVAL '{delay}' SECOND) {files}"
+    "WATERMARK FOR ts AS ts - {delay}) {files}"
 )
 QUERY = (
     "INSERT INTO answer SELECT {columns} FROM left_rows l JOIN right_rows r ON l.`key` = r.`key` "
-    "AND r.ts BETWEEN l.ts - INTERVAL '{low}' SECOND AND l.ts + INTERVAL '{high}' SECOND"
+    "AND r.ts BETWEEN l.ts - {low} AND l.ts + {high}"
 )
 
 
@@ -59,13 +60,16 @@ class Flink(Peer):
         """Run the query to its end, Flink's start included.
 
         Raises:
-            CalledProcessError: Flink failed.
+            RuntimeError: Flink failed.
         """
         query = {"mode": self.mode, "settings": self._settings(), "statements": list(self._statements(work))}
         path = work.lake / f"{work.output}.json"
         path.write_text(json.dumps(query), encoding="utf-8")
         process = [FLINK, PROJECT / "jobs" / "flink_process.py", path]
-        subprocess.run(process, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - ours
+        ended = subprocess.run(process, capture_output=True, text=True, check=False)  # noqa: S603 - all of it is ours
+        if ended.returncode:
+            causes = [line for line in ended.stderr.splitlines() if line.startswith("Caused by: ")]
+            raise RuntimeError(causes[-1] if causes else f"Flink ended with exit code {ended.returncode}")
 
     def counted(self, work: Work) -> dict[str, float]:
         """The rows of its files."""
@@ -89,16 +93,17 @@ class Flink(Peer):
         columns = ", ".join(f"`{name}` {TYPES[name]}" for name in COLUMNS)
         for side in SIDES:
             files = FILES.format(path=self._read_from(work, side))
-            yield INPUT.format(side=side, columns=columns, delay=int(DELAY.total_seconds()), files=files)
+            yield INPUT.format(side=side, columns=columns, delay=_span(DELAY // timedelta(milliseconds=1)), files=files)
         columns = ", ".join(f"{side}_{name} {TYPES[name]}" for side in SIDES for name in COLUMNS)
         yield f"CREATE TABLE answer ({columns}) {FILES.format(path=work.out)}"
         low, high = work.case.shape.interval_ms
         columns = ", ".join(f"{side[0]}.`{name}`" for side in SIDES for name in COLUMNS)
-        yield QUERY.format(columns=columns, low=_seconds(-low), high=_seconds(high))
+        yield QUERY.format(columns=columns, low=_span(-low), high=_span(high))
 
     def _read_from(self, work: Work, side: str) -> str:
         return work.input(f"{side}_by_arrival" if self.mode == "streaming" else side)
 
 
-def _seconds(ms: int) -> str:
-    return f"{ms // 1000}.{ms % 1000:03}"
+def _span(ms: int) -> str:
+    """An interval of less than a day, in SQL."""
+    return f"INTERVAL '0 {timedelta(seconds=ms // 1000)}.{ms % 1000:03}' DAY TO SECOND(3)"
