@@ -38,11 +38,11 @@ types: $(DEV) ## check types
 	@$(VENV)/mypy
 
 bench: $(DEV) $(JARS) $(FLINK) ## time Tidemark beside other joins, for hours, into docs/performance.md
-	@$(VENV)/python -m benchmarks --into full
+	@$(VENV)/python -m benchmarks --into full $(BENCH)
 	@$(VENV)/python -m benchmarks.page full
 
 bench-quick: $(DEV) $(JARS) $(FLINK) ## the same over few rows, in minutes
-	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --into quick
+	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --into quick
 
 conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7

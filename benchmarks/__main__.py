@@ -1,6 +1,6 @@
 """Tidemark beside other ways to do the same work, measured in turns: one table, and the figures kept as JSON.
 
-Usage: python -m benchmarks [--rows 4000000] [--rounds 3] [--case NAME]... [--peer NAME]... [--into full]
+Usage: python -m benchmarks [--rows 4000000] [--rounds 3] [--case NAME]... [--also NAME]... [--peer NAME]...
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--limit", type=float, default=600, help="seconds a run may take (default: %(default)s)")
     parser.add_argument("--case", action="append", metavar="NAME", help="this case, of those that --list shows")
+    parser.add_argument("--also", action="append", metavar="NAME", default=[], help="and this one, which few ask for")
     parser.add_argument("--peer", action="append", metavar="NAME", choices=list(PEERS), help="this peer")
     parser.add_argument("--into", default="full", metavar="NAME", help="benchmarks/results/NAME.json (default: full)")
     parser.add_argument("--list", action="store_true", help="show the cases and the peers, and measure nothing")
@@ -38,9 +39,10 @@ def main() -> None:
     if arguments.list:
         show(console, arguments.rows)
         return
-    if wrong := set(arguments.case or ()) - known.keys():
-        parser.error(f"there is no case {', '.join(sorted(wrong))}; --list shows those that there are")
-    chosen = [known[name] for name in arguments.case or known if arguments.case or not known[name].asked]
+    if unknown := {*(arguments.case or ()), *arguments.also} - known.keys():
+        parser.error(f"there is no case {', '.join(sorted(unknown))}; --list shows those that there are")
+    names = arguments.case or [name for name, case in known.items() if not case.asked]
+    chosen = [known[name] for name in (*names, *arguments.also)]
     if arguments.peer:
         chosen = [replace(case, peers=tuple(name for name in case.peers if name in arguments.peer)) for case in chosen]
     runs: list[Run] = []
@@ -61,7 +63,9 @@ def main() -> None:
 
     run_in_turns(chosen, arguments.rounds, arguments.limit, told)
     console.print(table(results))
-    console.print(f"Kept in {results.save(arguments.into)}")
+    console.print(f"Kept in benchmarks/results/{arguments.into}.json")
+    if wrong := results.disagreements():
+        sys.exit("\n".join(f"not the same answer in case {one}" for one in wrong))
 
 
 def show(console: Console, rows: int) -> None:

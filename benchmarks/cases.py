@@ -49,7 +49,7 @@ class Case:
     @property
     def warm_up(self) -> Case:
         """The same over few rows."""
-        return replace(self, shape=replace(self.shape, rows=min(WARM_UP_ROWS, self.shape.rows)))
+        return replace(self, shape=replace(self.shape, rows=min(WARM_UP_ROWS, self.shape.rows // 2)))
 
     @property
     def kind(self) -> str:
@@ -92,8 +92,8 @@ def cases(rows: int) -> dict[str, Case]:
         Case("session", "sessions with gaps of 5 minutes", base, window={"session": {"gap": "5 minutes"}}),
         Case("dozen", "a year in a dozen slices", year, every=timedelta(hours=730)),
         Case("hourly", "a year in 8,760 slices", year),
-        Case("one worker", "a cluster of a worker with a core", base, ("tidemark",), setup=Setup(workers=1)),
-        Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup(workers=2)),
+        Case("one worker", "a cluster of a worker with a core", base, ("tidemark",), setup=Setup("2g", 1)),
+        Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup("2g", 2)),
         Case("left in time", "flink-sql, no row late", in_time, how="left", dialect="flink-sql", asked=True),
         Case("left beyond", "flink-sql, 5 % of the rows late", beyond, how="left", dialect="flink-sql", asked=True),
         Case("large", "five times the rows, 2 GB", replace(base, rows=5 * rows), setup=Setup("2g"), asked=True),

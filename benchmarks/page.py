@@ -20,6 +20,8 @@ from benchmarks.cases import DELAY
 from benchmarks.data import Shape
 from benchmarks.results import REFERENCE, Results
 from benchmarks.table import cells
+from tidemark.planning.grouping import MOST_SLICES
+from tidemark.watermarks.buckets import TARGET_BUCKETS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 OURS = "tidemark"
@@ -119,20 +121,20 @@ class Constants:
     @classmethod
     def of(cls, results: Results) -> Constants | None:
         """From the medians; None without the base."""
-        took = {what: results.median(*BASE, what) for what in ("cpu_seconds", "shuffled", "state_bytes")}
-        if None in took.values():
+        cpu, shuffled, state = (results.median(*BASE, what) for what in ("cpu_seconds", "shuffled", "state_bytes"))
+        if cpu is None or shuffled is None or state is None:
             return None
         shape = Shape(**results.cases["base"]["shape"])
         low, high = (timedelta(milliseconds=ms) for ms in shape.interval_ms)
         hours = (high - low + 2 * DELAY) / timedelta(hours=1)
         ledger, slices = (results.median("hourly", OURS, what) for what in ("ledger_bytes", "slices"))
         return cls(
-            2 * shape.rows,
-            took["cpu_seconds"] / (2 * shape.rows / 1e6),
-            took["shuffled"] / (2 * shape.rows),
-            took["state_bytes"] / (shape.keys * hours),
-            took["state_bytes"],
-            ledger / slices if ledger and slices else None,
+            rows=2 * shape.rows,
+            cpu=cpu / (2 * shape.rows / 1e6),
+            shuffled=shuffled / (2 * shape.rows),
+            state=state / (shape.keys * hours),
+            state_total=state,
+            ledger=ledger / slices if ledger and slices else None,
         )
 
 
@@ -150,6 +152,9 @@ def page(results: Results, name: str) -> str:
         larger=LARGER,
         size=lambda count: filesize.decimal(int(count)),
         reference=REFERENCE,
+        ours=OURS,
+        buckets=TARGET_BUCKETS,
+        slices=MOST_SLICES,
     )
 
 
@@ -165,16 +170,14 @@ def drawing(results: Results) -> Any:
         for case in results.cases
         if (value := results.ratio((case, OURS), (case, REFERENCE))) is not None
     ]
-    seconds = _bars(peers, "seconds, base (logarithmic)", alt.Scale(type="log"))
-    return alt.vconcat(seconds, _bars(ratios, f"Tidemark, times {REFERENCE}", alt.Scale())).configure(
-        background="white", font="sans-serif"
-    )
+    charts = _bars(peers, "seconds, case base"), _bars(ratios, f"Tidemark's seconds, times those of {REFERENCE}")
+    return alt.vconcat(*charts).configure(background="white", font="sans-serif")
 
 
-def _bars(rows: list[dict[str, Any]], title: str, scale: alt.Scale) -> Any:
+def _bars(rows: list[dict[str, Any]], title: str) -> Any:
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y("name:N", sort=None, title=None),
-        x=alt.X("value:Q", title=title, scale=scale),
+        x=alt.X("value:Q", title=title),
         color=alt.condition("datum.own", alt.value("#1f6f8b"), alt.value("#b8c4cc")),
     )
     numbers = base.mark_text(align="left", dx=4).encode(

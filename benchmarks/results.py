@@ -10,6 +10,8 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("results")
 REFERENCE = "binned"
+EXACT = (REFERENCE, "integers", "as written", "flink batch", "polars")
+"""Peers whose answer no watermark changes."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,13 @@ class Results:
         if not runs or any(run.took for run in runs):
             return None
         return runs[-1].error or f"did not finish in {self.limit:,.0f} s"
+
+    def disagreements(self) -> list[str]:
+        """Cases in which exact peers have written different numbers of rows; there should be none."""
+        wrong = []
+        for case in self.cases:
+            rows = {run.peer: int(run.took["rows"]) for run in self.runs if run.case == case and run.took}
+            exact = {peer: rows[peer] for peer in EXACT if peer in rows}
+            if len(set(exact.values())) > 1:
+                wrong.append(f"{case}: " + ", ".join(f"{peer} {count:,} rows" for peer, count in exact.items()))
+        return wrong

@@ -12,6 +12,9 @@ from benchmarks.peers import PEERS
 from benchmarks.results import Run
 from benchmarks.worker import Answer, Asked, Worker
 
+PATIENCE = 15.0
+"""Seconds for a process to tidy up."""
+
 
 def run_in_turns(cases: Sequence[Case], rounds: int, limit: float, told: Callable[[Run], None]) -> None:
     """Run each case's peers one after another, so many times; `told` is told of each run.
@@ -72,5 +75,5 @@ class _Workers:
     def end(self) -> None:
         """End the process, if there is one."""
         if self._worker is not None:
-            self._worker.close()
+            self._worker.end(PATIENCE)
         self._worker, self._key = None, None

@@ -6,11 +6,13 @@ from rich.table import Table
 
 from benchmarks.results import REFERENCE, Results, Run
 
+COLUMNS = ("seconds", f"to {REFERENCE}", "CPU s", "memory", "rows", "late", "shuffled a row", "spilled", "largest task")
+
 
 def table(results: Results) -> Table:
     """A line for each case and peer: medians over the rounds."""
     drawn = Table("case", "peer", title=f"{results.rows:,} rows an input, {results.rounds} rounds")
-    for name in ("seconds", f"to {REFERENCE}", "CPU s", "memory", "rows", "late", "shuffled a row", "largest task"):
+    for name in COLUMNS:
         drawn.add_column(name, justify="right")
     for case in results.cases:
         for peer in results.peers:
@@ -39,6 +41,7 @@ def cells(results: Results, case: str, peer: str) -> list[str]:
         told("rows", "{:,.0f}"),
         told("late", "{:,.0f}"),
         told("shuffled", "{:,.0f} B", inputs),
+        told("spilled", "{:,.1f} GB", 1e9),
         told("skew", "{:.1f} medians"),
     ]
 

@@ -10,12 +10,14 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -27,7 +29,7 @@ from benchmarks.peers.peer import Work
 from tidemark.spark.session import spark_session
 
 PROJECT = Path(__file__).resolve().parents[1]
-Answer = dict[str, float | str]
+Answer = dict[str, Any]
 """What a run took and wrote; or its `error`; or, where it has not come to an end, nothing."""
 
 
@@ -50,46 +52,47 @@ class Worker:
         its.close()
 
     def ask(self, asked: Asked, limit: float | None = None) -> Answer:
-        """Have something done within so many seconds; if it takes longer the process is ended, and nothing answered."""
+        """Have something done; a run that takes longer than so many seconds is ended, and nothing answered."""
         self._connection.send(asked)
         with suppress(EOFError):
-            if self._connection.poll(limit):
-                return self._connection.recv()
-            self._kill()
-            return {}
-        return {"error": f"its process ended with exit code {self._ended()}"}
+            answer: Answer | None = self._connection.recv()
+            if answer is None and self._connection.poll(limit):
+                answer = self._connection.recv()
+            if answer is None:
+                self.end()
+            return answer or {}
+        self._process.join()
+        return {"error": f"its process ended with exit code {self._process.exitcode}"}
 
     @property
     def alive(self) -> bool:
         """Whether it can be asked more."""
         return self._process.is_alive()
 
-    def close(self) -> None:
-        """End the process, and what it has started."""
-        with suppress(BrokenPipeError):
-            self._connection.send(None)
-        self._process.join(60)
-        self._kill()
-
-    def _kill(self) -> None:
-        # The process leads a group, in which everything is that it has started.
+    def end(self, patience: float = 0) -> None:
+        """End the process, and what it has started; with patience of so many seconds to tidy up, if it is not at work."""
+        self._connection.close()
+        self._process.join(patience)
+        assert self._process.pid, "it has been started"
+        # It leads a group, in which everything is that it has started.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, SIGKILL)
+        self._process.kill()
         self._process.join()
-
-    def _ended(self) -> int | None:
-        self._process.join()
-        return self._process.exitcode
 
 
 def serve(connection: Connection, setup: Setup, folder: Path) -> None:
-    """Answer until nothing more is asked."""
+    """Answer what is asked, until nobody is there to ask; before an answer comes None when a measured run begins."""
     os.setsid()
     with suppress(EOFError):
         session = _Session(setup, folder)
-        while asked := connection.recv():
+        while True:
+            asked = connection.recv()
             try:
-                answer = session.measure(asked.case, asked.peer) if asked.peer else session.generate(asked.case)
+                if asked.peer:
+                    answer = session.measure(asked.case, asked.peer, lambda: connection.send(None))
+                else:
+                    answer = session.generate(asked.case)
             except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table
                 answer = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
             connection.send(answer)
@@ -113,23 +116,24 @@ class _Session:
             write(self._spark(), one.shape, lake)
         return {}
 
-    def measure(self, case: Case, name: str) -> Answer:
+    def measure(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
         """Run a peer; its result is counted and removed."""
         peer = PEERS[name]
         if peer.spark:
             self._spark()
             if (name, case.kind) not in self.warm:
-                self._run(case.warm_up, name)
+                self._run(case.warm_up, name, lambda: None)
                 self.warm.add((name, case.kind))
-        return self._run(case, name)
+        return self._run(case, name, begun)
 
-    def _run(self, case: Case, name: str) -> Answer:
+    def _run(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
         self.runs += 1
         peer, work = PEERS[name], Work(case, self._lake(case), f"out_{os.getpid()}_{self.runs}")
         peer.prepare(work)
         if self.log:
             self.log.shuffles(self._spark())  # of what came before
-        answer = measured(lambda: peer.run(work))
+        begun()
+        answer: Answer = measured(lambda: peer.run(work))
         if self.log:
             answer |= self.log.shuffles(self._spark())
         answer |= peer.counted(work)
@@ -149,6 +153,7 @@ class _Session:
                 "spark.eventLog.dir": self.log.folder.as_uri(),
                 "spark.eventLog.rolling.enabled": "false",
                 "spark.eventLog.compress": "false",
+                "spark.local.dir": str(self.folder / "spark"),
                 "spark.executor.memory": self.setup.memory,
                 "spark.executor.cores": "1",
             }

@@ -116,7 +116,8 @@ def windowed(window: Mapping[str, Any], left: DataFrame, right: DataFrame) -> tu
             return in_bins(left, ms(size)), in_bins(right, ms(size))
         case {"sliding": {"size": size, "slide": slide}}:
             # A window is known by its last slide: a row is in the windows that end with its own slide, or later.
-            return tuple(in_bins(rows, ms(slide), 0, ms(size) - ms(slide)) for rows in (left, right))
+            rest = ms(size) - ms(slide)
+            return in_bins(left, ms(slide), 0, rest), in_bins(right, ms(slide), 0, rest)
         case {"session": {"gap": gap}}:
             return in_sessions(left, right, ms(gap))
     raise ValueError(f"there is no plain join for {window}")

@@ -26,8 +26,8 @@ class Polars(Peer):
         reached = pl.int_ranges(first // width, last // width + 1)
         exploded = right.with_columns(right_bin=reached).explode("right_bin")
         binned = left.with_columns(left_bin=pl.col("left_ms") // width)
-        on = {f"{side}_on": [f"{side}_key", f"{side}_bin"] for side in SIDES}
-        pairs = binned.join(exploded, **on, coalesce=False)
+        left_on, right_on = ([f"{side}_key", f"{side}_bin"] for side in SIDES)
+        pairs = binned.join(exploded, left_on=left_on, right_on=right_on, coalesce=False)
         near = (pl.col("right_ms") - pl.col("left_ms")).is_between(low, high)
         pairs.filter(near).select(RESULT).sink_delta(work.out)
 

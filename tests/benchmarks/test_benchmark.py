@@ -64,7 +64,7 @@ def test_the_command_lists_cases_and_peers(monkeypatch, capsys):
 
 
 def test_an_unknown_case_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--case", "bose"])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--also", "bose"])
     with pytest.raises(SystemExit):
         command.main()
     assert "there is no case bose; --list shows" in capsys.readouterr().err
@@ -93,7 +93,8 @@ def test_skew_is_of_stages_that_read_much():
 
     tasks = [(0, 0, 100), (1, 10), (1, 10), (1, 40), *[(1, 0)] * 4, (2, 1), (2, 7)]
     ended = [*(task(*one) for one in tasks), {"Stage ID": 3}]
-    assert shuffles(ended) == {"shuffled": 100, "skew": 4.0}
+    assert shuffles([]) == {"shuffled": 0, "spilled": 0}
+    assert shuffles(ended) == {"shuffled": 100, "spilled": 0, "skew": 4.0}
 
 
 def test_results_become_a_page_a_drawing_and_a_table(results, tmp_path):
@@ -105,7 +106,15 @@ def test_results_become_a_page_a_drawing_and_a_table(results, tmp_path):
     assert Constants.of(results).shuffled == 45
     assert [column.header for column in table(results).columns][:3] == ["case", "peer", "seconds"]
     drawing(results).save(tmp_path / "one.svg")
-    assert "Tidemark, times binned" in (tmp_path / "one.svg").read_text()
+    assert "Tidemark's seconds, times those of binned" in (tmp_path / "one.svg").read_text()
+
+
+def test_exact_peers_have_to_agree(results):
+    assert results.disagreements() == []
+    other = Run("base", "integers", 0, {"seconds": 1.0, "rows": 82})
+    assert replace(results, runs=[*RUNS, other]).disagreements() == [
+        "base: binned 83 rows, integers 82 rows, flink batch 83 rows"
+    ]
 
 
 def test_results_are_kept(results, monkeypatch, tmp_path):
