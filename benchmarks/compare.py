@@ -1,9 +1,9 @@
-"""`tidemark compare` of some 5 million rows with as many, beside a plain full outer join of the two tables.
+"""`tidemark compare` of some 7 million rows with as many, beside a plain full outer join of the two tables.
 
 The stream's table is what the pipeline has emitted, with one row in ten thousand lost and one doubled. Both are
 measured in one run and in turns.
 
-Usage: python -m benchmarks.compare [--rows 6000000] [--rounds 3]
+Usage: python -m benchmarks.compare [--rows 9000000] [--rounds 3]
 """
 
 import argparse
@@ -44,7 +44,7 @@ def full_outer_join(spark: SparkSession, ours: str, theirs: str) -> int:
 def main() -> None:
     """Run the pipeline once, damage its output, measure in turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=6_000_000, help="rows an input")
+    parser.add_argument("--rows", type=int, default=9_000_000, help="rows an input")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     spark = spark_session("tidemark bench")

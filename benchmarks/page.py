@@ -32,7 +32,7 @@ LARGER = 1000
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that was to be reached."""
+    """Something that is to be reached."""
 
     told: str
     found: float | None
@@ -50,7 +50,7 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """What issue *Speed* asks for."""
+    """What Tidemark is to reach."""
 
     def beside(case: str, other: tuple[str, str] = BASE) -> float | None:
         return results.ratio((case, OURS), other)

@@ -70,7 +70,7 @@ class Worker:
         return self._process.is_alive()
 
     def end(self, patience: float = 0) -> None:
-        """End the process, and what it has started; with patience of so many seconds to tidy up, if it is not at work."""
+        """End the process, and what it has started; an idle one has so many seconds to tidy up."""
         self._connection.close()
         self._process.join(patience)
         assert self._process.pid, "it has been started"

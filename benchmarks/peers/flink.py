@@ -79,9 +79,7 @@ class Flink(Peer):
     def _settings(self) -> dict[str, str]:
         spark = Path(pyspark.__file__).parent / "jars"
         # Flink's format leaves Hadoop's classes and the compression to others; Spark has both.
-        helpers = [
-            next(spark.glob(f"{name}-*.jar")) for name in ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")
-        ]
+        helpers = [next(spark.glob(f"{name}-*.jar")) for name in HELPERS]
         return {
             "pipeline.jars": ";".join(path.as_uri() for path in (parquet_format(), *helpers)),
             "parallelism.default": str(os.cpu_count()),
