@@ -140,8 +140,13 @@ class Constants:
 
 def page(results: Results, name: str) -> str:
     """The page as Markdown."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701
+    environment = Environment(  # noqa: S701 - Markdown
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     return environment.get_template("performance.md.j2").render(
         results=results,
         name=name,
