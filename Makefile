@@ -13,7 +13,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,12 @@ lint: $(DEV) ## check style, format, and which room of the package uses which
 types: $(DEV) ## check types
 	@$(VENV)/mypy
 
-bench: setup ## time label, join and publish against the cost of moving the data
-	@$(VENV)/python benchmarks/interval_join.py
+bench: $(DEV) $(JARS) $(FLINK) ## time Tidemark beside other joins, for hours, into docs/performance.md
+	@$(VENV)/python -m benchmarks --into full $(BENCH)
+	@$(VENV)/python -m benchmarks.page full
+
+bench-quick: $(DEV) $(JARS) $(FLINK) ## the same over few rows, in minutes
+	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --into quick
 
 conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7

@@ -7,7 +7,7 @@
 With --one-by-one N instead: N slices over a few rows, a job each; how memory develops, and the time of the last twenty
 against that of a fresh pipeline's first twenty, in turns.
 
-Usage: python benchmarks/year.py [--rows 2000000] [--one-by-one N]
+Usage: python -m benchmarks.year [--rows 2000000] [--one-by-one N]
 """
 
 import argparse

@@ -13,7 +13,9 @@ from pyflink.table import EnvironmentSettings, TableEnvironment
 def main() -> None:
     """Run the query; as a stream, over inputs that end."""
     query = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    batch = query.get("mode") == "batch"
+    mode = EnvironmentSettings.in_batch_mode if batch else EnvironmentSettings.in_streaming_mode
+    tables = TableEnvironment.create(mode())
     for name, value in query["settings"].items():
         tables.get_config().set(name, value)
     for statement in query["statements"]:

@@ -17,6 +17,7 @@ TARGETS = {
     "lint",
     "types",
     "bench",
+    "bench-quick",
     "conformance",
     "properties",
     "mutants",

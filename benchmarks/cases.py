@@ -1,0 +1,101 @@
+"""What is measured: shapes of rows and joins, each run by some of the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.data import START, Shape
+from tidemark.settings.sides import SIDES
+from tidemark.settings.values import format_duration, format_instant
+
+PLAIN = ("floor", "binned", "integers", "as written")
+STREAMS = ("structured streaming", "structured streaming, hourly", "flink batch", "flink streaming")
+WARM_UP_ROWS = 50_000
+DELAY = timedelta(minutes=1)
+"""Of both watermarks."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where Spark runs."""
+
+    memory: str = "4g"
+    """Of the driver, which is all of Spark where there are no workers."""
+    workers: int = 0
+    """Of a standalone cluster, with a core each; none for a driver that has all cores."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some rows and a join of them."""
+
+    name: str
+    told: str
+    shape: Shape
+    peers: tuple[str, ...] = ("binned", "tidemark")
+    how: str = "inner"
+    dialect: str = "flink-datastream"
+    window: Mapping[str, Any] | None = None
+    """As a pipeline file has it; None for the interval of the shape."""
+    every: timedelta = timedelta(hours=1)
+    """How long a slice is."""
+    setup: Setup = field(default_factory=Setup)
+    asked: bool = False
+    """Whether it is run only where it is asked for by name."""
+
+    @property
+    def warm_up(self) -> Case:
+        """The same over few rows."""
+        return replace(self, shape=replace(self.shape, rows=min(WARM_UP_ROWS, self.shape.rows // 2)))
+
+    @property
+    def kind(self) -> str:
+        """What join it is: cases of one kind differ in their rows alone."""
+        return f"{self.dialect} {self.how} {self.window}"
+
+    @property
+    def pipeline(self) -> dict[str, Any]:
+        """The pipeline file, but for its output."""
+        bounds = (format_duration(timedelta(milliseconds=ms)) for ms in self.shape.interval_ms)
+        interval = {"interval": dict(zip(("lower", "upper"), bounds, strict=True))}
+        matched = {"window": dict(self.window)} if self.window else interval
+        rows = {"event_time": "at", "arrival": "seen", "watermark_delay": format_duration(DELAY)}
+        return {
+            "name": "bench",
+            "dialect": self.dialect,
+            **{side: {"table": side, **rows} for side in SIDES},
+            "join": {"type": self.how, "keys": ["key"], **matched},
+            "slices": {"every": format_duration(self.every), "start": format_instant(START)},
+        }
+
+
+def cases(rows: int) -> dict[str, Case]:
+    """All cases by name, for so many rows an input."""
+    base = Shape(rows)
+    dense, year = replace(base, rows_per_key=4_000), replace(base, rows_per_key=4_000, days=365)
+    in_time, beyond = replace(base, late_share=0.0), replace(base, late_share=0.05)
+    sliding = {"size": "2 minutes", "slide": "10 seconds"}
+    every = [
+        Case("base", "80 rows a key over a day", base, (*PLAIN, "tidemark", *STREAMS, "polars")),
+        Case("half", "half as many rows", replace(base, rows=rows // 2)),
+        Case("doubled", "160 rows a key, as many pairs", replace(base, rows_per_key=160)),
+        Case("dense", "4,000 rows a key, as many pairs", dense, (*PLAIN, "tidemark")),
+        Case("skewed", "half of all rows on one key, as many pairs", replace(base, hot_share=0.5)),
+        Case("late", "10 % of the rows late", replace(base, late_share=0.1)),
+        Case("left", "left join, flink-sql", base, how="left", dialect="flink-sql"),
+        Case("full", "full join, flink-sql", base, how="full", dialect="flink-sql"),
+        Case("tumbling", "windows of 12 minutes", base, window={"tumbling": "12 minutes"}),
+        Case("sliding", "windows of 2 minutes, one every 10 seconds", base, window={"sliding": sliding}),
+        Case("session", "sessions with gaps of 5 minutes", base, window={"session": {"gap": "5 minutes"}}),
+        Case("dozen", "a year in a dozen slices", year, every=timedelta(hours=730)),
+        Case("hourly", "a year in 8,760 slices", year),
+        Case("one worker", "a cluster of a worker with a core", base, ("tidemark",), setup=Setup("2g", 1)),
+        Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup("2g", 2)),
+        Case("left in time", "flink-sql, no row late", in_time, how="left", dialect="flink-sql", asked=True),
+        Case("left beyond", "flink-sql, 5 % of the rows late", beyond, how="left", dialect="flink-sql", asked=True),
+        Case("large", "five times the rows, 2 GB", replace(base, rows=5 * rows), setup=Setup("2g"), asked=True),
+    ]  # fmt: skip
+    return {case.name: case for case in every}

@@ -1,0 +1,107 @@
+"""Flink SQL from PyPI, in a virtual environment of its own, on the Parquet files of the same Delta tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+import pyarrow.parquet as pq
+import pyspark
+
+from benchmarks.cases import DELAY
+from benchmarks.data import COLUMNS
+from benchmarks.flink_format import parquet_format
+from benchmarks.peers.peer import Peer, Work
+from jobs.flink_twin import FLINK, PROJECT
+from tidemark.settings.sides import SIDES
+
+TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BIGINT", "seen": "TIMESTAMP_LTZ(6)"}
+HELPERS = ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")
+FILES = (
+    "WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true', "
+    "'parquet.write.int64.timestamp' = 'true', 'parquet.compression' = 'ZSTD')"
+)
+INPUT = (
+    "CREATE TABLE {side}_rows ({columns}, ts AS CAST(`at` AS TIMESTAMP_LTZ(3)), "
+    "WATERMARK FOR ts AS ts - {delay}) {files}"
+)
+QUERY = (
+    "INSERT INTO answer SELECT {columns} FROM left_rows l JOIN right_rows r ON l.`key` = r.`key` "
+    "AND r.ts BETWEEN l.ts - {low} AND l.ts + {high}"
+)
+
+
+class Flink(Peer):
+    """An interval join in one of Flink's modes."""
+
+    spark, alone = False, True
+
+    def __init__(self, mode: Literal["batch", "streaming"]) -> None:
+        self.mode = mode
+        self.name = f"flink {mode}"
+        self.told = f"Flink 2.3 SQL in {mode} mode" + (", rows in order of arrival" if mode == "streaming" else "")
+
+    def prepare(self, work: Work) -> None:
+        """Fetch the format, once; for a stream, sort the rows by arrival: a file a side, which one task reads."""
+        parquet_format()
+        if self.mode == "streaming":
+            for side in SIDES:
+                path = Path(self._read_from(work, side))
+                path.mkdir()
+                pl.scan_delta(work.input(side)).sort("seen").sink_parquet(path / "rows.parquet")
+
+    def run(self, work: Work) -> None:
+        """Run the query to its end, Flink's start included.
+
+        Raises:
+            RuntimeError: Flink failed.
+        """
+        query = {"mode": self.mode, "settings": self._settings(), "statements": list(self._statements(work))}
+        path = work.lake / f"{work.output}.json"
+        path.write_text(json.dumps(query), encoding="utf-8")
+        process = [FLINK, PROJECT / "jobs" / "flink_process.py", path]
+        ended = subprocess.run(process, capture_output=True, text=True, check=False)  # noqa: S603 - all of it is ours
+        if ended.returncode:
+            causes = [line for line in ended.stderr.splitlines() if line.startswith("Caused by: ")]
+            raise RuntimeError(causes[-1] if causes else f"Flink ended with exit code {ended.returncode}")
+
+    def counted(self, work: Work) -> dict[str, float]:
+        """The rows of its files."""
+        files = (path for path in Path(work.out).iterdir() if not path.name.startswith((".", "_")))
+        return {"rows": sum(pq.read_metadata(path).num_rows for path in files)}
+
+    def _settings(self) -> dict[str, str]:
+        spark = Path(pyspark.__file__).parent / "jars"
+        # Flink's format leaves Hadoop's classes and the compression to others; Spark has both.
+        helpers = [next(spark.glob(f"{name}-*.jar")) for name in HELPERS]
+        return {
+            "pipeline.jars": ";".join(path.as_uri() for path in (parquet_format(), *helpers)),
+            "parallelism.default": str(os.cpu_count()),
+            "table.local-time-zone": "UTC",
+            "taskmanager.memory.managed.size": "1g",
+        }
+
+    def _statements(self, work: Work) -> Iterator[str]:
+        columns = ", ".join(f"`{name}` {TYPES[name]}" for name in COLUMNS)
+        for side in SIDES:
+            files = FILES.format(path=self._read_from(work, side))
+            yield INPUT.format(side=side, columns=columns, delay=_span(DELAY // timedelta(milliseconds=1)), files=files)
+        columns = ", ".join(f"{side}_{name} {TYPES[name]}" for side in SIDES for name in COLUMNS)
+        yield f"CREATE TABLE answer ({columns}) {FILES.format(path=work.out)}"
+        low, high = work.case.shape.interval_ms
+        columns = ", ".join(f"{side[0]}.`{name}`" for side in SIDES for name in COLUMNS)
+        yield QUERY.format(columns=columns, low=_span(-low), high=_span(high))
+
+    def _read_from(self, work: Work, side: str) -> str:
+        return work.input(f"{side}_by_arrival" if self.mode == "streaming" else side)
+
+
+def _span(ms: int) -> str:
+    """An interval of less than a day, in SQL."""
+    return f"INTERVAL '0 {timedelta(seconds=ms // 1000)}.{ms % 1000:03}' DAY TO SECOND(3)"

@@ -1,0 +1,68 @@
+"""Spark's own stream-stream join, over tables that end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.cases import DELAY
+from benchmarks.data import START
+from benchmarks.peers.batch import RESULT, SAME_KEY
+from benchmarks.peers.peer import Peer, Work
+from tidemark.settings.sides import SIDES
+from tidemark.settings.values import format_duration
+from tidemark.spark.session import spark_session
+from tidemark.spark.tuning import session_settings
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class StructuredStreaming(Peer):
+    """A query that takes what is there, in one batch or in a batch an hour of arrival."""
+
+    alone = True
+
+    def __init__(self, *, hourly: bool = False) -> None:
+        self.hourly = hourly
+        self.name = "structured streaming" + (", hourly" if hourly else "")
+        batches = "a batch a slice, of rows in that order" if hourly else "one batch"
+        self.told = f"Spark's stream-stream join, availableNow, state in RocksDB, {batches}"
+
+    def prepare(self, work: Work) -> None:
+        """For hourly batches: the same rows, a file for each hour."""
+        if not self.hourly:
+            return
+        spark, hours = spark_session("benchmark"), work.case.shape.span // timedelta(hours=1)
+        hour = F.floor((F.unix_seconds("seen") - int(START.timestamp())) / 3600).cast("int")
+        for side in SIDES:
+            rows = spark.read.format("delta").load(work.input(side)).repartitionById(hours, hour)
+            rows.write.format("delta").save(self._read_from(work, side))
+
+    def run(self, work: Work) -> None:
+        """Run the query to its end."""
+        spark = spark_session("benchmark")
+        settings = {
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            # A state store for each partition: more of them than cores take longer.
+            "spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism),
+        }
+        low, high = (f"left_at + INTERVAL {ms} MILLISECONDS" for ms in work.case.shape.interval_ms)
+        left, right = (self._streamed(work, side) for side in SIDES)
+        joined = left.join(right, F.expr(f"{SAME_KEY} AND right_at BETWEEN {low} AND {high}")).select(*RESULT)
+        with session_settings(spark, settings):
+            sink = joined.writeStream.format("delta").trigger(availableNow=True)
+            sink.option("checkpointLocation", f"{work.out}/_checkpoint").start(work.out).awaitTermination()
+
+    def _streamed(self, work: Work, side: str) -> DataFrame:
+        # As changes, because these alone are read in the order in which they were written.
+        options = {"maxFilesPerTrigger": "1", "startingVersion": "0"} if self.hourly else {}
+        rows = (
+            spark_session("benchmark").readStream.format("delta").options(**options).load(self._read_from(work, side))
+        )
+        flat = rows.select(*(F.col(name).alias(f"{side}_{name}") for name in rows.columns))
+        return flat.withWatermark(f"{side}_at", format_duration(DELAY))
+
+    def _read_from(self, work: Work, side: str) -> str:
+        return work.input(f"{side}_by_hour" if self.hourly else side)
