@@ -10,7 +10,7 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
+from tidemark.clock.times import as_json, quoted
 from tidemark.joins import Join
 from tidemark.watermarks.buckets import Watermarks
 
@@ -104,7 +104,7 @@ def _met(slices: Column, label: Column, keys: Column) -> Column:
 def _hashable(name: str, kind: str) -> Column:
     column = F.col(quoted(name))
     # Maps and variants have no hash in Spark.
-    return F.to_json(F.struct(column)) if any(part in kind for part in _UNHASHED) else column
+    return F.when(column.isNotNull(), as_json(F.struct(column))) if any(one in kind for one in _UNHASHED) else column
 
 
 def _as_text(marks: Watermarks) -> str:

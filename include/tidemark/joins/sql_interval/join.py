@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.clock.times import quoted
+from tidemark.clock.times import as_json, quoted
 from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.joins.flink_sql import IntervalRules
@@ -103,7 +103,7 @@ class SqlIntervalJoin(Join):
         for name in _STATE:
             if name not in rows.columns:
                 rows = rows.withColumn(name, F.lit(None).cast("long"))
-        payload = [F.to_json(F.struct("left", "right"))] if self.condition else []
+        payload = [as_json(F.struct("left", "right"))] if self.condition else []
         event_time, now = F.col("event_time"), rules.now(F.col("watermark"))
         labels = {
             **{name: F.when(F.col(name) < first, F.col(name)) for name in _IN_SLICES},
@@ -189,7 +189,6 @@ class SqlIntervalJoin(Join):
         keys, rules = key_columns(rows), self.rules
         outer = {f"pads_{side}": self.join_type.is_one_of(*types) for side, types in PADDING.items()}
         params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
-        text = F.to_json(F.struct(*keys), {"ignoreNullFields": "false"})
         mates = F.lit(None).cast("array<long>")
         if self.condition:
             within = rules.within(F.col("left_event_time"), F.col("right_event_time"))
@@ -197,7 +196,8 @@ class SqlIntervalJoin(Join):
             agreed = self._matching(pairs).groupBy(*keys, F.col("right_mark").alias("mark"))
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
-        rows = rows.withColumns({**outer, **params, "key": text, "keyless": has_null_key(rows), "mates": mates})
+        known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
+        rows = rows.withColumns({**outer, **params, **known})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
     def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:
