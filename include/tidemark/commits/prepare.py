@@ -5,7 +5,7 @@ Nothing here changes what a reader of the tables sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -88,14 +88,31 @@ def _table(log: DeltaLog | None, path: str, name: str, staged: Sequence[Staged])
 
 
 def _refuse_other_types(log: DeltaLog, schema: T.StructType) -> None:
-    kinds = {field.name: field.dataType for field in log.schema}
-    for field in schema:
-        was = kinds.get(field.name, field.dataType)
-        if type(was) is not type(field.dataType):
-            raise UserError(
-                f"{log.path} has its column {field.name} as {was.simpleString()}, and now it would be "
-                f"{field.dataType.simpleString()}; cast it in `select`, or give the pipeline a new `output`"
-            )
+    for name, was, now in _other_types(log.schema, schema):
+        raise UserError(
+            f"{log.path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
+            "input or `select` has changed; let it have its old type, or give the pipeline a new `output`"
+        )
+
+
+def _other_types(was: T.DataType, now: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType, T.DataType]]:
+    """What has another type in each, at whatever depth; a field that only one of them has is none of it."""
+    match was, now:
+        case T.StructType(), T.StructType():
+            present = {field.name: field.dataType for field in was}
+            for field in now:
+                if field.name in present:
+                    within = f"{name}.{field.name}" if name else field.name
+                    yield from _other_types(present[field.name], field.dataType, within)
+        case T.ArrayType(), T.ArrayType():
+            yield from _other_types(was.elementType, now.elementType, name)
+        case T.MapType(), T.MapType():
+            yield from _other_types(was.keyType, now.keyType, name)
+            yield from _other_types(was.valueType, now.valueType, name)
+        case T.StringType(), T.StringType():
+            return
+        case _ if was.simpleString() != now.simpleString():
+            yield name, was, now
 
 
 def _split(spark: SparkSession, log: DeltaLog, name: str, grid: Grid, superseded: Iterable[range]) -> DeltaLog:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import log_actions
@@ -94,7 +95,11 @@ class InputChanges:
         return _more(self._touched(self.seen), self._touched(self.table.version))
 
     def _touched(self, version: int) -> DataFrame:
-        return _only(self.table.read(version), sorted(self.touched))
+        """Rows as they stood, in the types that the columns have now: a wider one makes no other row."""
+        rows, now = self.table.read(version), {field.name: field.dataType for field in self.table.schema}
+        kinds = [(field.name, now.get(field.name, field.dataType)) for field in rows.schema]
+        chosen = _only(rows, sorted(self.touched))
+        return chosen.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
 
 
 def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
@@ -107,12 +112,14 @@ def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
 def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
     """The rows that others do not have, or do not have as often."""
     names = [name for name in rows.columns if name in others.columns]
-    place = Window.partitionBy("_hash").orderBy(F.lit(0))
+    place = Window.partitionBy("hash").orderBy(F.lit(0))
     counted, known = (
-        part.withColumn("_hash", content_hash(part, names)).withColumn("_copy", F.row_number().over(place))
+        part.select(content_hash(part, names).alias("hash"), F.struct("*").alias("row")).withColumn(
+            "copy", F.row_number().over(place)
+        )
         for part in (rows, others)
     )
-    return counted.join(known.select("_hash", "_copy"), ["_hash", "_copy"], "anti").drop("_hash", "_copy")
+    return counted.join(known, ["hash", "copy"], "anti").select("row.*")
 
 
 def _only(rows: DataFrame, file_names: list[str]) -> DataFrame:

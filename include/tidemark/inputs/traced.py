@@ -53,9 +53,9 @@ class TracedInput(DeltaInput):
 
     def arrived(self, rows: DataFrame, file: Column, clocks: dict[str, int]) -> DataFrame:
         """Rows of these files, with `ARRIVAL`."""
-        table = self.spark.createDataFrame(list(clocks.items()), "_file string, _clock long")
-        found = rows.select("*", file.alias("_file")).join(F.broadcast(table), "_file")
-        return found.withColumn(ARRIVAL, F.timestamp_micros("_clock")).drop("_file", "_clock")
+        table = self.spark.createDataFrame(list(clocks.items()), "file string, clock long")
+        found = rows.select(F.struct("*").alias("row"), file.alias("file")).join(F.broadcast(table), "file")
+        return found.select("row.*", F.timestamp_micros("clock").alias(ARRIVAL))
 
 
 def traced_input(table: DeltaInput, trace: QueryTrace, side: str, settings: Trace) -> TracedInput:

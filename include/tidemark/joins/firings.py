@@ -71,7 +71,7 @@ def join_members(members: Members, join_type: JoinType, condition: str | None = 
         parts.append(paired.withColumn("emission", kind).where(reduce(Column.__or__, owed, wanted)))
     for half in sorted(join_type.types & set(HALVES)):
         chosen = _joined(*sides, members.firing, f"left_{half}", condition).where(join_type.is_one_of(half))
-        none = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in ("right", "right_start")}
+        none = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in ("right", "start_of_right")}
         parts.append(chosen.withColumns({"emission": F.lit(half), **none}))
     chosen_parts = (part.select(*_emission()) for part in parts)
     return reduce(DataFrame.unionByName, chosen_parts)
@@ -81,15 +81,15 @@ def group_members(members: Members) -> DataFrame:
     """One row per firing, with all of its left and right rows as arrays: a coGroup."""
     both = {side: F.collect_list(F.when(F.col("side") == side, F.col(side))).alias(side) for side in PADDING}
     grouped = members.rows.groupBy(*members.firing).agg(*both.values())
-    start = F.col("window_start").alias("left_start"), F.lit(None).cast("long").alias("right_start")
+    start = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
     return grouped.select("*", *start).withColumn("emission", F.lit("grouped")).select(*_emission())
 
 
 def _emission() -> list[Column]:
     known = {
         "result_time": F.col("window_end") - 1,
-        "window_start": F.coalesce("left_start", "right_start"),
-        "right_window_start": F.col("right_start"),
+        "window_start": F.coalesce("start_of_left", "start_of_right"),
+        "right_window_start": F.col("start_of_right"),
     }
     return [known.get(name, F.col(name)).alias(name) for name in (*EMISSION, "right_window_start")]
 
@@ -99,7 +99,7 @@ def _sides(members: Members, condition: str | None) -> tuple[DataFrame, DataFram
     lefts, rights = (
         members.rows.where(F.col("side") == side).select(
             *members.firing,
-            F.col("window_start").alias(f"{side}_start"),
+            F.col("window_start").alias(f"start_of_{side}"),
             side,
             *(flat_columns(members.rows, side) if condition else []),
         )
