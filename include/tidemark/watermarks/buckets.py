@@ -139,8 +139,8 @@ class Timeline:
 
     buckets: pd.DataFrame
     """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms (the combined
-    ones without a side); whether an input's watermark moves in it (`moving`), and whether the combined one does while
-    it holds a row that may be late (`unsettled`); and which inputs hold the combined one back."""
+    ones without a side); whether an input's watermark moves in it (`moving`), and whether the combined one does, or
+    which input holds it back, while it holds a row that may be late (`unsettled`); and which inputs count."""
     maybe_late: bool
     """Whether there are rows that may be late, or that are rejected."""
     ends: dict[int, Watermarks]
@@ -308,6 +308,7 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
     left_before, left_after = _running(maxima["left_newest"], lane.lag.left, lane.before.left)
     right_before, right_after = _running(maxima["right_newest"], lane.lag.right, lane.before.right)
     before, after = np.minimum(left_before, right_before), np.minimum(left_after, right_after)
+    moving = (left_before < left_after) | (right_before < right_after)
     oldest = maxima["oldest"].fillna(np.inf)
     table = pd.DataFrame(
         {
@@ -316,8 +317,8 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
             "right_before": right_before,
             "before": before,
             "after": after,
-            "moving": (left_before < left_after) | (right_before < right_after),
-            "unsettled": (before < after) & (oldest <= after),
+            "moving": moving,
+            "unsettled": ((before < after) | (moving & (left_before == right_before))) & (oldest <= after),
             "left_counts": True,
             "right_counts": True,
             "left_lag": lane.lag.left,

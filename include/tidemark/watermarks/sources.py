@@ -260,6 +260,7 @@ def _passed(rows: pd.DataFrame, state: _Passage, lag: dict[str, int]) -> dict[st
     state.settle()
     after = state.watermarks()
     moving = (before.left, before.right, combined) != (after.left, after.right, state.combined)
+    turns = combined < state.combined or (moving and before.left == before.right)
     oldest = rows["oldest"].min()
     return {
         "bucket": int(rows["bucket"].iloc[0]),
@@ -268,7 +269,7 @@ def _passed(rows: pd.DataFrame, state: _Passage, lag: dict[str, int]) -> dict[st
         "before": combined,
         "after": state.combined,
         "moving": moving,
-        "unsettled": combined < state.combined and not pd.isna(oldest) and oldest <= state.combined,
+        "unsettled": turns and not pd.isna(oldest) and oldest <= state.combined,
         "left_counts": any(side == "left" for side, _ in counting),
         "right_counts": any(side == "right" for side, _ in counting),
         "left_lag": lag["left"],
