@@ -128,6 +128,7 @@ class _Placed:
 def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> _Placed:
     kind, *others = {type(lane) for lane in lanes}
     assert not others, "lanes of one job are of one kind"
+    buckets = kind.fitting(lanes, buckets)
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
     found = kind.timelines(rows, lanes, buckets)
     few = bool(found.maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)

@@ -178,6 +178,11 @@ class Lane:
     """What `Timeline.buckets` says of each bucket: names and types."""
 
     @classmethod
+    def fitting(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:  # noqa: ARG003
+        """Buckets in which the watermarks of these lanes follow from greatest event times: these, or finer ones."""
+        return buckets
+
+    @classmethod
     def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
         """The watermarks that lanes of this class have over the slices of a job. Reads the rows once."""
         maxima = bucket_maxima(rows).toPandas()

@@ -56,6 +56,13 @@ class SourceLane(Lane):
 
     @classmethod
     @override
+    def fitting(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:
+        """No bucket is so wide that a source could fall idle between two rows of it."""
+        spans = [span for lane in lanes for span in lane.idle_after.values() if span is not None]
+        return replace(buckets, width=min([buckets.width, *spans]))
+
+    @classmethod
+    @override
     def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
         """The rows are in buckets cut where sources begin or cease to count; a bucket that is cut is read once more."""
         if "partition" not in rows.columns:
