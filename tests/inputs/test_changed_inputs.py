@@ -29,10 +29,12 @@ def run(spark, lake):
 
 
 def test_columns_may_have_names_of_our_own(spark, lake, pipeline, write, run):
-    schema = f"k string, {TIMES}, {', '.join(f'{name} int' for name in OURS)}"
+    schema = f"k string, {TIMES}, {', '.join(f'{name} int' for name in OURS)}, nested struct<a: int>"
+    never_null = schema.replace("a: int", "a: int NOT NULL")
+    spark.sql(f"CREATE TABLE delta.`{lake}/left` ({never_null}) USING delta")
 
     def row(key, hour, minute):
-        return (key, at(hour, minute), at(hour, minute), *range(len(OURS)))
+        return (key, at(hour, minute), at(hour, minute), *range(len(OURS)), (1,))
 
     for side in ("left", "right"):
         write(side, [row("read", 0, 10), row("ahead", 1, 10)], schema)

@@ -96,7 +96,8 @@ class InputChanges:
 
     def _touched(self, version: int) -> DataFrame:
         """Rows as they stood, in the types that the columns have now: a wider one makes no other row."""
-        rows, now = self.table.read(version), {field.name: field.dataType for field in self.table.schema}
+        # As Spark reads them: a log also tells which fields are never null, and to these nothing can be cast.
+        rows, now = self.table.read(version), {field.name: field.dataType for field in self.table.read().schema}
         kinds = [(field.name, now.get(field.name, field.dataType)) for field in rows.schema]
         chosen = _only(rows, sorted(self.touched))
         return chosen.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
