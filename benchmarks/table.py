@@ -5,13 +5,14 @@ from __future__ import annotations
 from rich.table import Table
 
 from benchmarks.results import REFERENCE, Results, Run
+from tidemark.wording import counted
 
 COLUMNS = ("seconds", f"to {REFERENCE}", "CPU s", "memory", "rows", "late", "shuffled a row", "spilled", "largest task")
 
 
 def table(results: Results) -> Table:
     """A line for each case and peer: medians over the rounds."""
-    drawn = Table("case", "peer", title=f"{results.rows:,} rows an input, {results.rounds} rounds")
+    drawn = Table("case", "peer", title=f"{results.rows:,} rows an input, {counted(results.rounds, 'round')}")
     for name in COLUMNS:
         drawn.add_column(name, justify="right")
     for case in results.cases:

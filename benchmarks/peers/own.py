@@ -31,7 +31,7 @@ class Tidemark(Peer):
             pass
 
     def counted(self, work: Work) -> dict[str, float]:
-        """Its ledger's counts, and what state and ledger take: `state_bytes` of `state_rows`, `ledger_bytes`."""
+        """Its ledger's counts, `state_rows` at the end, and in bytes `state_bytes` of all slices and `ledger_bytes`."""
         status, tables = status_of(pipeline(work), str(work.lake)), PipelineTables(work.out)
         state = DeltaTable(tables.checkpoint).get_add_actions(flatten=True)
         return {

@@ -1,7 +1,7 @@
 """What another setting would have given: a range of slices replayed under many values at once.
 
-Each value is a lane of one job. It is the very replay that `run` does, so
-that each lane's answer is what a run under that value would give.
+Each value is a lane of one job. It is the very replay that `run` does, so that each lane's answer is what a run under
+that value would give.
 """
 
 from __future__ import annotations

@@ -39,16 +39,21 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         AnalysisException: there is none.
     """
-    try:
-        log = DeltaLog.open(path)
-    except DeltaError:
-        log = None
+    log = _log_of(path)
     bare = _bare_rows(spark, log) if log else None
     return DeltaSnapshot.newest(awake(spark), path).rows() if bare is None else bare
 
 
 MOST_FILES = 1000
 """Of more, Spark would ask the storage one by one, where Delta's log tells."""
+
+
+def _log_of(path: str, version: int | None = None) -> DeltaLog | None:
+    """A table's log; None where there is none that delta-rs reads."""
+    try:
+        return DeltaLog.open(path, version)
+    except DeltaError:
+        return None
 
 
 def _bare_rows(spark: SparkSession, log: DeltaLog, paths: Collection[str] | None = None) -> DataFrame | None:
@@ -106,10 +111,7 @@ class DeltaInput:
     @cached_property
     def log(self) -> DeltaLog | None:
         """The table at `version`, as its log tells it; None where delta-rs does not read that."""
-        try:
-            return DeltaLog.open(self.path, self.pinned)
-        except DeltaError:
-            return None
+        return _log_of(self.path, self.pinned)
 
     @cached_property
     def version(self) -> int:
@@ -135,10 +137,7 @@ class DeltaInput:
     def _log_at(self, version: int) -> DeltaLog | None:
         if self.log is None or self.log.version == version:
             return self.log
-        try:
-            return DeltaLog.open(self.path, version)
-        except DeltaError:
-            return None
+        return _log_of(self.path, version)
 
     @cached_property
     def bytes_per_row(self) -> float:

@@ -287,9 +287,9 @@ def _joined(rows: DataFrame, known: DataFrame, side: str) -> DataFrame:
     fields, struct = unnested(rows, side)
     others = [name for name in rows.columns if name not in SIDES]
     flat = rows.where(F.col("side") == side).select(*others, *fields).join(known, "bucket", "left")
-    labels = [name for name in flat.columns if name in others or name in known.columns]
-    nothing = {one: F.lit(None).cast(rows.schema[one].dataType).alias(one) for one in SIDES} | {side: struct}
-    return flat.select(*labels, *nothing.values())
+    told = [name for name in known.columns if name != "bucket"]
+    structs = {one: F.lit(None).cast(rows.schema[one].dataType).alias(one) for one in SIDES} | {side: struct}
+    return flat.select(*others, *told, *structs.values())
 
 
 def is_maybe_late(*, exact: bool) -> Column:
