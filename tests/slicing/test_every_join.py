@@ -92,6 +92,7 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkey
     # The one job goes the way of millions of rows.
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.CACHED_ROWS)):
         monkeypatch.setattr(replay, "CACHED_ROWS", cached_rows)
+        monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
         changes = SOURCES if "sources" in name else {}
         settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes", **changes)
         plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))

@@ -17,4 +17,11 @@ def test_kept_classes_are_mapped_where_there_are_any(tmp_path, brief):
 
 def test_only_what_is_brief_goes_without_the_second_compiler(tmp_path):
     assert "TieredStopAtLevel" in java_options(tmp_path, brief=True)
-    assert not java_options(tmp_path, brief=False)
+    assert "TieredStopAtLevel" not in java_options(tmp_path, brief=False)
+
+
+def test_a_collector_of_the_environment_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m")
+    assert "-XX:+UseParallelGC" in java_options(tmp_path, brief=False)
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m -XX:+UseZGC")
+    assert "GC" not in java_options(tmp_path, brief=False)

@@ -5,11 +5,12 @@ Nothing here reads or writes a table.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div
@@ -23,6 +24,8 @@ STILL_IN = ("late_for_window", "behind_watermark")
 CACHED_ROWS = 1_000_000
 """A job of at most so many rows keeps them in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
+PICKED_SHARE = 0.25
+"""Of the rows of a larger job so many at most are kept, where few of them matter to all outputs but the pairs."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,10 @@ class Replay:
     suspected: bool
     """Whether `late` may have rows."""
     carried: DataFrame
-    evicted: Observation
-    """Once `carried` is written: how many rows of `left` and `right` the job's slices have evicted."""
+    evicted_at_once: Counter[str]
+    """How many rows of each side were seen to be on time and gone by the end of their slice, and were left out."""
+    evicted_of_kept: Observation
+    """Once `carried` is written: how many others the job's slices have evicted, by side."""
     counts: pd.DataFrame
     lines: list[Timeline]
     """The watermarks of each lane."""
@@ -57,7 +62,11 @@ class Replay:
     @property
     def read(self) -> int:
         """How many rows of both inputs the slices read."""
-        return int(self.counts[["left_rows", "right_rows"]].to_numpy().sum())
+        return _read(self.counts)
+
+    def evicted(self) -> Counter[str]:
+        """How many rows of each side the job's slices have evicted; to be asked once `carried` is written."""
+        return self.evicted_at_once + Counter(self.evicted_of_kept.get)
 
     def release(self) -> None:
         """Free what the outputs are computed from, once they are written."""
@@ -73,29 +82,32 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     share no keys.
     """
     found = _timelines(rows, lanes, join, buckets)
-    placed, cached = found.placed, []
-    if found.cacheable:
-        cached += [placed.persist()]
-    on_time, maybe_late = found.kind.split(placed, exact=join.exact_watermarks)
+    cached = [found.placed.persist()] if found.cacheable else []
+    on_time, maybe_late = found.split(exact=join.exact_watermarks)
+    staying, left_out = on_time, Counter[str]()
+    if picked := _picked(found, join):
+        staying, maybe_late = picked.found.split(exact=join.exact_watermarks)
+        left_out = picked.left_out
     suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
     if suspected:
         cached += [maybe_late.persist()]
     if carried is not None:
         cached += [carried.persist()]
     first = buckets.slices[0]
-    result = join.apply(JobRows(on_time, maybe_late, suspected, carried, Horizon(found.lines, first), found.cacheable))
+    horizon = Horizon(found.lines, first)
+    result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(result.kept, first, join.carries)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
     kept = kept.withColumns({side: F.when(outlives, F.col(side)) for side in SIDES})
-    evicted, gone = Observation(), F.col("evicted_in").isNotNull()
-    counted = (F.count_if(gone & (F.col("side") == side)).alias(side) for side in SIDES)
+    evicted = Observation()
     return Replay(
         joined=result.joined,
         late=_side_output(result.late, join.tick),
         suspected=suspected,
-        carried=kept.observe(evicted, *counted).where(outlives),
-        evicted=evicted,
+        carried=kept.observe(evicted, *_by_side(F.col("evicted_in").isNotNull())).where(outlives),
+        evicted_at_once=left_out,
+        evicted_of_kept=evicted,
         counts=_counts(found.maxima, found.buckets),
         lines=list(result.lines) or found.lines,
         cached=(*cached, *result.cached),
@@ -108,7 +120,7 @@ def with_exact_watermarks(rows: DataFrame, lane: Lane, join: Join, buckets: Buck
     Adds `watermark` (ms, long) and, but for dialect spark, `left_watermark` and `right_watermark`.
     """
     found = _timelines(rows.withColumn("lane", F.lit(0)), [lane], join, buckets)
-    on_time, maybe_late = found.kind.split(found.placed, exact=True)
+    on_time, maybe_late = found.split(exact=True)
     return on_time.unionByName(maybe_late, allowMissingColumns=True)
 
 
@@ -124,6 +136,61 @@ class _Placed:
     buckets: Buckets
     cacheable: bool
 
+    @property
+    def read(self) -> int:
+        """How many rows there are."""
+        return _read(self.maxima)
+
+    def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+        """`Lane.split` of these rows."""
+        return self.kind.split(self.placed, exact=exact)
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """The rows that matter to more than the pairs, kept."""
+
+    found: _Placed
+    left_out: Counter[str]
+    """How many of each side are not among them: rows on time that are evicted when their slice ends."""
+
+
+def _picked(found: _Placed, join: Join) -> _Picked | None:
+    """Read a large job's rows once for all that asks for a few of them; None where that is not worth it."""
+    leaves_at = join.leaves_at(F.col("before"))
+    if found.cacheable or leaves_at is None or len(found.lines) > 1:  # rules differ from lane to lane
+        return None
+    stays = leaves_at > F.col("end")
+    if _most(found, stays) > PICKED_SHARE * found.read:
+        return None
+    kept = Observation()
+    wanted = found.placed.where(found.kind.places(exact=join.exact_watermarks) | stays)
+    # Eager, so that rows are counted once whatever reads them.
+    picked = wanted.observe(kept, *_by_side(F.lit(True))).localCheckpoint()
+    left_out = Counter[str]({side: int(found.maxima[f"{side}_rows"].sum()) for side in SIDES})
+    left_out.subtract(kept.get)
+    return _Picked(replace(found, placed=picked), left_out)
+
+
+def _most(found: _Placed, stays: Column) -> int:
+    """How many rows stay at the most, if each was as new as the newest of its side in its bucket."""
+    lines = pd.concat([line.buckets for line in found.lines], ignore_index=True)
+    known = found.maxima.merge(lines[["bucket", "before", "end"]], on="bucket")
+    newest = [
+        known[["before", "end"]].assign(side=side, event_time=known[f"{side}_newest"], rows=known[f"{side}_rows"])
+        for side in SIDES
+    ]
+    table = pd.concat(newest, ignore_index=True).dropna()
+    kinds = "before long, end long, side string, event_time long, rows long"
+    spark = found.placed.sparkSession
+    might = spark.createDataFrame(table.astype({"event_time": "int64"}), kinds).where(stays)
+    return sum(row["rows"] for row in might.select("rows").collect())
+
+
+def _by_side(condition: Column) -> list[Column]:
+    """How many rows of each side meet a condition."""
+    return [F.count_if(condition & (F.col("side") == side)).alias(side) for side in SIDES]
+
 
 def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> _Placed:
     kind, *others = {type(lane) for lane in lanes}
@@ -131,7 +198,7 @@ def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buck
     buckets = kind.fitting(lanes, buckets)
     rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
     found = kind.timelines(rows, lanes, buckets)
-    few = bool(found.maxima[["left_rows", "right_rows"]].to_numpy().sum() <= CACHED_ROWS)
+    few = _read(found.maxima) <= CACHED_ROWS
     placed = with_buckets(found.rows.drop("owning_slice"), found.lines, kind.known_of_buckets, by_side=not few)
     if join.knows_buckets:
         placed = placed.withColumn("of_bucket", F.col("bucket"))
@@ -178,6 +245,10 @@ def _side_output(rows: DataFrame, tick: int) -> DataFrame:
         F.col("fate") if "fate" in rows.columns else F.lit(None).cast("string").alias("fate"),
         *SIDES,
     )
+
+
+def _read(counted: pd.DataFrame) -> int:
+    return int(counted[["left_rows", "right_rows"]].to_numpy().sum())
 
 
 def _counts(maxima: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:

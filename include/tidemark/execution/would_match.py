@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
+from tidemark.clock.times import div
 from tidemark.inputs.stored import StoredInput
 from tidemark.joins import Join
 from tidemark.joins.keys import key_columns
@@ -33,6 +34,7 @@ def with_would_match(
             behind,
             extent["side"],
             join,
+            _reach(pipeline),
             inputs[SIDES.index(OTHER[extent["side"]])].history(grid, last, *_around(extent, pipeline)),
         )
         for extent in extents.collect()
@@ -44,15 +46,30 @@ def with_would_match(
     return late.join(found, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
 
 
-def _hits(behind: DataFrame, side: str, join: Join, others: DataFrame) -> DataFrame:
-    """`row` of each row of a side that a row of the other input matches."""
+def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame) -> DataFrame:
+    """`row` of each row of a side that a row of the other input matches.
+
+    Event time is binned, as in `joins.interval.candidates`; here the late rows, which are few, reach several bins.
+    """
     keys = key_columns(behind)
     late = behind.where(F.col("side") == side)
     its = late.select("row", *keys, *(F.col(name).alias(f"late_{name}") for name in _PLACE))
     times = F.col("late_event_time"), F.col("event_time")
     met = join.times_match(*times) if side == "left" else join.times_match(*reversed(times))
     before = F.struct("clock", "tiebreak") <= F.struct("late_clock", "late_tiebreak")
-    return others.select(*keys, *_PLACE).join(its, keys).where(met & before).select("row")
+    others = others.select(*keys, *_PLACE)
+    if reach is not None:
+        size = 2 * reach + 1
+        reached = F.sequence(div(times[0] - reach, size), div(times[0] + reach, size))
+        its, others = its.withColumn("bin", F.explode(reached)), others.withColumn("bin", div(times[1], size))
+        keys = [*keys, "bin"]
+    return others.join(its, keys).where(met & before).select("row")
+
+
+def _reach(pipeline: Pipeline) -> int | None:
+    """How many ticks the event times of a pair are apart at most; None for any number."""
+    reach = pipeline.join.reach
+    return None if reach is None else micros(reach) // pipeline.tick + 1
 
 
 def _around(extent: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:

@@ -72,7 +72,7 @@ def _write_carried(
     rows = stored(replayed.carried, task.slices, plan.grid, plan.join)
     staged = stage_run(rows.coalesce(files), plan.tables.checkpoint, task.run)
     parts = state_parts(numbered(staged.rows(spark), plan.grid), plan.join)
-    return staged, parts.toPandas(), replayed.evicted.get
+    return staged, parts.toPandas(), replayed.evicted()
 
 
 def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -> tuple[Staged | None, pd.DataFrame]:

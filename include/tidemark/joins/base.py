@@ -23,6 +23,8 @@ class JobRows:
     """Rows that are on time by any rule; their watermarks are those from before their bucket, at most their own."""
     maybe_late: DataFrame
     """The others, rejected ones too, with exact watermarks."""
+    staying: DataFrame
+    """Of those on time at least the ones that are in the buffers when their slice ends, as `Join.leaves_at` tells."""
     suspected: bool
     """Whether there are rows maybe late."""
     carried: DataFrame | None
@@ -33,7 +35,13 @@ class JobRows:
 
     def taking_part(self, of_late: Column | None = None) -> DataFrame:
         """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""
-        rows = self.on_time
+        return self._with_others(self.on_time, of_late)
+
+    def perhaps_carried(self, of_late: Column | None = None) -> DataFrame:
+        """The same without rows that are evicted in the slice in which they came, or most of them."""
+        return self._with_others(self.staying, of_late)
+
+    def _with_others(self, rows: DataFrame, of_late: Column | None) -> DataFrame:
         if self.suspected:
             maybe_late = self.maybe_late.where(F.col("rejected").isNull())
             rows = rows.unionByName(maybe_late if of_late is None else maybe_late.where(of_late))
@@ -83,6 +91,13 @@ class Join(ABC):
     @abstractmethod
     def times_match(self, left: Column, right: Column) -> Column:
         """Whether a pair of event times is one that the join looks for, lateness aside."""
+
+    def leaves_at(self, watermark: Column) -> Column | None:  # noqa: ARG002
+        """The least watermark that evicts a row on time that met `watermark`; None where its own time does not tell.
+
+        The later its event time, the greater. Such a join takes its `kept` from `JobRows.perhaps_carried`.
+        """
+        return None
 
     @abstractmethod
     def apply(self, rows: JobRows) -> JoinResult:

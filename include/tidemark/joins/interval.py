@@ -26,18 +26,23 @@ class DatastreamIntervalJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.within(left, right)
 
+    @override
+    def leaves_at(self, watermark: Column) -> Column:
+        wait = F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
+        return self.rules.evicted_at(F.col("event_time"), watermark, wait)
+
+    @override
     def apply(self, came: JobRows) -> JoinResult:
         """A closed form: see `flink_datastream.IntervalRules`."""
         rules, horizon = self.rules, came.horizon
         is_late = rules.late(F.col("event_time"), F.col("watermark"))
         on_time = came.taking_part(~is_late)
         late = came.maybe_late.where(F.col("rejected").isNotNull() | is_late)
-        wait = F.when(F.col("side") == "left", rules.left_wait).otherwise(rules.right_wait)
-        evicted_at = rules.evicted_at(F.col("event_time"), F.col("watermark"), wait)
+        carried = came.perhaps_carried(~is_late)
         return JoinResult(
             joined=self._pairs(on_time, horizon.first),
             late=with_reason(late, F.coalesce("rejected", F.lit("late"))),
-            kept=horizon.first_slice_reaching(on_time, evicted_at, "reached"),
+            kept=horizon.first_slice_reaching(carried, self.leaves_at(F.col("watermark")), "reached"),
         )
 
     def _pairs(self, rows: DataFrame, first: int) -> DataFrame:

@@ -70,6 +70,11 @@ class WindowJoin(Join):
     def times_match(self, left: Column, right: Column) -> Column:
         return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
 
+    @override
+    def leaves_at(self, watermark: Column) -> Column:
+        return F.coalesce(self.rules.purged_at(self._last()), watermark)
+
+    @override
     def apply(self, came: JobRows) -> JoinResult:
         """A row enters a window unless it meets the watermark that purges it; it is on time unless the window fired."""
         horizon, end = came.horizon, F.col("window_end")
@@ -84,14 +89,13 @@ class WindowJoin(Join):
             members = members.unionByName(self._refired(entered, horizon.first))
         found = Members(members)
         joined = group_members(found) if self.cogroup else join_members(found, self.join_type, self.condition)
-        last = F.array_max(self.windows.of(F.col("event_time")))["end"]
-        purged_at = F.coalesce(self.rules.purged_at(last), F.col("watermark"))
         dropped = self.rules.dropped(F.col("event_time"), F.col("watermark"))
-        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(last), ~dropped)
+        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last()), ~dropped)
+        carried = came.perhaps_carried().where(enters)
         return JoinResult(
             joined,
             self._late(came),
-            kept=horizon.first_slice_reaching(rows.where(enters), purged_at, "reached"),
+            kept=horizon.first_slice_reaching(carried, self.leaves_at(F.col("watermark")), "reached"),
         )
 
     def _refired(self, entered: DataFrame, first: int) -> DataFrame:
@@ -129,6 +133,10 @@ class WindowJoin(Join):
 
     def _windows(self) -> Column:
         return self.windows.of(F.col("event_time"))
+
+    def _last(self) -> Column:
+        """The end of a row's last window, null for a row that falls into a gap."""
+        return F.array_max(self._windows())["end"]
 
 
 def _copies(rows: DataFrame, windows: Windows) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -32,7 +33,9 @@ PATIENCE = {
 }
 
 # The second compiler takes a core for longer than it saves in a job of one slice; without it the code cache is small.
-_BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+# Beside a job over many rows G1's threads take a tenth of the processor's time.
+_COLLECTOR = {True: "-XX:+UseSerialGC", False: "-XX:+UseParallelGC"}
 CLASSES = "classes.jsa"
 """Beside Delta's jars: the JVM's classes, as `bin/archive-classes` has kept them."""
 
@@ -40,6 +43,8 @@ CLASSES = "classes.jsa"
 def java_options(jars: Path, *, brief: bool) -> str:
     """What a JVM of this machine is started with; options of the user's own come behind and count."""
     options = [_BRIEF] if brief else []
+    if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JDK_JAVA_OPTIONS", "")):  # a JVM starts with one alone
+        options.append(_COLLECTOR[brief])
     if (jars / CLASSES).exists():
         # One that does not fit, of another Java say, is left aside, and not worth a word.
         options += [f'"-XX:SharedArchiveFile={jars / CLASSES}"', "-Xshare:auto", "-Xlog:cds*=off"]

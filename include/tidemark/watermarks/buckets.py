@@ -34,7 +34,7 @@ TARGET_BUCKETS = 1 << 15
 
 BUCKETS = """
     bucket long, left_before long, right_before long, before long, after long, moving boolean, unsettled boolean,
-    left_counts boolean, right_counts boolean, left_lag long, right_lag long
+    left_counts boolean, right_counts boolean, left_lag long, right_lag long, end long
 """
 BUCKET_COLUMNS = tuple(kind.split()[0] for kind in BUCKETS.split(","))
 _INF = float("inf")
@@ -104,9 +104,10 @@ class Buckets:
 
     @classmethod
     def of(cls, grid: Grid, slices: range, per_slice: int | None = None) -> Buckets:
-        """Buckets for a job of so many slices."""
-        per_slice = per_slice or max(1, TARGET_BUCKETS // len(slices))
-        return cls(grid, slices, max(1000, -(-grid.every // per_slice)))
+        """Buckets for a job of so many slices; of equal width where a slice can be cut so."""
+        per_slice = per_slice or max(1, min(TARGET_BUCKETS // len(slices), grid.every // 1000))
+        equal = (count for count in range(per_slice, per_slice // 2, -1) if grid.every % count == 0)
+        return cls(grid, slices, -(-grid.every // next(equal, per_slice)))
 
     @property
     def per_slice(self) -> int:
@@ -115,6 +116,10 @@ class Buckets:
 
     def number(self, lane: Column, number: Column, clock: Column) -> Column:
         """The bucket of a row in a slice of the job: a long, so that a broadcast join finds it by index."""
+        if self.grid.every % self.width == 0:
+            # Of the clock alone: what is used twice Spark computes apart from the rest, and would make structs there.
+            since = div(clock - self.grid.start_of(self.slices[0]), self.width)
+            return lane * (len(self.slices) * self.per_slice) + since * self.parts
         within = div(clock - self.grid.start - number * self.grid.every, self.width)
         return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within * self.parts
 
@@ -140,7 +145,8 @@ class Timeline:
     buckets: pd.DataFrame
     """What is known of each bucket, by its number: of `BUCKETS` the watermarks before and after it, ms (the combined
     ones without a side); whether an input's watermark moves in it (`moving`), and whether the combined one does, or
-    which input holds it back, while it holds a row that may be late (`unsettled`); and which inputs count."""
+    which input holds it back, while it holds a row that may be late (`unsettled`); which inputs count; and the combined
+    watermark at the `end` of its slice."""
     maybe_late: bool
     """Whether there are rows that may be late, or that are rejected."""
     ends: dict[int, Watermarks]
@@ -157,7 +163,7 @@ class Timelines:
     """The job's rows, in buckets that may have been cut."""
     buckets: Buckets
     maxima: pd.DataFrame
-    """One row per bucket that holds rows: how many there are, as `bucket_maxima` counts them."""
+    """One row per bucket that holds rows: how many there are and the newest, as `bucket_maxima` has them."""
     lines: list[Timeline]
 
 
@@ -198,8 +204,13 @@ class Lane:
         ones lie before the row's event time.
         """
         maybe_late = is_maybe_late(exact=exact)
-        in_order = _in_order(rows, maybe_late, "moving" if exact else "unsettled")
+        in_order = _in_order(rows, maybe_late, _raises(exact=exact))
         return with_watermarks_before(rows.where(~maybe_late)), with_watermarks_met(in_order)
+
+    @classmethod
+    def places(cls, *, exact: bool) -> Column:
+        """Which rows `split` looks at to find the second of what it gives."""
+        return is_maybe_late(exact=exact) | _raises(exact=exact)
 
 
 @dataclass(frozen=True)
@@ -330,7 +341,8 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
             "right_lag": lane.lag.right,
         }
     )
-    last_bucket = np.searchsorted(buckets.slice_of(maxima["bucket"]), np.asarray(buckets.slices), side="right")
+    slice_of = buckets.slice_of(maxima["bucket"])
+    last_bucket = np.searchsorted(slice_of, np.asarray(buckets.slices), side="right")
     lefts, rights = np.append(lane.before.left, left_after), np.append(lane.before.right, right_after)
     marks = (replace(lane.before, left=int(lefts[i]), right=int(rights[i])) for i in last_bucket)
     ends = dict(zip(buckets.slices, marks, strict=True))
@@ -338,6 +350,7 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
         ended = replace(lane.before, left=END_OF_INPUT, right=END_OF_INPUT)
         ends |= {number: ended for number in buckets.slices if number >= lane.drain}
     reached = {buckets.slices[0] - 1: lane.before.combined, **{n: marks.combined for n, marks in ends.items()}}
+    table["end"] = np.array([reached[number] for number in slice_of], dtype=np.int64)
     return Timeline(table, bool((oldest <= after).any() or maxima["rejected"].any()), ends, reached)
 
 
@@ -348,23 +361,32 @@ def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArra
     return running[:-1], running[1:]
 
 
-def _in_order(rows: DataFrame, maybe_late: Column, unsettled: str) -> DataFrame:
+def _raises(*, exact: bool) -> Column:
+    """Whether a row raises a watermark that others of its bucket are asked for."""
+    higher = (_mark("left") > F.col("left_before")) | (_mark("right") > F.col("right_before"))
+    unsettled = F.col("moving" if exact else "unsettled")
+    return unsettled & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
+
+
+def _mark(side: str) -> Column:
+    """The watermark that a row of this side asks for; null for another row."""
+    return F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag"))
+
+
+def _in_order(rows: DataFrame, maybe_late: Column, raises: Column) -> DataFrame:
     """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`.
 
     In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
     may be both, and is then in the window twice. At equal places (clock and tiebreak) those that ask come first, so
     that simultaneous rows do not see each other.
     """
-    marks = {side: F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag")) for side in SIDES}
-    higher = (marks["left"] > F.col("left_before")) | (marks["right"] > F.col("right_before"))
-    raises = F.col(unsettled) & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
     roles = F.array_compact(F.array(F.when(maybe_late, F.lit(0)), F.when(raises, F.lit(1))))
     asks, raised = F.col("role") == 0, F.col("role") == 1
     earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")
     so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     met = {
-        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, mark)).over(so_far))
-        for side, mark in marks.items()
+        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, _mark(side))).over(so_far))
+        for side in SIDES
     }
     return (
         rows.where(maybe_late | raises)

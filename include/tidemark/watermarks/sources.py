@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
@@ -75,22 +76,23 @@ class SourceLane(Lane):
         parts = by_lane(maxima, lanes, buckets)
         lines = [_timeline(part, lane, its, buckets) for (lane, part), its in zip(parts, changes, strict=True)]
         counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
-        by_bucket = maxima.assign(**counted).groupby("bucket", as_index=False)
+        newest = {f"{side}_newest": maxima["newest"].where(maxima["side"] == side) for side in SIDES}
+        by_bucket = maxima.assign(**counted, **newest).groupby("bucket", as_index=False)
         combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
+        combined |= dict.fromkeys(newest, "max")
         return Timelines(rows, buckets, by_bucket.agg(combined), lines)
 
     @classmethod
     @override
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """In an unsettled bucket the marks of each source are accumulated by themselves, up to each place asked for."""
-        maybe_late = is_maybe_late(exact=exact)
-        unsettled = F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
-        where = ["bucket", "clock", "tiebreak"]
-        is_left = F.col("side") == "left"
-        mark = F.col("event_time") - F.when(is_left, F.col("left_lag")).otherwise(F.col("right_lag"))
-        held_at = F.when(is_left, F.col("left_before")).otherwise(F.col("right_before"))
+        maybe_late, unsettled, where = (
+            is_maybe_late(exact=exact),
+            _unsettled(exact=exact),
+            ["bucket", "clock", "tiebreak"],
+        )
         asked = rows.where(maybe_late & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
-        raised = rows.where(unsettled & (mark > held_at)).select(*where, "side", "partition", mark.alias("mark"))
+        raised = rows.where(_raises(exact=exact)).select(*where, "side", "partition", _mark().alias("mark"))
         marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
         earlier = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
         so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -102,6 +104,26 @@ class SourceLane(Lane):
         in_order = rows.where(maybe_late).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
         on_time = rows.where(~maybe_late).drop("partition", "sources")
         return with_watermarks_before(on_time), with_watermarks_met(in_order.drop("partition", "sources"))
+
+    @classmethod
+    @override
+    def places(cls, *, exact: bool) -> Column:
+        return is_maybe_late(exact=exact) | _raises(exact=exact)
+
+
+def _unsettled(*, exact: bool) -> Column:
+    return F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
+
+
+def _raises(*, exact: bool) -> Column:
+    """Whether a row's mark is above its input's watermark, in a bucket in which that is asked for."""
+    held_at = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
+    return _unsettled(exact=exact) & (_mark() > held_at)
+
+
+def _mark() -> Column:
+    lag = F.when(F.col("side") == "left", F.col("left_lag")).otherwise(F.col("right_lag"))
+    return F.col("event_time") - lag
 
 
 @dataclass(frozen=True)
@@ -249,8 +271,9 @@ def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], bu
     if lane.drain is not None:
         ended = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
         ends |= {number: ended for number in buckets.slices if number >= lane.drain}
-    table = pd.DataFrame(passed, columns=[*BUCKET_COLUMNS, "sources"])
     reached = {buckets.slices[0] - 1: lane.before.combined, **{n: ends[n].combined for n in buckets.slices}}
+    table = pd.DataFrame(passed, columns=[*BUCKET_COLUMNS, "sources"])
+    table["end"] = np.array([reached[number] for number in buckets.slice_of(table["bucket"])], dtype=np.int64)
     return Timeline(table, maybe_late, {n: ends[n] for n in buckets.slices}, reached)
 
 
