@@ -106,9 +106,11 @@ def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> Delt
     """The table in the wider types of a schema: the same rows of the same runs, in a commit that changes no data."""
     kinds = _wider(log.schema, schema)
     assert isinstance(kinds, T.StructType), "as what it comes from"
-    by = FOLDER.removesuffix("=")
+    by, taken = FOLDER.removesuffix("="), {name.lower() for name in kinds.names}
+    while by in taken:
+        by = f"_{by}"
     rows = read_files(spark, log.path, log.schema, log.files["path"]).to(kinds)
-    run = F.regexp_extract("_metadata.file_path", f"{FOLDER}([^/]+)", 1)
+    run = F.regexp_extract(F.input_file_name(), f".*{FOLDER}([^/]+)", 1)
     staged = stage(rows.withColumn(by, run).repartition(by), log.path, f"wider={uuid4().hex[:8]}", by=by)
     try:
         _replace(spark, log, staged)
