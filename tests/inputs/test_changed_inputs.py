@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from numpy import float32
 
+from tidemark.commits.changes import Change
 from tidemark.commits.prepare import set_aside
 from tidemark.commits.runs import run_of
 from tidemark.delta.log import DeltaLog
@@ -110,6 +111,9 @@ def test_an_input_whose_types_become_wider_goes_on(spark, lake, pipeline, write,
             DeltaTable(table).to_pyarrow_table().num_rows,
         )
         assert len({*readers}) == 1, name
+    again = make_plan(spark, settings, str(lake), Request(start=at(0, 0), end=at(1, 0), reprocess=True))
+    [repaired, *_] = execute(spark, again, lambda *_: None)
+    assert repaired.changes[0] == Change(added=0, removed=0, same=1)
     emitted = {row["left_n"]: row for row in spark.read.format("delta").load(plan.tables.emissions).collect()}
     assert {
         n: (one["left_single"] == float32(0.1), one["left_l"], one["_slice"].hour) for n, one in emitted.items()

@@ -95,7 +95,8 @@ class Side:
         kind = self.keys[number][1]
         key = self._raw_key(number).cast(kind)
         # Flink tells -0.0 from 0.0, where Spark's equality does not; their texts are different, and that of NaN is one.
-        return key.cast("string") if self.signed_zeros and kind in _FRACTIONS else key
+        # By way of a double, or a float that becomes one between slices would have another text.
+        return key.cast("double").cast("string") if self.signed_zeros and kind in _FRACTIONS else key
 
     def _raw_key(self, number: int) -> Column:
         return F.col(".".join(map(quoted, key_path(self.schema, self.keys[number][0]))))
@@ -440,8 +441,10 @@ def _need_columns(table: DeltaInput, settings: Input) -> None:
 def key_path(schema: T.StructType, name: str) -> list[str]:
     """Where a key is: the column of that name, or the one whose field the dots in it lead to.
 
-    >>> key_path(T.StructType().add("s", T.StructType().add("k", "int")), "s.k")
+    >>> key_path(T.StructType([T.StructField("s", T.StringType())]), "s.k")
     ['s', 'k']
+    >>> key_path(T.StructType([T.StructField("s.k", T.StringType())]), "s.k")
+    ['s.k']
     """
     return [name] if name in schema.names else name.split(".")
 
