@@ -108,6 +108,7 @@ def test_before_the_first_slice_rows_are_counted_and_left_out(spark, lake, pipel
 def a_pair(spark, tmp_path_factory):
     """A lake with a row of each side, for what only plans."""
     folder = tmp_path_factory.mktemp("a_pair")
+    spark.range(1).createOrReplaceTempView("a_view")
     for side in ("left", "right"):
         spark.createDataFrame([row()], ROW).coalesce(1).write.format("delta").save(str(folder / side))
     return str(folder)
@@ -117,8 +118,10 @@ def a_pair(spark, tmp_path_factory):
     ("changes", "told"),
     [
         ({"left__table": "lefft"}, "there is no Delta table lefft"),
+        ({"left__table": "a_view"}, "a_view is a view of the catalog, which has no versions to tell rows that landed"),
         ({"left__event_time": "hapened"}, "no column hapened (named as event_time); did you mean happened?"),
         ({"join__keys": ["key"]}, "no column key"),
+        ({"join__keys": ["k.id"]}, "input left has no column k.id (named as key k.id)"),
         ({"left__event_time": "k"}, "column k is string; a time is timestamp"),
         ({"left__event_time": "v"}, "column v is a number (int); say what one stands for"),
         ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),
@@ -245,6 +248,13 @@ def test_a_condition_filters_pairs_and_select_names_the_output(pipeline, write, 
         ({"join__condition": "left_v"}, "join.condition: .*INT"),
         ({"select": ["left_k", "right_x"]}, "^select: .*right_x.*Did you mean"),
         ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),
+        ({"select": {"a": "1", "A": "2"}}, "^select: A and a are one name to Spark; call one of them otherwise"),
+        ({"select": {"_Slice": "1"}}, "^select: _Slice and _slice are one name to Spark"),
+        ({"select": ["left_k", "left_k"]}, "^select: left_k and left_k are one name"),
+        (
+            {"dialect": "spark", "join__condition": "left_HAPPENED < right_Happened"},
+            "^join.condition: left_happened is the event time, from which Spark derives when rows are evicted",
+        ),
     ],
 )
 def test_a_condition_or_a_column_that_cannot_be_is_one_line(change, told, spark, a_pair, pipeline, capfd):

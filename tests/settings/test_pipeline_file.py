@@ -39,6 +39,9 @@ def changed(path, **changes):
         ({"join__keys": [{"left": "a", "rigth": "b"}]}, "join.keys.0.rigth: unknown field; did you mean right?"),
         ({"left__arrival": None}, "right names an arrival column and left does not"),
         ({"join__interval": {"lower": "1 s", "upper": "-1 s"}}, "lower (1 second) is above upper (-1 second)"),
+        ({"join__keys": [True]}, "join.keys.0: YAML reads on, off, yes and no without quotes as true or false; write"),
+        ({"left__event_time": True}, "left.event_time: YAML reads on, off"),
+        ({"compare": {"with": "t", True: ["k"]}}, "compare: YAML reads on, off"),
         ({"join__type": "left"}, "join.type: flink-datastream has inner for interval joins, not left"),
         (
             {"join__type": "cross"},
@@ -116,8 +119,10 @@ def test_guard_and_expectations_have_short_forms(tmp_path):
     flat = {"type": "expect_column_values_to_not_be_null", "column": "left_a", "severity": "warning"}
     kwargs = {"type": flat["type"], "kwargs": {"column": "left_a"}, "severity": "warning"}
     single = {flat["type"]: {"column": "left_a", "severity": "warning"}}
-    pipeline = load_pipeline(changed(tmp_path / "p.yaml", guard=False, quality=[flat, kwargs, single]))
-    assert pipeline.guard is None
+    for off in (False, "off"):
+        jsonschema.validate(as_editors_read(changed(tmp_path / "p.yaml", guard=off)), pipeline_schema())
+        pipeline = load_pipeline(changed(tmp_path / "p.yaml", guard=off, quality=[flat, kwargs, single]))
+        assert pipeline.guard is None
     assert len(set(map(str, pipeline.quality))) == 1
 
 

@@ -29,7 +29,7 @@ from tests.simulation.world import (
     state_after,
 )
 from tidemark.clock.slices import Grid
-from tidemark.commits import checkpoint, references
+from tidemark.commits import checkpoint, fitting, references
 from tidemark.commits import prepare as preparing
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import StagedRun, run_of
@@ -72,7 +72,7 @@ class Schedule:
         monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
         for module in (references, preparing, checkpoint):
             monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
-        monkeypatch.setattr(preparing, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
+        monkeypatch.setattr(fitting, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
         monkeypatch.setattr(preparing, "_apart", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
         monkeypatch.setattr(Ledger, "read", lambda tables, _: self._ledger(tables))

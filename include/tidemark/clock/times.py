@@ -73,7 +73,7 @@ class Clock:
                 return floor_div(number, self.per_second // _MICROS)
             return F.try_multiply(number, F.lit(_MICROS // self.per_second))
         number = self.raw.try_cast("decimal(38,9)")
-        return F.floor(number * F.lit(_MICROS) / F.lit(self.per_second)).try_cast("long")
+        return F.floor(F.try_multiply(number, F.lit(_MICROS)) / F.lit(self.per_second)).try_cast("long")
 
     def ticks(self, tick: int) -> Column:
         """`micros` in whole ticks of so many microseconds, floored."""
@@ -99,7 +99,7 @@ class Clock:
         raw = quoted(self.name)
         if self.per_second is None:
             return f"try_cast({raw} AS TIMESTAMP)"
-        number = f"floor(try_cast({raw} AS DECIMAL(38, 9)) * {_MICROS} / {self.per_second})"
+        number = f"floor(try_multiply(try_cast({raw} AS DECIMAL(38, 9)), {_MICROS}) / {self.per_second})"
         return f"timestamp_micros(try_cast({number} AS BIGINT))"
 
     def within(self, start: int, end: int) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,7 +52,14 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
 
 
 def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provenance: tuple[str, ...]) -> DataFrame:
-    """The columns that the user asked for, of all that there are, and those of provenance."""
+    """The columns that the user asked for, of all that there are, and those of provenance.
+
+    Raises:
+        PipelineFileError: two of them are one name to Spark, in whatever case of letters.
+    """
+    named = Counter(name.lower() for name in (*(select or ()), *provenance))
+    if twice := sorted(name for name in (*(select or ()), *provenance) if named[name.lower()] > 1):
+        raise PipelineFileError(f"select: {' and '.join(twice)} are one name to Spark; call one of them otherwise")
     match select:
         case None:
             return wide

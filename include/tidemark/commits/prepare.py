@@ -5,19 +5,19 @@ Nothing here changes what a reader of the tables sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-from pyspark.sql import types as T
+from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.clock.slices import Grid, ranges
+from tidemark.commits.fitting import fitted
 from tidemark.commits.references import FOLLOWING, TRIES, References
 from tidemark.commits.runs import StagedRun, places, run_of, stage_run, within
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError, create_table
+from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.delta.staging import Staged, read_files
-from tidemark.errors import FaultError, UserError
+from tidemark.errors import FaultError
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def prepare(
     a commit that changes no data.
 
     Raises:
-        UserError: a column has another type than the table has it with.
+        UserError: a column has a type in which the values that the table has of it cannot all be.
         FaultError: other processes never let go of a table.
     """
     again, newest = tuple(superseded), list(_newest(spark, grid, runs))
@@ -55,7 +55,7 @@ def prepare(
         staged = [run.tables[name] for run in newest if name in run.tables]
         for _ in range(TRIES):
             try:
-                log = _table(opened.pop(path, None) or DeltaLog.open(path), path, name, staged)
+                log = _table(spark, opened.pop(path, None) or DeltaLog.open(path), path, name, staged)
                 if log is None:
                     break
                 opened[path] = _split(spark, log, name, grid, ranges(again))
@@ -77,42 +77,13 @@ def _newest(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Itera
             yield run.only(spark, grid, slices)
 
 
-def _table(log: DeltaLog | None, path: str, name: str, staged: Sequence[Staged]) -> DeltaLog | None:
+def _table(
+    spark: SparkSession, log: DeltaLog | None, path: str, name: str, staged: Sequence[Staged]
+) -> DeltaLog | None:
     """A table with all the columns that are staged for it; None where there is none, and nothing for it."""
     for one in staged:
-        if log is None:
-            log = create_table(path, one.schema, change_feed=name == "emissions")
-        _refuse_other_types(log, one.schema)
-        log = log.widened(one.schema)
+        log = fitted(spark, log, path, one.schema, change_feed=name == "emissions")
     return log
-
-
-def _refuse_other_types(log: DeltaLog, schema: T.StructType) -> None:
-    for name, was, now in _other_types(log.schema, schema):
-        raise UserError(
-            f"{log.path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
-            "input or `select` has changed; let it have its old type, or give the pipeline a new `output`"
-        )
-
-
-def _other_types(was: T.DataType, now: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType, T.DataType]]:
-    """What has another type in each, at whatever depth; a field that only one of them has is none of it."""
-    match was, now:
-        case T.StructType(), T.StructType():
-            present = {field.name: field.dataType for field in was}
-            for field in now:
-                if field.name in present:
-                    within = f"{name}.{field.name}" if name else field.name
-                    yield from _other_types(present[field.name], field.dataType, within)
-        case T.ArrayType(), T.ArrayType():
-            yield from _other_types(was.elementType, now.elementType, name)
-        case T.MapType(), T.MapType():
-            yield from _other_types(was.keyType, now.keyType, name)
-            yield from _other_types(was.valueType, now.valueType, name)
-        case T.StringType(), T.StringType():
-            return
-        case _ if was.simpleString() != now.simpleString():
-            yield name, was, now
 
 
 def _split(spark: SparkSession, log: DeltaLog, name: str, grid: Grid, superseded: Iterable[range]) -> DeltaLog:
@@ -135,3 +106,20 @@ def _apart(
         for start, stop in parts:
             files += stage_run(within(rows, name, grid, start, stop), log.path, run).files
     return files
+
+
+def set_aside(rows: DataFrame, path: str, run: str) -> None:
+    """Add rows of a run to a table of no commit's, made where there is none.
+
+    Raises:
+        UserError: as `prepare`.
+        FaultError: other processes never let go of the table.
+    """
+    staged = stage_run(rows, path, run)
+    for _ in range(TRIES):
+        try:
+            fitted(rows.sparkSession, DeltaLog.open(path), path, staged.schema, change_feed=False).commit(staged.files)
+        except OvertakenError:
+            continue
+        return
+    raise FaultError(f"other processes keep writing to {path}; run the command again")

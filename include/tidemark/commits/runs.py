@@ -37,12 +37,15 @@ def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
 
 
 def run_of(path: str) -> str:
-    """The run that wrote a file, by its path in a table.
+    """The run that wrote a file, by its path in a table; underscores set a folder apart from a column called `run`.
 
     >>> run_of("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
     '00000012.20240101T010000Z.1.0a1b2c3d'
+    >>> run_of("wider=8c1f2b3a/_run=00000012.20240101T010000Z.1.0a1b2c3d/part-0.parquet")
+    '00000012.20240101T010000Z.1.0a1b2c3d'
     """
-    return next((part.removeprefix(FOLDER) for part in path.split("/") if part.startswith(FOLDER)), path)
+    folders = (part.lstrip("_") for part in path.split("/"))
+    return next((folder.removeprefix(FOLDER) for folder in folders if folder.startswith(FOLDER)), path)
 
 
 @dataclass(frozen=True)

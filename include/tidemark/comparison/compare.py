@@ -277,7 +277,7 @@ def _leading(batch: CommittedView, names: list[str]) -> tuple[str, ...]:
     """Keys, event times and the bounds of windows, of the columns compared."""
     pipeline, found = batch.pipeline, list[str]()
     for side in SIDES:
-        wanted = {getattr(pair, side) for pair in pipeline.join.keys} | {getattr(pipeline, side).event_time.column}
+        wanted = {getattr(pipeline, side).event_time.column}.union(*(pair.columns(side) for pair in pipeline.join.keys))
         found += [name for name, column in batch.columns(side).items() if column in wanted]
     return tuple(name for name in (*found, *_WINDOWS) if name in names)
 

@@ -85,7 +85,7 @@ def telling(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict
     None where the input has no such row, or more than `MOST`.
     """
     source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
-    usual = {*(getattr(pair, side) for pair in pipeline.join.keys), getattr(pipeline, side).event_time.column}
+    usual = {getattr(pipeline, side).event_time.column}.union(*(pair.columns(side) for pair in pipeline.join.keys))
     table = source.table.read()
     meets = {name: _meets(source, name, value) for name, value in row.items()}
     base = {name: value for name, value in row.items() if name in usual}

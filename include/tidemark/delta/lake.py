@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog
 from tidemark.delta.staging import read_files
-from tidemark.errors import InputError
+from tidemark.errors import InputError, UserError
 from tidemark.spark.deferred import awake
 from tidemark.spark.jvm import DeltaSnapshot
 
@@ -99,7 +100,12 @@ class DeltaInput:
             return cls(spark, name, path, pinned=version)
         try:
             detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
-        except AnalysisException:
+        except AnalysisException as error:
+            if str(error.getCondition()).startswith("EXPECT_TABLE_NOT_VIEW"):
+                raise InputError(
+                    f"{name} is a view of the catalog, which has no versions to tell rows that landed from those that "
+                    "were read; name the Delta table behind it, or write its rows to one"
+                ) from None
             detail = None
         if detail is None or detail["format"] != "delta":
             raise InputError(
@@ -152,11 +158,27 @@ class DeltaInput:
         return self.log.schema if self.log else self.read().schema
 
 
+_UNWRITABLE = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
+"""What delta-rs 1.6 takes for part of an address, or decodes, where a table is made or appended to."""
+
+
 @dataclass(frozen=True)
 class PipelineTables:
     """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, agreement, the gate's papers."""
 
     root: str
+
+    def check(self) -> None:
+        """See that delta-rs can write at this place.
+
+        Raises:
+            UserError: it takes a part of the path for something else; names the part.
+        """
+        if (odd := _UNWRITABLE.search(self.root)) is not None:
+            raise UserError(
+                f"tables cannot be written to {self.root}: a path with {odd[0]} is misread on the way; let `output` "
+                "and the lake root be without it"
+            )
 
     @property
     def emissions(self) -> str:

@@ -266,7 +266,10 @@ def create_arrow_table(path: str, schema: pa.Schema) -> DeltaLog:
 
 def file_system(path: str) -> pafs.FileSystem:
     """The folder of a table, whether it is one yet or not, as a file system."""
-    return pafs.PyFileSystem(DeltaStorageHandler(path))
+    if "://" in path:
+        return pafs.PyFileSystem(DeltaStorageHandler(path))
+    # delta-rs would take some characters of a path for those of an address.
+    return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
 
 
 def log_actions(path: str, version: int) -> list[dict[str, Any]]:

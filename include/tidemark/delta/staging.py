@@ -6,6 +6,7 @@ A reference in the log makes such a file part of the table (`log.DeltaLog.commit
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -27,6 +28,8 @@ LONGEST = 32
 _TOLD = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
 """Types whose least and greatest value JSON has exactly."""
 
+_PATTERN = re.compile(r"[][{}*?\\]")
+"""Characters that make a pattern of a path, for Spark."""
 _LONG = (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType)
 """Types of values that hardly repeat."""
 
@@ -57,7 +60,7 @@ def stage(rows: DataFrame, table: str, folder: str, by: str | None = None) -> St
 
 def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Iterable[str]) -> DataFrame:
     """The rows of some files of a table, with these columns."""
-    found = [f"{table}/{path}" for path in paths]
+    found = [_PATTERN.sub(r"\\\g<0>", f"{table}/{path}") for path in paths]
     if not found:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.commits.prepare import set_aside
 from tidemark.errors import CheckFailedError
 from tidemark.execution import quality
 from tidemark.execution.tally import Tally
@@ -46,7 +47,7 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
     fit = 0 if plan.atomic else sound
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
-    refused_rows.write.format("delta").mode("append").option("mergeSchema", "true").save(tables.rejected_output)
+    set_aside(refused_rows, tables.rejected_output, task.run)
     refusal = _refusal(task, refused, sound)
     if not fit:
         raise CheckFailedError(refusal)

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -103,11 +103,12 @@ def check_names(pipeline: Pipeline) -> None:
 def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
     """One row per slice of a job's written output: counts and the extent of its results, in one aggregation.
 
-    What the output's `select` leaves out cannot be checked and counts as 0.
+    What the output's `select` leaves out, or makes of something else, cannot be checked and counts as 0.
     """
+    kinds = _as_joined(output, pipeline)
     keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in SIDES]
     matched = F.col("_emission") == "matched"
-    nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in keys if key in output.columns]
+    nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in keys if key in kinds]
     if pipeline.dialect == "spark" and pipeline.join.type == "full":  # there null equals null
         nulls = []
     result = F.unix_millis("_result_time")
@@ -117,17 +118,22 @@ def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
             F.count("*").alias("emissions"),
             F.min(result).alias("oldest_result"),
             F.max(result).alias("newest_result"),
-            F.count_if(matched & _outside(output, pipeline)).alias("pairs_out_of_bounds"),
+            F.count_if(matched & _outside(kinds, pipeline)).alias("pairs_out_of_bounds"),
             sum(nulls, start=F.lit(0)).alias("null_keys"),
         )
         .toPandas()
     )
 
 
-def _outside(output: DataFrame, pipeline: Pipeline) -> Column:
-    """Whether a pair's event times are not where the join says."""
+def _as_joined(output: DataFrame, pipeline: Pipeline) -> dict[str, str]:
+    """The columns of an output, with their types, that are what the join gave under their names."""
+    expressions = pipeline.select if isinstance(pipeline.select, dict) else {}
+    return {name: kind for name, kind in output.dtypes if expressions.get(name, name) in {name, quoted(name)}}
+
+
+def _outside(kinds: Mapping[str, str], pipeline: Pipeline) -> Column:
+    """Whether a pair's event times, among columns of these types, are not where the join says."""
     times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
-    kinds = dict(output.dtypes)
     if any(kinds.get(name) != "timestamp" for name in times):
         return F.lit(False)
     # In whole ticks: Flink reckons in milliseconds.

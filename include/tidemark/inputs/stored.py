@@ -28,6 +28,7 @@ from tidemark.settings.values import micros
 from tidemark.spark.deferred import awake
 from tidemark.watermarks.traces import QueryTrace
 
+_FRACTIONS = ("float", "double")
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 
 
@@ -46,7 +47,7 @@ class Side:
     | `tiebreak` | order among equal clocks, long, 0 without one |
     | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
     | `floored` | whether the event time had a finer part |
-    | `key_0`.. | the join keys, in the type both sides share |
+    | `key_0`.. | the join keys, in the type both sides share; fractions as text where zeros have signs |
     | `partition` | of the input, string; absent where neither input has partitions |
     | `rejected` | why the row takes no part, null where it does |
     | `left` or `right` | the table's own columns, struct |
@@ -64,6 +65,8 @@ class Side:
     """Whether rows with a null key may take part: the join decides."""
     null_times: bool
     """Whether rows with a null event time may."""
+    signed_zeros: bool
+    """Whether -0.0 and 0.0 are two keys."""
     tick: int
     """Microseconds: what the dialect compares event times in."""
 
@@ -82,11 +85,21 @@ class Side:
             tiebreak.alias("tiebreak"),
             self.event.ticks(self.tick).alias("event_time"),
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
-            *(F.col(quoted(name)).cast(kind).alias(key_name(i)) for i, (name, kind) in enumerate(self.keys)),
+            *(self._key(number).alias(key_name(number)) for number in range(len(self.keys))),
             *([self._partition] if self.settings.partition else []),
             self._rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
         )
+
+    def _key(self, number: int) -> Column:
+        kind = self.keys[number][1]
+        key = self._raw_key(number).cast(kind)
+        # Flink tells -0.0 from 0.0, where Spark's equality does not; their texts are different, and that of NaN is one.
+        # By way of a double, or a float that becomes one between slices would have another text.
+        return key.cast("double").cast("string") if self.signed_zeros and kind in _FRACTIONS else key
+
+    def _raw_key(self, number: int) -> Column:
+        return F.col(".".join(map(quoted, key_path(self.schema, self.keys[number][0]))))
 
     @property
     def _partition(self) -> Column:
@@ -112,7 +125,7 @@ class Side:
             ahead = self.event.micros - self.clock.micros
             reasons.append(("event_time_ahead_of_arrival", ahead > F.lit(micros(self.guard.ahead_of_arrival))))
         if not self.null_keys:
-            no_key = reduce(Column.__or__, (F.col(quoted(name)).isNull() for name, _ in self.keys))
+            no_key = reduce(Column.__or__, (self._raw_key(number).isNull() for number in range(len(self.keys))))
             reasons.append(("null_key", no_key))
         return F.coalesce(*(F.when(found, F.lit(reason)) for reason, found in reasons))
 
@@ -333,8 +346,8 @@ def stored_inputs(
         left = traced_input(left, trace, "left", pipeline.left.arrival)
         right = traced_input(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys
-    _need_columns(left, pipeline.left, [pair.left for pair in pairs])
-    _need_columns(right, pipeline.right, [pair.right for pair in pairs])
+    _need_columns(left, pipeline.left)
+    _need_columns(right, pipeline.right)
     kinds = [_common_type(left, pair.left, right, pair.right) for pair in pairs]
     return (
         StoredInput(side_of(pipeline, "left", left.schema, kinds), left),
@@ -399,6 +412,7 @@ def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: li
         tuple(zip(names, kinds, strict=True)),
         null_keys=pipeline.takes_null_keys,
         null_times=pipeline.takes_null_times,
+        signed_zeros=pipeline.dialect != "spark",
         tick=pipeline.tick,
     )
 
@@ -411,11 +425,10 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
     return F.coalesce(absurd, F.lit(True))
 
 
-def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
+def _need_columns(table: DeltaInput, settings: Input) -> None:
     wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
     wanted["partition"] = settings.partition
     wanted["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
-    wanted |= {f"key {key}": key for key in keys}
     for role, column in wanted.items():
         if column is not None and column not in table.schema.names:
             hint = nearest(column, table.schema.names, "it has")
@@ -425,8 +438,31 @@ def _need_columns(table: DeltaInput, settings: Input, keys: list[str]) -> None:
         raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {kind}; it must be an integer column")
 
 
+def key_path(schema: T.StructType, name: str) -> list[str]:
+    """Where a key is: the column of that name, or the one whose field the dots in it lead to.
+
+    >>> key_path(T.StructType([T.StructField("s", T.StringType())]), "s.k")
+    ['s', 'k']
+    >>> key_path(T.StructType([T.StructField("s.k", T.StringType())]), "s.k")
+    ['s.k']
+    """
+    return [name] if name in schema.names else name.split(".")
+
+
+def _key_type(table: DeltaInput, name: str) -> T.DataType:
+    kind: T.DataType = table.schema
+    for part in key_path(table.schema, name):
+        known = kind.names if isinstance(kind, T.StructType) else []
+        if part not in known:
+            hint = nearest(part, known or table.schema.names, "it has")
+            raise InputError(f"input {table.name} has no column {name} (named as key {name}); {hint}")
+        assert isinstance(kind, T.StructType), "it has names"
+        kind = kind[part].dataType
+    return kind
+
+
 def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> str:
-    kinds = left.schema[left_key].dataType, right.schema[right_key].dataType
+    kinds = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, kind in zip((left, right), (left_key, right_key), kinds, strict=True):
         if isinstance(kind, _NO_KEYS):
             raise InputError(f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared")

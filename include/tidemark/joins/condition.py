@@ -97,9 +97,10 @@ class _Conjunct:
     def of(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
         """Spark's optimizer tells what a conjunct comes to, and which columns it implies not to be null."""
         analysed = AnalysedFilter.of(empty, parsed.column)
-        names = {side: _names(analysed.references, side) for side in SIDES}
+        spelt = {name.lower(): name for name in empty.columns}  # Spark gives names in the case of the condition
+        names = {side: _names((spelt[name.lower()] for name in analysed.references), side) for side in SIDES}
         sides = {side for side in SIDES if names[side]}
-        not_null = (part.references[0] for part in analysed.optimized if part.kind == "IsNotNull")
+        not_null = (spelt[part.references[0].lower()] for part in analysed.optimized if part.kind == "IsNotNull")
         implied = set(not_null) if len(sides) > 1 else set()
         return cls(
             column=F.coalesce(parsed.column, F.lit(False)),

@@ -331,6 +331,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
         PipelineFileError: the condition or the output columns do not suit the inputs.
     """
     grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
+    tables.check()
     inputs = stored_inputs(spark, pipeline, lake)
     scene = _Scene(pipeline, request, grid, tables, inputs, Ledger.read(tables, grid))
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)

@@ -97,7 +97,7 @@ def pipeline_schema() -> dict[str, Any]:
     schema = Pipeline.model_json_schema()
     properties = schema["properties"]
     properties["output"].pop("default", None)
-    properties["guard"]["anyOf"] = [{"$ref": "#/$defs/Guard"}, {"type": "boolean"}]
+    properties["guard"]["anyOf"] = [{"$ref": "#/$defs/Guard"}, {"enum": [True, False, "on", "off"]}]
     definitions = schema["$defs"]
     for short in ("TimeColumn", "KeyPair"):
         full = definitions[short]
@@ -129,16 +129,23 @@ def _find(name: str, beside: Path | None = None) -> Path:
 def _finding(error: Any) -> str:
     # Union members and before-validators add levels to `loc` that no user wrote.
     inner = ("function-", "list[", "dict[", *ARRIVAL_TAGS)
-    location = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(inner))]
+    named = error["loc"][: -1 if error["type"] == "invalid_key" else None]
+    location = [p for p in named if not (isinstance(p, str) and p.startswith(inner))]
     field = ".".join(str(p) for p in location) or "the pipeline"
     if error["type"] == "extra_forbidden":
         hint = nearest(str(location[-1]), _fields_at(location[:-1]), "known here:", cutoff=0.5)
         return f"{field}: unknown field; {hint}"
     if error["type"] == "missing":
         return f"{field}: is missing"
+    if isinstance(error["input"], bool) and error["type"] in _NOT_TEXT:
+        return f"{field}: YAML reads on, off, yes and no without quotes as true or false; write the name in quotes"
     if error["type"] == "value_error":
         return f"{field}: {error['ctx']['error']}"
     return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
+
+
+_NOT_TEXT = ("string_type", "model_type", "model_attributes_type", "invalid_key")
+"""What pydantic says of a value that is neither a name nor the fields that may stand for one."""
 
 
 def _fields_at(location: list[Any]) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.sides import SideName
 from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
@@ -97,12 +98,18 @@ class KeyPair(Settings):
     """One equality of the join: a bare name where both sides call it the same."""
 
     left: str
+    """A column, or a field of a struct: `customer.id`."""
     right: str
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"left": value, "right": value} if isinstance(value, str) else value
+
+    def columns(self, side: SideName) -> set[str]:
+        """What may be the column of a side's key: that of its name, or the one whose field dots in it lead to."""
+        name: str = getattr(self, side)
+        return {name, name.partition(".")[0]}
 
 
 class Interval(Settings):
@@ -372,9 +379,9 @@ class Pipeline(Settings):
         if not isinstance(value, dict):
             return value
         value = {"output": value.get("name"), **value}
-        if value.get("guard") is False:
+        if value.get("guard") in (False, "off"):
             value["guard"] = None
-        elif value.get("guard") is True:
+        elif value.get("guard") in (True, "on"):
             value["guard"] = {}
         return value
 

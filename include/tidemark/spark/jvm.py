@@ -69,11 +69,16 @@ class DeltaSnapshot:
         return told
 
     def replace(self, actions: list[str]) -> None:
-        """Commit actions, JSON as the log has it, on top of this version: what the table is, too."""
+        """Commit actions, JSON as the log has it, on top of this version: what the table is, too.
+
+        Raises:
+            DeltaConcurrentModificationException: another process has committed files meanwhile.
+        """
         jvm = _jvm(self.spark)
         parsed = [jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) for action in actions]
         empty = jvm.scala.Option.empty()
         transaction = self.log.startTransaction(empty, jvm.scala.Option.apply(self.snapshot))
+        transaction.readWholeTable()  # or files that come meanwhile would go with it
         operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
         transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(parsed), operation)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidemark.clock.times import quoted
-from tidemark.inputs.stored import StoredInput
+from tidemark.inputs.stored import StoredInput, key_path
 from tidemark.joins.firings import HALVES, PADDING
 from tidemark.settings import Interval, Pipeline, WindowSettings
 from tidemark.settings.sides import OTHER, SIDES
@@ -58,7 +58,7 @@ def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Q
         left,
         right,
         how="leftsemi" if join.type == "semi" else join.type,
-        on=" AND ".join(f"({part})" for part in _conditions(pipeline)),
+        on=" AND ".join(f"({part})" for part in _conditions(pipeline, inputs)),
         wide=[*own, *(f"{text} AS {name}" for name, text in provenance.items())],
         select=_select(pipeline, list(provenance)),
         settings={
@@ -80,10 +80,15 @@ def _side(pipeline: Pipeline, source: StoredInput) -> SideText:
     )
 
 
-def _conditions(pipeline: Pipeline) -> Iterator[str]:
+def _conditions(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Iterator[str]:
     join = pipeline.join
-    for pair in join.keys:
-        yield f"{quoted(f'left_{pair.left}')} = {quoted(f'right_{pair.right}')}"
+    for keys in zip(*(source.side.keys for source in inputs), strict=True):
+        paths = (key_path(source.side.schema, name) for source, (name, _) in zip(inputs, keys, strict=True))
+        left, right = (
+            ".".join(map(quoted, (f"{side}_{column}", *fields)))
+            for side, (column, *fields) in zip(SIDES, paths, strict=True)
+        )
+        yield f"{left} = {right}"
     if join.window:
         yield "_left_window = _right_window"
     if join.event_time_equality:
