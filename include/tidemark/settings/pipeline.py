@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.expressions import check_expression
+from tidemark.settings.functions import check_column
 from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
@@ -210,6 +212,13 @@ class Join(Settings):
     min_cleanup: Duration = timedelta()
     """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`."""
 
+    @field_validator("condition")
+    @classmethod
+    def _confined(cls, value: str | None) -> str | None:
+        if value:
+            check_expression(value)
+        return value
+
     @property
     def reach(self) -> timedelta | None:
         """How far the event times of a pair can be apart, at most; None for any distance."""
@@ -376,6 +385,21 @@ class Pipeline(Settings):
             value["guard"] = None
         elif value.get("guard") is True:
             value["guard"] = {}
+        return value
+
+    @field_validator("select")
+    @classmethod
+    def _confined(cls, value: list[str] | dict[str, str] | None) -> list[str] | dict[str, str] | None:
+        match value:
+            case list(names):
+                for name in names:
+                    check_column(name)
+            case dict(expressions):
+                for name, text in expressions.items():
+                    try:
+                        check_expression(text)
+                    except ValueError as error:
+                        raise ValueError(f"{name}: {error}") from None
         return value
 
     @model_validator(mode="after")
