@@ -202,12 +202,12 @@ def test_a_table_that_is_not_append_only(spark, lake, pipeline, write, run, chan
         run(pipeline(), end=at(3))
 
 
-def test_an_expectation_that_does_not_exist(pipeline, write, run):
+def test_an_expectation_with_an_argument_that_does_not_serve(pipeline, write, run):
     write("left", [row()], ROW)
     write("right", [row()], ROW)
-    misspelt = pipeline(quality=[{"type": "expect_column_values_to_not_be_nul", "column": "left_v"}])
-    with pytest.raises(PipelineFileError, match="has no .*; did you mean expect_column_values_to_not_be_null?"):
-        run(misspelt)
+    wrong = pipeline(quality=[{"type": "expect_column_values_to_not_be_null", "column": "left_v", "mostly": 7}])
+    with pytest.raises(PipelineFileError, match="^quality: expect_column_values_to_not_be_null: .*mostly"):
+        run(wrong)
 
 
 def test_a_critical_finding_publishes_nothing_and_keeps_the_rows(spark, lake, pipeline, write, run, read):

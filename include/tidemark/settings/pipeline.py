@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
@@ -297,7 +298,7 @@ class Expectation(Settings):
     `mostly`) as many slices as the job takes.
     """
 
-    type: str = Field(pattern=r"^expect_[a-z0-9_]+$")
+    type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
     """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
@@ -307,12 +308,21 @@ class Expectation(Settings):
     def _flat(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        if len(value) == 1 and "type" not in value:
-            (name, arguments), *_ = value.items()
-            value = {"type": name, **(arguments or {})}
+        match value:
+            case {"type": _}:
+                pass
+            case _ if len(value) == 1:
+                [(name, arguments)] = value.items()
+                value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
         own = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}
-        return {**own, "kwargs": {**own.get("kwargs", {}), **flat}}
+        given = own.get("kwargs", {})
+        return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
+
+    @model_validator(mode="after")
+    def _confined(self) -> Self:
+        check_expectation(self.type, self.kwargs)
+        return self
 
 
 class Budget(Settings):
