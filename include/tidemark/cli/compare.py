@@ -18,7 +18,8 @@ from tidemark.comparison.agreement import record
 from tidemark.comparison.compare import Asked
 from tidemark.comparison.compare import compare as run_compare
 from tidemark.comparison.reproduce import reproduce
-from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.places import lake_root
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
 from tidemark.settings.values import parse_allowance, parse_instant
@@ -116,7 +117,7 @@ def compare(
     with session_over(root, "tidemark compare", *pipelines) as spark:
         comparison = run_compare(spark, loaded, root, asked, reference)
         if recorded:
-            record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
+            record(spark, PipelineTables.of(loaded, root), comparison, asked)
         print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
         if files:
             called = reports.Called(context.obj, pipeline, told_by, lake)

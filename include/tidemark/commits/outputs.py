@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.spark.confined import confined
 from tidemark.spark.jvm import depends_on_the_run
+from tidemark.wording import quoted
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,25 +12,17 @@ from typing import ClassVar
 from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog
+from tidemark.delta.places import is_within, place
 from tidemark.delta.staging import read_files
-from tidemark.errors import InputError
+from tidemark.errors import InputError, PlaceError
+from tidemark.settings import Pipeline
 from tidemark.spark.deferred import awake
 from tidemark.spark.jvm import DeltaSnapshot
-
-
-def lake_root(option: str | None = None) -> str:
-    """The lake root: the option, else `TIDEMARK_LAKE`, else `./lake`; an absolute path or a URI."""
-    root = option or os.environ.get("TIDEMARK_LAKE") or "lake"
-    return root.rstrip("/") if "://" in root else str(Path(root).resolve())
-
-
-def resolve_path(lake: str, name: str) -> str:
-    """A path that a user gave: relative to the lake root, absolute, or a URI."""
-    return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
+from tidemark.wording import quoted
 
 
 def read_now(spark: SparkSession, path: str) -> DataFrame:
@@ -42,6 +34,21 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     log = _log_of(path)
     bare = _bare_rows(spark, log) if log else None
     return DeltaSnapshot.newest(awake(spark), path).rows() if bare is None else bare
+
+
+_CATALOG_NAME = re.compile(r"[\w-]+(\.[\w-]+){0,2}")
+
+
+def _in_catalog(spark: SparkSession, name: str) -> Row | None:
+    """What a catalog says of the table of that name, None where there is none."""
+    if not _CATALOG_NAME.fullmatch(name):
+        return None
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {'.'.join(map(quoted, name.split('.')))}").first()
+    except AnalysisException:
+        return None
+    # A path has no name: Spark would take `delta.x` for one.
+    return detail if detail and detail["name"] else None
 
 
 MOST_FILES = 1000
@@ -89,18 +96,16 @@ class DeltaInput:
 
         Raises:
             InputError: there is none, or it is not a Delta table.
+            PlaceError: the path lies where the operator allows none.
         """
-        path = resolve_path(lake, name)
+        path = place(lake, name)
         try:
             there = DeltaLog.open(path) is not None
         except DeltaError:
             there = True
         if there:
             return cls(spark, name, path, pinned=version)
-        try:
-            detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
-        except AnalysisException:
-            detail = None
+        detail = _in_catalog(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
                 f"there is no Delta table {name}: neither at {path} nor in the catalog; "
@@ -157,6 +162,22 @@ class PipelineTables:
     """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, agreement, the gate's papers."""
 
     root: str
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, lake: str) -> PipelineTables:
+        """The tables of a pipeline in a lake.
+
+        Raises:
+            PlaceError: its `output` lies where the operator allows none, or is or lies in a table.
+        """
+        root = place(lake, pipeline.output)
+        folders = [] if "://" in root else [Path(root), *Path(root).parents]
+        for folder in folders:
+            if (folder / "_delta_log").is_dir():
+                raise PlaceError(f"output {pipeline.output} is or lies in the table {folder}; name a folder of its own")
+        if is_within(lake, root):
+            raise PlaceError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
+        return cls(root)
 
     @property
     def emissions(self) -> str:

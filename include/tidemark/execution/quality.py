@@ -23,11 +23,12 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import floor_div, quoted
+from tidemark.clock.times import floor_div
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.sides import SIDES
+from tidemark.wording import quoted
 
 if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import DataAsset

@@ -10,11 +10,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.confined import confined
 from tidemark.spark.jvm import AnalysedFilter, Expression
+from tidemark.wording import quoted
 
 _BOUNDS = {">=": -1, ">": 0}
 

@@ -13,11 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.joins.base import EMISSION
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import OTHER
 from tidemark.spark.confined import confined
+from tidemark.wording import quoted
 
 PADDING = {"left": ("left", "full"), "right": ("right", "full")}
 """The join types that keep a row without a partner, padded, by the row's side."""
