@@ -50,8 +50,8 @@ class Trace(Settings):
     """Dialect spark: the order in which a Structured Streaming query read the rows, from its checkpoint."""
 
     trace: str
-    """The checkpoint's path, relative to the lake root, absolute, or a URI: rows arrive in the micro-batch that read
-    them, at its timestamp."""
+    """The checkpoint's path, relative to the lake root, or absolute or a URI where the operator allows it
+    (`TIDEMARK_ROOTS`): rows arrive in the micro-batch that read them, at its timestamp."""
     starting_version: int | None = Field(default=None, ge=0)
     """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
     file: str | None = None
@@ -203,7 +203,7 @@ class Join(Settings):
     """Dialect spark: event times must be equal."""
     condition: str | None = None
     """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
-    in flink-datastream a filter behind the join."""
+    in flink-datastream a filter behind the join. Columns, literals, operators and reviewed functions."""
     api: Literal["join", "cogroup"] = "join"
     """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
     allowed_lateness: Duration = timedelta()
@@ -340,7 +340,8 @@ class CompareSettings(Settings):
     table: str = Field(alias="with")
     """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
     told_by: str | None = None
-    """A pipeline that has replayed how the stream ran: a file, relative to this one, or the name of one."""
+    """A pipeline that has replayed how the stream ran: its name, or its file in this one's folder or that of
+    pipelines."""
     on: list[str] = []
     """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
     ignore: list[str] = []
