@@ -43,6 +43,12 @@ def test_both_locks_pin_every_package_and_agree():
     assert RUNTIME.items() <= DEV.items()
 
 
+def test_the_jars_whose_checksums_are_known_are_those_of_the_pinned_delta_and_spark():
+    known = re.findall(r'^    "(.*)": "[0-9a-f]{64}",$', (ROOT / "bin" / "fetch-jars").read_text(), re.MULTILINE)
+    spark, delta = RUNTIME["pyspark"].removeprefix("==").rpartition(".")[0], RUNTIME["delta-spark"].removeprefix("==")
+    assert known == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
+
+
 def test_pyspark_and_its_client_are_one_version():
     # Their files overlap: another version of the client, which Airflow's provider pulls in, would overwrite PySpark's.
     assert RUNTIME["pyspark"] == RUNTIME["pyspark-client"]
