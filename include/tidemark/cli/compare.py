@@ -57,7 +57,12 @@ def compare(
         str | None,
         typer.Option("--max-differing", metavar="N|SHARE", help="Budget of all that differ. [default: any]"),
     ] = None,
-    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            "--examples", min=0, help="Rows to show for each cause. [default: 3, with --record those of show_rows]"
+        ),
+    ] = None,
     try_settings: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Try other settings for what has no cause: replays of all slices.")
     ] = True,
@@ -100,7 +105,7 @@ def compare(
         tuple(settings.on),
         tuple(settings.ignore),
         settings.within,
-        examples,
+        _examples(loaded, recorded=recorded) if examples is None else examples,
         try_settings,
         settings.budget,
     )
@@ -144,6 +149,11 @@ def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str
     settings = changed(pipeline, given).compare
     assert settings, "one of both has named the table"
     return settings
+
+
+def _examples(pipeline: Pipeline, *, recorded: bool) -> int:
+    """How many rows are shown for each cause; none in the logs of jobs, unless the file lets them be."""
+    return 3 if pipeline.show_rows or not recorded else 0
 
 
 def _due(pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:

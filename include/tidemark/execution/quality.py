@@ -49,6 +49,9 @@ whole, and stand in each of its slices: none of them can be published."""
 KEPT_RESULTS = 50
 """How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
 
+SHOWN = 20
+"""How many of the values that fail an expectation are kept with its result, if any."""
+
 _one_project = Lock()
 
 
@@ -165,7 +168,7 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
         found = _run(context, "derived", slices, facts, derived, run)
         if own:
-            found |= _run(context, "pipeline", _rows(context), output, own, run)
+            found |= _run(context, "pipeline", _rows(context), output, own, run, _told(pipeline))
     findings = tuple(finding for result in found.values() for finding in _findings(result.results))
     return Verdict(findings, time.monotonic() - began, docs_page(tables), tuple(found))
 
@@ -272,6 +275,7 @@ def _run(
     data: pd.DataFrame | DataFrame,
     expectations: Iterable[GxExpectation],
     run: str,
+    told: str | dict[str, Any] = "SUMMARY",
 ) -> dict[Any, Any]:
     """The results by their identifiers."""
     gx = _gx()
@@ -282,7 +286,7 @@ def _run(
         gx.Checkpoint(
             name=name,
             validation_definitions=[definition],
-            result_format="SUMMARY",
+            result_format=told,
         )
     )
     outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
@@ -296,7 +300,12 @@ def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tup
     with _context(tables) as context:
         suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
         batch = _rows(context).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
-        return tuple(_findings(batch.validate(suite, result_format="SUMMARY").results))
+        return tuple(_findings(batch.validate(suite, result_format=_told(pipeline)).results))
+
+
+def _told(pipeline: Pipeline) -> dict[str, Any]:
+    """What results say: counts, and some of the values that failed where the pipeline file lets them be shown."""
+    return {"result_format": "SUMMARY", "partial_unexpected_count": SHOWN if pipeline.show_rows else 0}
 
 
 def _findings(results: Iterable[Any]) -> list[Finding]:

@@ -355,7 +355,7 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing", "compare"}
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare"}
 
 
 class Pipeline(Settings):
@@ -383,6 +383,9 @@ class Pipeline(Settings):
     late_landing: Literal["append", "reprocess"] = "append"
     """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
     the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
+    show_rows: bool = False
+    """Whether some values that fail an expectation stand in logs, the ledger and Data Docs, and some rows that differ
+    in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
 
