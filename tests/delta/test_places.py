@@ -1,5 +1,8 @@
 """Where the paths of pipeline files may lie. The lake has a link to a place outside, and one to a place inside."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import write_pipeline
@@ -135,3 +138,27 @@ class NoSpark:
 def test_what_is_no_name_of_a_catalog_never_reaches_sql(lake, name):
     with pytest.raises(UserError, match="there is no Delta table|lies outside"):
         DeltaInput.find(NoSpark(), lake, name)
+
+
+ELSEWHERE = ["/etc/secret.parquet", "file:///etc/secret.parquet", "../../secret.parquet", "a/%2e%2e/../../../x"]
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_whoever_writes_a_log_may_not_name_any_file(lake, path):
+    table = f"{lake}/flights"
+    log = create_arrow_table(table, SCHEMA)
+    add_file(log, path)
+    with pytest.raises(PlaceError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
+        DeltaInput.find(NoSpark(), lake, "flights")
+
+
+def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
+    log = create_arrow_table(f"{lake}/flights", SCHEMA)
+    add_file(log, f"file://{lake}/other/x.parquet")
+    found = DeltaInput.find(NoSpark(), lake, "flights")
+    assert not found.log.is_bare
+
+
+def add_file(log, path):
+    added = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    (Path(log.path) / "_delta_log" / f"{log.version + 1:020d}.json").write_text(json.dumps({"add": added}))

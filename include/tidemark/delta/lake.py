@@ -104,7 +104,7 @@ class DeltaInput:
         except DeltaError:
             there = True
         if there:
-            return cls(spark, name, path, pinned=version)
+            return cls(spark, name, path, pinned=version).confined_to(lake)
         detail = _in_catalog(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
@@ -112,6 +112,20 @@ class DeltaInput:
                 "check `table` in the pipeline file, or pass --lake"
             )
         return cls(spark, name, detail["location"].removeprefix("file:"), pinned=version)
+
+    def confined_to(self, lake: str) -> DeltaInput:
+        """The same, whose files lie where tables may: who writes its log may name any file.
+
+        Raises:
+            PlaceError: a file lies where the operator allows none.
+        """
+        for file in self.log.elsewhere if self.log else ():
+            is_absolute = file.startswith("/") or ":" in file.partition("/")[0]
+            try:
+                place(lake, file if is_absolute else f"{self.path}/{file}")
+            except PlaceError as error:
+                raise PlaceError(f"input {self.name} has a file elsewhere: {error}") from None
+        return self
 
     @cached_property
     def log(self) -> DeltaLog | None:
