@@ -23,6 +23,15 @@ def brief_span(milliseconds: int) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
+def in_one_line(text: str) -> str:
+    r"""A text without what ends a line or moves a terminal's cursor.
+
+    >>> in_one_line("a\nb\x1b[2J")
+    'a b [2J'
+    """
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
 def quoted(name: str) -> str:
     """A name of a column or a table that Spark's SQL reads literally, whatever its characters."""
     return "`" + name.replace("`", "``") + "`"

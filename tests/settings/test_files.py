@@ -35,6 +35,7 @@ REFUSED = {
     "huge number": ("a: " + "9" * 5000, "cannot be read as YAML: Exceeds the limit"),
     "no such day": ("a: 2013-02-31", "cannot be read as YAML: day is out of range for month"),
     "binary": (b"\xff\xfe\x00", "cannot be read as YAML: byte 0 is not UTF-8"),
+    "key of two lines": ('"a\\n\\e[2J": 1', "a  [2J: unknown field"),
     "two documents": ("a: 1\n---\nb: 2\n", "cannot be read as YAML: line 2: but found another document"),
     "secrets": ("password: hunter2\n- oops", "cannot be read as YAML: line 2: "),
 }

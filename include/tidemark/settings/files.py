@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from tidemark.errors import PipelineFileError
+from tidemark.wording import in_one_line
 
 MOST_BYTES = 100_000
 MOST_PARTS = 10_000
@@ -35,7 +36,7 @@ def read_yaml(path: Path) -> Any:
             raise PipelineFileError(f"{path} has more than {MOST_BYTES:,} bytes; a pipeline file has a page or two")
         return yaml.load(content.decode("utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, OSError, ValueError, OverflowError) as error:
-        raise PipelineFileError(f"{path} cannot be read as YAML: {_told(error)}") from None
+        raise PipelineFileError(in_one_line(f"{path} cannot be read as YAML: {_told(error)}")) from None
 
 
 class _Loader(yaml.SafeLoader):

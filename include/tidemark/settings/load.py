@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from tidemark.errors import PipelineFileError, nearest
 from tidemark.settings.files import read_yaml
 from tidemark.settings.pipeline import ARRIVAL_TAGS, Pipeline
+from tidemark.wording import in_one_line
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -54,8 +55,8 @@ def load_reference(name_or_path: str | Path) -> Pipeline | None:
         return None
     try:
         return load_pipeline(_beside(compare.told_by, path.parent))
-    except PipelineFileError as error:
-        raise PipelineFileError(f"{path}: compare.told_by: {error}") from None
+    except (PipelineFileError, OSError, ValueError) as error:  # the last two for a name that no file can have
+        raise PipelineFileError(in_one_line(f"{path}: compare.told_by: {error}")) from None
 
 
 def _validated(content: dict[str, Any], where: str) -> Pipeline:
@@ -105,7 +106,7 @@ def pipeline_schema() -> dict[str, Any]:
 
 def explain(error: ValidationError) -> str:
     """All findings of a validation in one line, each with its field, its value and the remedy."""
-    return "; ".join(_finding(e) for e in error.errors(include_url=False))
+    return in_one_line("; ".join(_finding(e) for e in error.errors(include_url=False)))
 
 
 def _find(name: str, beside: Path | None = None) -> Path:
