@@ -8,7 +8,7 @@ RUN apt-get update \
 WORKDIR /opt/tidemark
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-COPY requirements.txt ./
+COPY requirements.txt jars.sha256 ./
 RUN pip install --requirement requirements.txt
 
 COPY bin/fetch-jars bin/

@@ -4,6 +4,7 @@ RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 JARS := .jars/.fetched
 FLINK := .venv-flink/.installed
+AUDIT := .venv-audit/.installed
 
 export PATH := $(CURDIR)/$(VENV):$(PATH)
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -13,7 +14,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster clean machine browser
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster sbom audit clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,8 +78,14 @@ airflow: setup ## start a local Airflow with the demo's pipelines
 cluster: setup ## start a standalone Spark cluster on this machine, in the foreground
 	@bin/spark-cluster
 
+sbom: setup ## print what an installation is made of, as CycloneDX
+	@$(VENV)/python bin/sbom
+
+audit: $(AUDIT) ## look for known vulnerabilities of the locked packages
+	@.venv-audit/bin/pip-audit --requirement requirements.txt --no-deps --disable-pip
+
 clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
-	rm -rf .venv .venv-flink .jars .cache include/*.egg-info
+	rm -rf .venv .venv-flink .venv-audit .jars .cache include/*.egg-info
 
 machine:
 	@test -n "$(PYTHON)" || \
@@ -113,7 +120,12 @@ $(FLINK): | machine
 	@.venv-flink/bin/pip install --quiet apache-flink==2.3.0
 	@touch $@
 
-$(JARS): bin/fetch-jars bin/archive-classes $(RUNTIME) | machine
+$(AUDIT): | machine
+	@test -x .venv-audit/bin/python || "$(PYTHON)" -m venv .venv-audit
+	@.venv-audit/bin/pip install --quiet pip-audit==2.10.1
+	@touch $@
+
+$(JARS): bin/fetch-jars jars.sha256 bin/archive-classes $(RUNTIME) | machine
 	@$(VENV)/python bin/fetch-jars
 	@$(VENV)/python bin/archive-classes || true
 	@touch $@

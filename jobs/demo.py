@@ -13,7 +13,8 @@ from jobs.land_flights import land
 from tidemark.cli.progress import run_with_progress
 from tidemark.cli.status import status_of
 from tidemark.cli.views import differences, status_view
-from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.places import lake_root
 from tidemark.errors import TidemarkError
 from tidemark.execution import quality
 from tidemark.planning.plan import Request, make_plan

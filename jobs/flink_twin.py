@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.commits.outputs import check_expressions, emissions
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.places import lake_root
 from tidemark.errors import FaultError, TidemarkError, UserError
 from tidemark.inputs.stored import stored_inputs
 from tidemark.joins.firings import HALVES
@@ -61,7 +62,7 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
         FaultError: Flink failed.
     """
     began = time.monotonic()
-    table = f"{PipelineTables(f'{lake}/{pipeline.output}').twin}/emissions"
+    table = f"{PipelineTables.of(pipeline, lake).twin}/emissions"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         query = flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))

@@ -15,7 +15,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, Comparison
 from tidemark.comparison.explain import Life
 from tidemark.comparison.explain import explain as lives_of
-from tidemark.delta.lake import lake_root
+from tidemark.delta.places import lake_root
 from tidemark.errors import SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute

@@ -43,6 +43,10 @@ class PipelineFileError(UserError):
     """A pipeline file that cannot be read or does not validate."""
 
 
+class PlaceError(UserError):
+    """A table, an output or a checkpoint that would lie where the operator allows none."""
+
+
 class InputError(UserError):
     """An input table that is missing, has the wrong columns, or is not append-only."""
 

@@ -1,4 +1,4 @@
-"""Numbers and spans of time as people write them."""
+"""Numbers and spans of time as people write them, names as SQL has them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ def brief_span(milliseconds: int) -> str:
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+
+
+def in_one_line(text: str) -> str:
+    r"""A text without what ends a line or moves a terminal's cursor.
+
+    >>> in_one_line("a\nb\x1b[2J")
+    'a b [2J'
+    """
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def quoted(name: str) -> str:
+    """A name of a column or a table that Spark's SQL reads literally, whatever its characters."""
+    return "`" + name.replace("`", "``") + "`"

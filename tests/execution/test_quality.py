@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from tidemark.delta.lake import PipelineTables
-from tidemark.execution.quality import DERIVED, judge
+from tidemark.execution import quality
+from tidemark.execution.quality import DERIVED, judge, write_docs
+from tidemark.settings import Expectation
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
 """Facts of three slices that have nothing wrong."""
@@ -45,3 +47,18 @@ def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         kept = set.union(*pool.map(judged, [tmp_path] * 4, "abcd"))
     assert kept == {f"{worker}{number}" for worker in "abcd" for number in range(3)}
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be(tmp_path, shown, monkeypatch):
+    rows = pd.DataFrame({"right_v": [1, 4711]})
+    monkeypatch.setattr(quality, "_rows", lambda context: context.data_sources.add_pandas("o").add_dataframe_asset("e"))
+    bound = Expectation.model_validate({"expect_column_values_to_be_between": {"column": "right_v", "max_value": 50}})
+    pipeline = SimpleNamespace(quality=[bound], show_rows=shown)
+    tables = PipelineTables(str(tmp_path))
+    verdict = judge(SOUND, rows, pipeline, tables, "run")
+    write_docs(tables, verdict.results)
+    [finding] = verdict.findings
+    assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
+    files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
+    assert any("4711" in text for text in files) == shown

@@ -29,6 +29,8 @@ TARGETS = {
     "flink-twin",
     "airflow",
     "cluster",
+    "sbom",
+    "audit",
     "clean",
     "help",
 }

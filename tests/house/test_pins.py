@@ -1,6 +1,8 @@
 """The locks against what pyproject.toml asks for, and the pins that only work together."""
 
+import json
 import re
+import subprocess
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -41,6 +43,19 @@ def check(text, locked):
 def test_both_locks_pin_every_package_and_agree():
     assert all(re.fullmatch(r"==[\w.]+", pin) for pin in DEV.values())
     assert RUNTIME.items() <= DEV.items()
+
+
+def test_the_jars_whose_checksums_are_known_are_those_of_the_pinned_delta_and_spark():
+    known = re.findall(r"^[0-9a-f]{64}  (.*)$", (ROOT / "jars.sha256").read_text(), re.MULTILINE)
+    spark, delta = RUNTIME["pyspark"].removeprefix("==").rpartition(".")[0], RUNTIME["delta-spark"].removeprefix("==")
+    assert known == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
+
+
+def test_the_bill_of_materials_has_every_package_and_jar_of_an_installation():
+    told = json.loads(subprocess.run([ROOT / "bin" / "sbom"], capture_output=True, check=True).stdout)
+    assert len(told["components"]) == len(RUNTIME) + 2
+    known = {component["purl"] for component in told["components"]}
+    assert {"pkg:pypi/sqlglot@30.30.0", "pkg:maven/io.delta/delta-storage@4.4.0"} <= known
 
 
 def test_pyspark_and_its_client_are_one_version():

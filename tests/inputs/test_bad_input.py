@@ -205,12 +205,12 @@ def test_a_table_that_is_not_append_only(spark, lake, pipeline, write, run, chan
         run(pipeline(), end=at(3))
 
 
-def test_an_expectation_that_does_not_exist(pipeline, write, run):
+def test_an_expectation_with_an_argument_that_does_not_serve(pipeline, write, run):
     write("left", [row()], ROW)
     write("right", [row()], ROW)
-    misspelt = pipeline(quality=[{"type": "expect_column_values_to_not_be_nul", "column": "left_v"}])
-    with pytest.raises(PipelineFileError, match="has no .*; did you mean expect_column_values_to_not_be_null?"):
-        run(misspelt)
+    wrong = pipeline(quality=[{"type": "expect_column_values_to_not_be_null", "column": "left_v", "mostly": 7}])
+    with pytest.raises(PipelineFileError, match="^quality: expect_column_values_to_not_be_null: .*mostly"):
+        run(wrong)
 
 
 def test_a_critical_finding_publishes_nothing_and_keeps_the_rows(spark, lake, pipeline, write, run, read):
@@ -228,7 +228,7 @@ def test_a_critical_finding_publishes_nothing_and_keeps_the_rows(spark, lake, pi
     assert len(DeltaLog.open(f"{lake}/orders/checkpoint").files) == 1
     run(pipeline(quality=[{**bound, "severity": "warning"}]), end=at(3))
     assert [r["quality"] for r in read("ledger").orderBy("slice").collect()] == ["passed", "passed", "warned"]
-    assert "1 of 1 values" in status_of(pipeline(), str(lake)).findings[0]
+    assert status_of(pipeline(), str(lake)).findings[0].endswith("1 of 1 values")
 
 
 def test_a_condition_filters_pairs_and_select_names_the_output(pipeline, write, run, read):
@@ -244,7 +244,7 @@ def test_a_condition_filters_pairs_and_select_names_the_output(pipeline, write, 
     ("change", "told"),
     [
         ({"join__condition": "left_w > 1"}, "^join.condition: .*left_w.*Did you mean"),
-        ({"join__condition": "left_v +"}, "(?i)^join.condition: .*syntax error"),
+        ({"join__condition": "left_happened > 'now'"}, "^join.condition: a text such as 'now'"),
         ({"join__condition": "left_v"}, "join.condition: .*INT"),
         ({"select": ["left_k", "right_x"]}, "^select: .*right_x.*Did you mean"),
         ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from tidemark.clock.times import quoted
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.wording import quoted
 
 ODD = ("a b", "a,b", "a(b)", "a[b]", "a{b}=c;d", "a\tb\nc", "a.b", "`a`")
 """Names that plain Parquet has not always taken."""

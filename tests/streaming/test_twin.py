@@ -157,7 +157,7 @@ def test_a_live_query_over_the_inputs_is_replayed(spark, lake, settings, write, 
 
 
 @pytest.mark.slow
-def test_a_query_over_files_is_replayed(spark, lake, pipeline, tmp_path):
+def test_a_query_over_files_is_replayed(spark, lake, pipeline, tmp_path, monkeypatch):
     """A file a batch; the rows are in Delta tables that say from which file each came."""
     chance, sides = random.Random(5), {}
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
@@ -178,6 +178,7 @@ def test_a_query_over_files_is_replayed(spark, lake, pipeline, tmp_path):
     with tuned_for_tiny_queries(spark):
         sink.start(table).awaitTermination()
 
+    monkeypatch.setenv("TIDEMARK_ROOTS", str(tmp_path))  # where the checkpoint is, which is not in the lake
     told = {"trace": checkpoint, "file": "source_file"}
     delays = {"left__watermark_delay": "20 minutes", "right__watermark_delay": "0 minutes"}
     slices = {"every": "1 hour", "start": f"{hour:%Y-%m-%dT%H:%M:%SZ}"}

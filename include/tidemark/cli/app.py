@@ -36,7 +36,8 @@ from tidemark.commits.vacuum import remove_garbage
 from tidemark.comparison import dialects as run_dialects
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
-from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.places import lake_root
 from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError
 from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
@@ -328,7 +329,7 @@ def upgrade(pipelines: PipelinesArgument, lake: LakeOption = None) -> None:
         if is_of_older_format(pipeline, root):
             upgrade_tables(spark_session("tidemark upgrade"), pipeline, root)
             told = "is taken over"
-        out.print(f"{pipeline.name}: {PipelineTables(f'{root}/{pipeline.output}').root} {told}", soft_wrap=True)
+        out.print(f"{pipeline.name}: {PipelineTables.of(pipeline, root).root} {told}", soft_wrap=True)
 
 
 @app.command()

@@ -18,7 +18,8 @@ from tidemark.comparison.agreement import record
 from tidemark.comparison.compare import Asked
 from tidemark.comparison.compare import compare as run_compare
 from tidemark.comparison.reproduce import reproduce
-from tidemark.delta.lake import PipelineTables, lake_root
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.places import lake_root
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
 from tidemark.settings.values import parse_allowance, parse_instant
@@ -56,7 +57,12 @@ def compare(
         str | None,
         typer.Option("--max-differing", metavar="N|SHARE", help="Budget of all that differ. [default: any]"),
     ] = None,
-    examples: Annotated[int, typer.Option("--examples", min=0, help="Rows to show for each cause.")] = 3,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            "--examples", min=0, help="Rows to show for each cause. [default: 3, with --record those of show_rows]"
+        ),
+    ] = None,
     try_settings: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Try other settings for what has no cause: replays of all slices.")
     ] = True,
@@ -99,7 +105,7 @@ def compare(
         tuple(settings.on),
         tuple(settings.ignore),
         settings.within,
-        examples,
+        _examples(loaded, recorded=recorded) if examples is None else examples,
         try_settings,
         settings.budget,
     )
@@ -116,7 +122,7 @@ def compare(
     with session_over(root, "tidemark compare", *pipelines) as spark:
         comparison = run_compare(spark, loaded, root, asked, reference)
         if recorded:
-            record(spark, PipelineTables(f"{root}/{loaded.output}"), comparison, asked)
+            record(spark, PipelineTables.of(loaded, root), comparison, asked)
         print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
         if files:
             called = reports.Called(context.obj, pipeline, told_by, lake)
@@ -143,6 +149,11 @@ def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str
     settings = changed(pipeline, given).compare
     assert settings, "one of both has named the table"
     return settings
+
+
+def _examples(pipeline: Pipeline, *, recorded: bool) -> int:
+    """How many rows are shown for each cause; none in the logs of jobs, unless the file lets them be."""
+    return 3 if pipeline.show_rows or not recorded else 0
 
 
 def _due(pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:

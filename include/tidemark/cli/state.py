@@ -10,7 +10,7 @@ import typer
 
 from tidemark.cli import state_views as views
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, naming, out, print_json
-from tidemark.delta.lake import lake_root
+from tidemark.delta.places import lake_root
 from tidemark.errors import UserError
 from tidemark.settings import load_pipeline
 from tidemark.settings.values import parse_duration, parse_instant

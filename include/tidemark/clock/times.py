@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 from tidemark.errors import InputError
 from tidemark.settings import TimeColumn
 from tidemark.settings.values import micros
+from tidemark.wording import quoted
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROS = 1_000_000
@@ -132,8 +133,3 @@ def as_json(column: Column) -> Column:
     second = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
     formats = {"timestampFormat": f"{second}XXX", "timestampNTZFormat": second}
     return F.to_json(column, {**formats, "ignoreNullFields": "false"})
-
-
-def quoted(name: str) -> str:
-    """A column name that Spark reads literally, whatever its characters."""
-    return "`" + name.replace("`", "``") + "`"

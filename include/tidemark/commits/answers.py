@@ -10,12 +10,12 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.ledger import Ledger, attempts
 from tidemark.delta.lake import read_now
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import UserError
 from tidemark.settings.values import micros
+from tidemark.wording import quoted
 
 Answer = Literal["emissions", "late"]
 

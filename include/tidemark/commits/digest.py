@@ -10,9 +10,10 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import as_json, quoted
+from tidemark.clock.times import as_json
 from tidemark.joins import Join
 from tidemark.watermarks.buckets import Watermarks
+from tidemark.wording import quoted
 
 ROW_HASH = "row_hash"
 _WRAP = 1 << 64

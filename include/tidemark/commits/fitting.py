@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.commits.runs import FOLDER
 from tidemark.delta.log import DeltaLog, OvertakenError, create_table
 from tidemark.delta.staging import Staged, read_files, stage
 from tidemark.errors import UserError
 from tidemark.spark.jvm import DeltaSnapshot
+from tidemark.wording import quoted
 
 _DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
 """Whole numbers, the narrowest first, and how many digits before the point Delta asks of a decimal that holds them."""

@@ -61,6 +61,7 @@ SCHEMA = pa.schema(
         "committed_at": _TIME,
         "format": pa.int32(),
         "settings": _TEXT,
+        "pipeline": _TEXT,
         "left_version": _LONG,
         "right_version": _LONG,
         **{f"{name}_ms": _LONG for name in MARKS.values()},
@@ -164,8 +165,19 @@ class Ledger:
 
     @classmethod
     def of(cls, pipeline: Pipeline, lake: str) -> Ledger:
-        """The ledger of a pipeline in a lake, as `read`."""
-        return cls.read(PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices))
+        """The ledger of a pipeline in a lake, as `read`.
+
+        Raises:
+            UserError: it is that of another pipeline.
+        """
+        ledger = cls.read(PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices))
+        owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
+        if owners - {pipeline.name}:
+            raise UserError(
+                f"output {pipeline.output} is that of pipeline {', '.join(sorted(owners))}, as its ledger says; give "
+                f"{pipeline.name} an output of its own, or its old name back"
+            )
+        return ledger
 
     @classmethod
     def read(cls, tables: PipelineTables, grid: Grid) -> Ledger:

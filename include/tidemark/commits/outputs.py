@@ -13,11 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
+from tidemark.spark.confined import confined
+from tidemark.spark.jvm import depends_on_the_run
+from tidemark.wording import quoted
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
@@ -47,7 +49,7 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
-        wide = wide.where(F.expr(join.condition))
+        wide = wide.where(confined(wide.sparkSession, join.condition).column)
     return selected(wide, pipeline.select, tuple(provenance))
 
 
@@ -66,7 +68,7 @@ def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provena
         case list(names):
             return wide.select(*map(quoted, names), *provenance)
         case dict(expressions):
-            chosen = (F.expr(text).alias(name) for name, text in expressions.items())
+            chosen = (confined(wide.sparkSession, text).column.alias(name) for name, text in expressions.items())
             return wide.select(*chosen, *provenance)
 
 
@@ -87,15 +89,25 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
     flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
     with _blamed_on("join.condition"):
-        _ = flat.where(F.expr(pipeline.join.condition or "true")).schema
+        _need_the_same_again(flat.where(confined(spark, pipeline.join.condition or "true").column))
     with _blamed_on("select"):
-        _ = emissions(joined, bare, grid).schema
+        _need_the_same_again(emissions(joined, bare, grid))
+
+
+def _need_the_same_again(rows: DataFrame) -> None:
+    if depends_on_the_run(rows):
+        raise PipelineFileError(
+            "a text such as 'now' is the time of the run where Spark takes it for a time, and a replay gives the same "
+            "in each run; write the time itself, or take a column"
+        )
 
 
 @contextmanager
 def _blamed_on(field: str) -> Iterator[None]:
     try:
         yield
+    except PipelineFileError as error:
+        raise PipelineFileError(f"{field}: {error}") from None
     except AnalysisException as error:
         message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
         raise PipelineFileError(f"{field}: {' '.join(message.split())}") from None

@@ -26,6 +26,7 @@ from tidemark.delta.staging import Staged, stage
 from tidemark.errors import SliceOrderError
 from tidemark.settings import Pipeline
 from tidemark.spark.jvm import DeltaSnapshot
+from tidemark.wording import quoted
 
 _RUN = "_run"
 """The column, and partition, that a row's run stood in."""
@@ -33,7 +34,7 @@ _RUN = "_run"
 
 def is_of_older_format(pipeline: Pipeline, lake: str) -> bool:
     """Whether something of a pipeline's tables is as an earlier version wrote it."""
-    tables = PipelineTables(f"{lake}/{pipeline.output}")
+    tables = PipelineTables.of(pipeline, lake)
     log = DeltaLog.open(tables.ledger)
     if log is None:
         return False
@@ -48,7 +49,7 @@ def upgrade(spark: SparkSession, pipeline: Pipeline, lake: str) -> None:
         SliceOrderError: another process commits to them; nothing is lost, and the same again goes on.
         UserError: a later version wrote them.
     """
-    tables, grid = PipelineTables(f"{lake}/{pipeline.output}"), Grid.of(pipeline.slices)
+    tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
     log = DeltaLog.open(tables.ledger)
     assert log is not None, "there is something to take over"
     try:
@@ -90,7 +91,7 @@ def _take_over(spark: SparkSession, ledger: Ledger, name: str) -> None:
     path = getattr(ledger.tables, name)
     properties = CONFIGURATION | ({"delta.enableChangeDataFeed": "true"} if name == "emissions" else {})
     told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({told})")
+    spark.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ({told})")
     log, snapshot = DeltaLog.open(path), DeltaSnapshot.newest(spark, path)
     assert log is not None, "it is there"
     rows = _committed(read_now(spark, path), ledger, name).withColumnRenamed(_RUN, "run")

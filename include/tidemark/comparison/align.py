@@ -9,8 +9,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
+from tidemark.wording import quoted
 
 BATCH, STREAM = "batch", "stream"
 

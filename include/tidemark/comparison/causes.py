@@ -13,7 +13,6 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.comparison.align import BATCH, STREAM
 from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
@@ -21,6 +20,7 @@ from tidemark.comparison.variants import Tried, emissions_under, try_settings
 from tidemark.joins.firings import HALVES
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
+from tidemark.wording import quoted
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",

@@ -15,7 +15,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
 from tidemark.comparison.committed_view import CommittedView
@@ -26,6 +25,7 @@ from tidemark.joins.firings import HALVES
 from tidemark.settings import Budget, Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros, micros
+from tidemark.wording import quoted
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """What Tidemark adds to emissions and an engine does not tell."""

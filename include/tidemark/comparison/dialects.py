@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import Clock, quoted
+from tidemark.clock.times import Clock
 from tidemark.commits.digest import content_hash
 from tidemark.commits.outputs import emissions
 from tidemark.comparison.align import BATCH, STREAM, align
@@ -29,6 +29,7 @@ from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.wording import quoted
 
 RULES = {
     "null keys": "who takes a row without a key",

@@ -11,7 +11,6 @@ from typing import Any
 from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import numbered
 from tidemark.commits.digest import content_hash
@@ -26,6 +25,7 @@ from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
+from tidemark.wording import quoted
 
 MOST = 5
 """How many rows one question may be about."""

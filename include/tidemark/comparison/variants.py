@@ -16,7 +16,6 @@ from itertools import groupby
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.commits.outputs import emissions
 from tidemark.comparison.candidates import Changes, candidates
@@ -24,7 +23,7 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.replays import replayed, side_by_side, tuned_for, with_lane
 from tidemark.settings import changed
 from tidemark.settings.sides import SIDES, SideName
-from tidemark.wording import counted
+from tidemark.wording import counted, quoted
 
 _PROVENANCE = frozenset({"_emission", "_window_start", "_window_end", "_right_window_start"})
 """What emissions tell beside columns of the inputs, and engines too."""

@@ -170,6 +170,8 @@ class DatastreamWindow(FlinkKind):
             case {"window": "sliding", "size": size, "slide": slide}:
                 window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}}
                 window["offset"] = f"{given.get('offset', 0)} ms"
+            case _:
+                raise ValueError(f"{given} are no windows")
         return {"window": window, "api": given["mode"], "allowed_lateness": f"{given['allowed_lateness']} ms"}
 
     @cached_property
@@ -277,6 +279,8 @@ class SqlWindow(FlinkKind):
                 window = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}, "offset": offset}
             case {"tvf": "CUMULATE", "size": size, "step": step}:
                 window = {"cumulate": {"size": f"{size} ms", "step": f"{step} ms"}, "offset": offset}
+            case _:
+                raise ValueError(f"{given} are no windows")
         return {"window": window, "type": given["join_type"]}
 
     @cached_property

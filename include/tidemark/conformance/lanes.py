@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import buffered_after
 from tidemark.conformance import flink, stream_stream
-from tidemark.conformance.kind import KEYS, Kind
+from tidemark.conformance.kind import KEYS, Kind, Row
 from tidemark.conformance.vectors import Case, Cut, Vector, Verdict, parse_cuts, read_vectors, steps
 from tidemark.errors import UserError
 from tidemark.execution.replay import Replay, replay
@@ -43,10 +43,31 @@ def check_files(
     Raises:
         UserError: a file cannot be read, or a cut or a dialect is unknown.
     """
-    cases = [Case(vector, cut) for path in files for vector in read_vectors(path) for cut in parse_cuts(cuts, vector)]
+    vectors = [readable(vector, path) for path in files for vector in read_vectors(path)]
+    cases = [Case(vector, cut) for vector in vectors for cut in parse_cuts(cuts, vector)]
     with tuned_for_tiny_queries(spark):
         for batch in shown(list(_batches(cases))):
             yield from check(spark, batch)
+
+
+def readable(vector: Vector, path: Path) -> Vector:
+    """A vector that has all that its kind asks of it.
+
+    Raises:
+        UserError: it has not, or its dialect is unknown.
+    """
+    try:
+        kind = kind_of(vector)
+        kind.pipeline()
+        hash(kind.group)
+        columns = [("key", str), ("id", str), ("ts", int), *kind.columns]
+        _arrow([row for step in kind.steps() for row in step], columns)
+        Counter(kind.expected(Cut("1", ())))
+        return {**vector, "name": str(vector["name"])}
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        told = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        name = str(vector.get("name"))[:80]
+        raise UserError(f"{path}: vector {name!r} is not as recorded vectors are: {told}") from None
 
 
 def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
@@ -136,7 +157,11 @@ def _table(spark: SparkSession, cases: Sequence[Case], kinds: Sequence[Kind], si
             rows += [{**row, **kind.params, "lane": lane, "arrival": arrival} for row in step if row["side"] == side]
     known = [("key", str), ("lane", int), *((k, type(v)) for k, v in kinds[0].params.items())]
     columns = [*known, ("id", str), ("arrival", int), ("ts", int), *kinds[0].columns]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema([(name, _TYPES[k]) for name, k in columns])))
+    return spark.createDataFrame(_arrow(rows, columns))
+
+
+def _arrow(rows: list[Row], columns: Iterable[tuple[str, type]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema([(name, _TYPES[kind]) for name, kind in columns]))
 
 
 def _clock(cut: Cut, step: int) -> int:

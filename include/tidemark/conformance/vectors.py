@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 from tidemark.errors import UserError
 
 Vector = dict[str, Any]
+
+MOST_CHARACTERS = 10_000_000
+"""Of a vector, once it is unpacked."""
 
 
 def steps(vector: Vector) -> int:
@@ -74,9 +78,20 @@ def read_vectors(path: Path) -> Iterator[Vector]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
-            yield from (json.loads(line) for line in lines if line.strip())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a vector file (JSON lines, may be gzipped): {error}") from None
+            while line := lines.readline(MOST_CHARACTERS + 1):
+                if len(line) > MOST_CHARACTERS:
+                    raise UserError(f"{path} has a line of more than {MOST_CHARACTERS:,} characters; split the vector")
+                if line.strip():
+                    yield _vector(json.loads(line))
+    except (EOFError, OSError, RecursionError, ValueError, zlib.error) as error:
+        told = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read as a vector file (JSON lines, may be gzipped): {told}") from None
+
+
+def _vector(content: Any) -> Vector:
+    if isinstance(content, dict):
+        return content
+    raise ValueError(f"a vector is an object with fields, not {type(content).__name__}")
 
 
 def parse_cuts(text: str, vector: Vector) -> list[Cut]:
@@ -92,11 +107,11 @@ def _cut(text: str, vector: Vector) -> Cut:
     last = steps(vector)
     if text == "each":
         return Cut(text, tuple(range(1, last)), one_job=True)
-    if text.startswith("random:") and text[7:].isdigit():
+    if text.startswith("random:") and text[7:].isdecimal():
         chosen = random.Random(f"{text}/{vector['name']}")  # noqa: S311 - a seed, not a secret
         inner = range(1, last)
         return Cut(text, tuple(sorted(chosen.sample(inner, chosen.randint(min(1, len(inner)), min(3, len(inner)))))))
-    if text.isdigit() and int(text) > 0:
+    if text.isdecimal() and int(text) > 0:
         count = min(int(text), last)
         return Cut(text, tuple(last * n // count for n in range(1, count)))
     raise UserError(f"--cuts {text}: a cut is a number of slices above 0, 'each', or random:SEED")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -13,25 +12,17 @@ from typing import ClassVar
 from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog
+from tidemark.delta.places import is_within, place
 from tidemark.delta.staging import read_files
-from tidemark.errors import InputError, UserError
+from tidemark.errors import InputError, PlaceError
+from tidemark.settings import Pipeline
 from tidemark.spark.deferred import awake
 from tidemark.spark.jvm import DeltaSnapshot
-
-
-def lake_root(option: str | None = None) -> str:
-    """The lake root: the option, else `TIDEMARK_LAKE`, else `./lake`; an absolute path or a URI."""
-    root = option or os.environ.get("TIDEMARK_LAKE") or "lake"
-    return root.rstrip("/") if "://" in root else str(Path(root).resolve())
-
-
-def resolve_path(lake: str, name: str) -> str:
-    """A path that a user gave: relative to the lake root, absolute, or a URI."""
-    return name if "://" in name or name.startswith("/") else f"{lake}/{name}"
+from tidemark.wording import quoted
 
 
 def read_now(spark: SparkSession, path: str) -> DataFrame:
@@ -43,6 +34,30 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     log = _log_of(path)
     bare = _bare_rows(spark, log) if log else None
     return DeltaSnapshot.newest(awake(spark), path).rows() if bare is None else bare
+
+
+_CATALOG_NAME = re.compile(r"[\w-]+(\.[\w-]+){0,2}")
+
+
+def _in_catalog(spark: SparkSession, name: str) -> Row | None:
+    """What a catalog says of the table of that name, None where there is none.
+
+    Raises:
+        InputError: it is a view.
+    """
+    if not _CATALOG_NAME.fullmatch(name):
+        return None
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {'.'.join(map(quoted, name.split('.')))}").first()
+    except AnalysisException as error:
+        if str(error.getCondition()).startswith("EXPECT_TABLE_NOT_VIEW"):
+            raise InputError(
+                f"{name} is a view of the catalog, which has no versions to tell rows that landed from those that were "
+                "read; name the Delta table behind it, or write its rows to one"
+            ) from None
+        return None
+    # A path has no name: Spark would take `delta.x` for one.
+    return detail if detail and detail["name"] else None
 
 
 MOST_FILES = 1000
@@ -90,29 +105,36 @@ class DeltaInput:
 
         Raises:
             InputError: there is none, or it is not a Delta table.
+            PlaceError: the path lies where the operator allows none.
         """
-        path = resolve_path(lake, name)
+        path = place(lake, name)
         try:
             there = DeltaLog.open(path) is not None
         except DeltaError:
             there = True
         if there:
-            return cls(spark, name, path, pinned=version)
-        try:
-            detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
-        except AnalysisException as error:
-            if str(error.getCondition()).startswith("EXPECT_TABLE_NOT_VIEW"):
-                raise InputError(
-                    f"{name} is a view of the catalog, which has no versions to tell rows that landed from those that "
-                    "were read; name the Delta table behind it, or write its rows to one"
-                ) from None
-            detail = None
+            return cls(spark, name, path, pinned=version).confined_to(lake)
+        detail = _in_catalog(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
                 f"there is no Delta table {name}: neither at {path} nor in the catalog; "
                 "check `table` in the pipeline file, or pass --lake"
             )
         return cls(spark, name, detail["location"].removeprefix("file:"), pinned=version)
+
+    def confined_to(self, lake: str) -> DeltaInput:
+        """The same, whose files lie where tables may: who writes its log may name any file.
+
+        Raises:
+            PlaceError: a file lies where the operator allows none.
+        """
+        for file in self.log.elsewhere if self.log else ():
+            is_absolute = file.startswith("/") or ":" in file.partition("/")[0]
+            try:
+                place(lake, file if is_absolute else f"{self.path}/{file}")
+            except PlaceError as error:
+                raise PlaceError(f"input {self.name} has a file elsewhere: {error}") from None
+        return self
 
     @cached_property
     def log(self) -> DeltaLog | None:
@@ -168,14 +190,30 @@ class PipelineTables:
 
     root: str
 
+    @classmethod
+    def of(cls, pipeline: Pipeline, lake: str) -> PipelineTables:
+        """The tables of a pipeline in a lake.
+
+        Raises:
+            PlaceError: its `output` lies where the operator allows none, or is or lies in a table.
+        """
+        root = place(lake, pipeline.output)
+        folders = [] if "://" in root else [Path(root), *Path(root).parents]
+        for folder in folders:
+            if (folder / "_delta_log").is_dir():
+                raise PlaceError(f"output {pipeline.output} is or lies in the table {folder}; name a folder of its own")
+        if is_within(lake, root):
+            raise PlaceError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
+        return cls(root)
+
     def check(self) -> None:
         """See that delta-rs can write at this place.
 
         Raises:
-            UserError: it takes a part of the path for something else; names the part.
+            PlaceError: it takes a part of the path for something else; names the part.
         """
         if (odd := _UNWRITABLE.search(self.root)) is not None:
-            raise UserError(
+            raise PlaceError(
                 f"tables cannot be written to {self.root}: a path with {odd[0]} is misread on the way; let `output` "
                 "and the lake root be without it"
             )

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import pandas as pd
 import pyarrow as pa
@@ -53,8 +54,8 @@ class DataFile:
     """What the log says of its rows: JSON."""
 
 
-_ELSEWHERE = re.compile(r"%|^/|^[a-zA-Z0-9]+:")
-"""In the path of a file that is not simply under the table's folder."""
+_ELSEWHERE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
+"""In the path of a file that is not under the table's folder."""
 Opened = dict[str, "DeltaLog"]
 """Tables that a process has open, by path, each as it was after its last commit there: what others have committed since
 is found out at the next one (`OvertakenError`)."""
@@ -104,8 +105,13 @@ class DeltaLog:
     @cached_property
     def is_bare(self) -> bool:
         """Whether its rows are just what is in its files, and these lie in its folder."""
-        elsewhere = any(_ELSEWHERE.search(path) for path in self.files["path"])
-        return self.is_plain and not self.partitioned_by and not elsewhere
+        encoded = any("%" in path for path in self.files["path"])
+        return self.is_plain and not self.partitioned_by and not encoded and not self.elsewhere
+
+    @cached_property
+    def elsewhere(self) -> list[str]:
+        """The paths of its files that are not under its folder, as a shallow clone has them."""
+        return [path for path in map(unquote, self.files["path"]) if _ELSEWHERE.search(path)]
 
     @property
     def commit_number(self) -> int:

@@ -127,6 +127,7 @@ def _ledger_row(task: Task, tallied: Tally, entry: Entry, verdict: Verdict, seco
     left, right = tallied.counts[entry.number]
     return {
         **task.ledger.row(entry),
+        "pipeline": task.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
         "emissions": int(tallied.facts["emissions"][entry.number]),
         "floored": tallied.floored[entry.number],

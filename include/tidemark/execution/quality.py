@@ -7,7 +7,6 @@ becomes of a job that fails.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import time
@@ -24,11 +23,12 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import floor_div, quoted
+from tidemark.clock.times import floor_div
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.sides import SIDES
+from tidemark.wording import quoted
 
 if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import DataAsset
@@ -48,6 +48,9 @@ whole, and stand in each of its slices: none of them can be published."""
 
 KEPT_RESULTS = 50
 """How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
+
+SHOWN = 20
+"""How many of the values that fail an expectation are kept with its result, if any."""
 
 _one_project = Lock()
 
@@ -90,11 +93,11 @@ def import_early() -> None:
     Thread(target=_gx, daemon=True).start()
 
 
-def check_names(pipeline: Pipeline) -> None:
-    """See that every expectation of a pipeline file exists and takes its arguments.
+def check_arguments(pipeline: Pipeline) -> None:
+    """See that every expectation of a pipeline file takes its arguments.
 
     Raises:
-        PipelineFileError: names the expectation and the nearest one, or the argument.
+        PipelineFileError: names the expectation and the argument.
     """
     for expectation in pipeline.quality:
         _built(expectation)
@@ -171,7 +174,7 @@ def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: Pi
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
         found = _run(context, "derived", slices, facts, derived, run)
         if own:
-            found |= _run(context, "pipeline", _rows(context), output, own, run)
+            found |= _run(context, "pipeline", _rows(context), output, own, run, _told(pipeline))
     findings = tuple(finding for result in found.values() for finding in _findings(result.results))
     return Verdict(findings, time.monotonic() - began, docs_page(tables), tuple(found))
 
@@ -263,11 +266,6 @@ def _rows(context: Any) -> Any:
 
 def _built(expectation: Expectation) -> GxExpectation:
     gx = _gx()
-    known = gx.expectations.registry.list_registered_expectation_implementations()
-    if expectation.type not in known:
-        near = difflib.get_close_matches(expectation.type, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise PipelineFileError(f"quality: Great Expectations has no {expectation.type}{hint}")
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
     try:
         built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity)
@@ -283,6 +281,7 @@ def _run(
     data: pd.DataFrame | DataFrame,
     expectations: Iterable[GxExpectation],
     run: str,
+    told: str | dict[str, Any] = "SUMMARY",
 ) -> dict[Any, Any]:
     """The results by their identifiers."""
     gx = _gx()
@@ -293,7 +292,7 @@ def _run(
         gx.Checkpoint(
             name=name,
             validation_definitions=[definition],
-            result_format="SUMMARY",
+            result_format=told,
         )
     )
     outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
@@ -307,7 +306,12 @@ def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tup
     with _context(tables) as context:
         suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
         batch = _rows(context).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
-        return tuple(_findings(batch.validate(suite, result_format="SUMMARY").results))
+        return tuple(_findings(batch.validate(suite, result_format=_told(pipeline)).results))
+
+
+def _told(pipeline: Pipeline) -> dict[str, Any]:
+    """What results say: counts, and some of the values that failed where the pipeline file lets them be shown."""
+    return {"result_format": "SUMMARY", "partial_unexpected_count": SHOWN if pipeline.show_rows else 0}
 
 
 def _findings(results: Iterable[Any]) -> list[Finding]:

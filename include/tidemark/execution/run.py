@@ -45,7 +45,7 @@ def execute(
         FaultError: the disk is full.
     """
     if plan.jobs:
-        quality.check_names(plan.pipeline)
+        quality.check_arguments(plan.pipeline)
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import quoted
 from tidemark.commits.digest import content_hash
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import log_actions
 from tidemark.errors import InputError
+from tidemark.wording import quoted
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import Clock, quoted
+from tidemark.clock.times import Clock
 from tidemark.commits.staleness import ConsumedVersions
-from tidemark.delta.lake import DeltaInput, resolve_path
+from tidemark.delta.lake import DeltaInput
+from tidemark.delta.places import place
 from tidemark.errors import InputError, nearest
 from tidemark.inputs.clocks import FileClocks, file_clocks
 from tidemark.inputs.input_changes import InputChanges
@@ -27,6 +28,7 @@ from tidemark.settings.sides import SideName
 from tidemark.settings.values import micros
 from tidemark.spark.deferred import awake
 from tidemark.watermarks.traces import QueryTrace
+from tidemark.wording import quoted
 
 _FRACTIONS = ("float", "double")
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
@@ -342,7 +344,7 @@ def stored_inputs(
     tables = (pipeline.left.table, pipeline.right.table)
     left, right = (DeltaInput.find(spark, lake, *one) for one in zip(tables, versions, strict=True))
     if isinstance(pipeline.left.arrival, Trace) and isinstance(pipeline.right.arrival, Trace):
-        trace = QueryTrace.read(spark, resolve_path(lake, pipeline.left.arrival.trace), pipeline)
+        trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
         left = traced_input(left, trace, "left", pipeline.left.arrival)
         right = traced_input(right, trace, "right", pipeline.right.arrival)
     pairs = pipeline.join.keys

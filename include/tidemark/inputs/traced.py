@@ -22,11 +22,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.clock.times import quoted
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, nearest
 from tidemark.settings import Trace
 from tidemark.watermarks.traces import Offset, Position, QueryTrace, texts
+from tidemark.wording import quoted
 
 ARRIVAL = "_arrival"
 """The column in which a traced input has the clock of each row's batch, a timestamp."""

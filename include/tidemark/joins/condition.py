@@ -10,10 +10,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.errors import PipelineFileError
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.confined import confined
 from tidemark.spark.jvm import AnalysedFilter, Expression
+from tidemark.wording import quoted
 
 _BOUNDS = {">=": -1, ">": 0}
 
@@ -51,11 +52,12 @@ class Condition:
 
         Raises:
             AnalysisException: it makes no sense over these inputs.
+            PipelineFileError: it has something that an expression may not have.
         """
         if not text:
             return cls.none()
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), _flat(rows))
-        parts = [_Conjunct.of(empty, part) for part in Expression.parse(spark, text).conjuncts()]
+        parts = [_Conjunct.of(empty, part) for part in confined(spark, text).conjuncts()]
         return cls(
             alone={side: _all(part.column for part in parts if part.sides == {side}) for side in SIDES},
             complete={

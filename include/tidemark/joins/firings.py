@@ -13,10 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.joins.base import EMISSION
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import OTHER
+from tidemark.spark.confined import confined
+from tidemark.wording import quoted
 
 PADDING = {"left": ("left", "full"), "right": ("right", "full")}
 """The join types that keep a row without a partner, padded, by the row's side."""
@@ -121,7 +122,7 @@ def _joined(lefts: DataFrame, rights: DataFrame, firing: list[str], how: str, co
         return lefts.join(rights, firing, how)
     renamed = rights.withColumnsRenamed({name: f"_right_{name}" for name in firing})
     same = reduce(Column.__and__, (F.col(name) == F.col(f"_right_{name}") for name in firing))
-    found = lefts.join(renamed, same & F.expr(condition), how)
+    found = lefts.join(renamed, same & confined(lefts.sparkSession, condition).column, how)
     if how.startswith("left_"):
         return found
     return found.withColumns({name: F.coalesce(name, f"_right_{name}") for name in firing})

@@ -330,10 +330,9 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
         InputError: an input does not serve, or rows that slices have read are gone.
         PipelineFileError: the condition or the output columns do not suit the inputs.
     """
-    grid, tables = Grid.of(pipeline.slices), PipelineTables(f"{lake}/{pipeline.output}")
-    tables.check()
-    inputs = stored_inputs(spark, pipeline, lake)
-    scene = _Scene(pipeline, request, grid, tables, inputs, Ledger.read(tables, grid))
+    PipelineTables.of(pipeline, lake).check()
+    inputs, ledger = stored_inputs(spark, pipeline, lake), Ledger.of(pipeline, lake)
+    scene = _Scene(pipeline, request, ledger.grid, ledger.tables, inputs, ledger)
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from tidemark.errors import PipelineFileError, nearest
+from tidemark.settings.files import read_yaml
 from tidemark.settings.pipeline import ARRIVAL_TAGS, Pipeline
+from tidemark.wording import in_one_line
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -36,10 +37,7 @@ def load_pipeline(name_or_path: str | Path, beside: Path | None = None) -> Pipel
         PipelineFileError: no such file, not YAML, or not valid; names file, field, value and remedy.
     """
     path = _find(str(name_or_path), beside)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise PipelineFileError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
     return _validated(content, str(path))
@@ -56,9 +54,9 @@ def load_reference(name_or_path: str | Path) -> Pipeline | None:
     if compare is None or compare.told_by is None:
         return None
     try:
-        return load_pipeline(compare.told_by, path.parent)
-    except PipelineFileError as error:
-        raise PipelineFileError(f"{path}: compare.told_by: {error}") from None
+        return load_pipeline(_beside(compare.told_by, path.parent))
+    except (PipelineFileError, OSError, ValueError) as error:  # the last two for a name that no file can have
+        raise PipelineFileError(in_one_line(f"{path}: compare.told_by: {error}")) from None
 
 
 def _validated(content: dict[str, Any], where: str) -> Pipeline:
@@ -108,7 +106,7 @@ def pipeline_schema() -> dict[str, Any]:
 
 def explain(error: ValidationError) -> str:
     """All findings of a validation in one line, each with its field, its value and the remedy."""
-    return "; ".join(_finding(e) for e in error.errors(include_url=False))
+    return in_one_line("; ".join(_finding(e) for e in error.errors(include_url=False)))
 
 
 def _find(name: str, beside: Path | None = None) -> Path:
@@ -124,6 +122,14 @@ def _find(name: str, beside: Path | None = None) -> Path:
     known = [path.stem for folder in folders for path in pipeline_files(folder)]
     hint = nearest(name, known, "known here:")
     raise PipelineFileError(f"there is no pipeline {name} in {' or '.join(map(str, folders))}; {hint}")
+
+
+def _beside(name: str, folder: Path) -> Path:
+    """The pipeline file of that name or path, in a folder or in that of pipelines; no other file is read."""
+    path = _find(name, folder).resolve()
+    if path.suffix in _SUFFIXES and any(path.is_relative_to(one.resolve()) for one in (folder, pipelines_folder())):
+        return path
+    raise PipelineFileError(f"{name} is no pipeline file in {folder} or {pipelines_folder()}; put it there")
 
 
 def _finding(error: Any) -> str:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.expectations import ARGUMENTS, check_expectation
+from tidemark.settings.expressions import check_expression
+from tidemark.settings.functions import check_column
 from tidemark.settings.sides import SideName
 from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
 
@@ -48,8 +51,8 @@ class Trace(Settings):
     """Dialect spark: the order in which a Structured Streaming query read the rows, from its checkpoint."""
 
     trace: str
-    """The checkpoint's path, relative to the lake root, absolute, or a URI: rows arrive in the micro-batch that read
-    them, at its timestamp."""
+    """The checkpoint's path, relative to the lake root, or absolute or a URI where the operator allows it
+    (`TIDEMARK_ROOTS`): rows arrive in the micro-batch that read them, at its timestamp."""
     starting_version: int | None = Field(default=None, ge=0)
     """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
     file: str | None = None
@@ -207,7 +210,7 @@ class Join(Settings):
     """Dialect spark: event times must be equal."""
     condition: str | None = None
     """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
-    in flink-datastream a filter behind the join."""
+    in flink-datastream a filter behind the join. Columns, literals, operators and reviewed functions."""
     api: Literal["join", "cogroup"] = "join"
     """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
     allowed_lateness: Duration = timedelta()
@@ -216,6 +219,13 @@ class Join(Settings):
     """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
     min_cleanup: Duration = timedelta()
     """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`."""
+
+    @field_validator("condition")
+    @classmethod
+    def _confined(cls, value: str | None) -> str | None:
+        if value:
+            check_expression(value)
+        return value
 
     @property
     def reach(self) -> timedelta | None:
@@ -295,7 +305,7 @@ class Expectation(Settings):
     `mostly`) as many slices as the job takes.
     """
 
-    type: str = Field(pattern=r"^expect_[a-z0-9_]+$")
+    type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
     """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
@@ -305,12 +315,21 @@ class Expectation(Settings):
     def _flat(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        if len(value) == 1 and "type" not in value:
-            (name, arguments), *_ = value.items()
-            value = {"type": name, **(arguments or {})}
+        match value:
+            case {"type": _}:
+                pass
+            case _ if len(value) == 1:
+                [(name, arguments)] = value.items()
+                value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
         own = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}
-        return {**own, "kwargs": {**own.get("kwargs", {}), **flat}}
+        given = own.get("kwargs", {})
+        return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
+
+    @model_validator(mode="after")
+    def _confined(self) -> Self:
+        check_expectation(self.type, self.kwargs)
+        return self
 
 
 class Budget(Settings):
@@ -328,7 +347,8 @@ class CompareSettings(Settings):
     table: str = Field(alias="with")
     """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
     told_by: str | None = None
-    """A pipeline that has replayed how the stream ran: a file, relative to this one, or the name of one."""
+    """A pipeline that has replayed how the stream ran: its name, or its file in this one's folder or that of
+    pipelines."""
     on: list[str] = []
     """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
     ignore: list[str] = []
@@ -342,7 +362,7 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "late_landing", "compare"}
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare"}
 
 
 class Pipeline(Settings):
@@ -370,6 +390,9 @@ class Pipeline(Settings):
     late_landing: Literal["append", "reprocess"] = "append"
     """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
     the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
+    show_rows: bool = False
+    """Whether some values that fail an expectation stand in logs, the ledger and Data Docs, and some rows that differ
+    in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
 
@@ -383,6 +406,21 @@ class Pipeline(Settings):
             value["guard"] = None
         elif value.get("guard") in (True, "on"):
             value["guard"] = {}
+        return value
+
+    @field_validator("select")
+    @classmethod
+    def _confined(cls, value: list[str] | dict[str, str] | None) -> list[str] | dict[str, str] | None:
+        match value:
+            case list(names):
+                for name in names:
+                    check_column(name)
+            case dict(expressions):
+                for name, text in expressions.items():
+                    try:
+                        check_expression(text)
+                    except ValueError as error:
+                        raise ValueError(f"{name}: {error}") from None
         return value
 
     @model_validator(mode="after")

@@ -31,6 +31,9 @@ _PART = re.compile(r"(\d+)\s*([a-z]+)")
 _DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
 _ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
 _MICROSECOND = timedelta(microseconds=1)
+_DIGITS = 20
+LONGEST = timedelta(days=365_000)
+"""Of a duration, so that no sum of some of them is beyond what Python counts."""
 
 
 def parse_duration(text: object) -> timedelta:
@@ -49,15 +52,18 @@ def parse_duration(text: object) -> timedelta:
     match = _DURATION.fullmatch(text.lower()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as '30 minutes'")
-    total = sum((_part(int(number), unit) for number, unit in _PART.findall(match[2])), timedelta())
+    total = sum((_part(number, unit) for number, unit in _PART.findall(match[2])), timedelta())
     return -total if match[1] else total
 
 
-def _part(number: int, unit: str) -> timedelta:
+def _part(number: str, unit: str) -> timedelta:
     size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
     if size is None:
         raise ValueError(f"{unit!r} is not a unit of time; use ms, seconds, minutes, hours, days or weeks")
-    return number * size
+    # Python reads no number of any length.
+    if len(number) > _DIGITS or int(number) * (size // _MICROSECOND) > LONGEST // _MICROSECOND:
+        raise ValueError(f"is longer than {LONGEST.days:,} days, which is the most")
+    return int(number) * size
 
 
 def format_duration(value: timedelta) -> str:
@@ -88,7 +94,10 @@ def parse_instant(text: object) -> datetime:
         value = text if isinstance(text, datetime) else datetime.fromisoformat(str(text))
     except ValueError:
         raise ValueError(f"{text!r} is not an instant; write it as 2013-01-01T00:00:00Z") from None
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} lies in no year from 1 to 9999 of UTC") from None
 
 
 def format_instant(value: datetime) -> str:

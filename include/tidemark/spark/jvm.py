@@ -30,6 +30,15 @@ def execution_memory(spark: SparkSession) -> int:
     return sum(one.totalOnHeapStorageMemory() for one in remote or known)
 
 
+def builtin_functions(spark: SparkSession) -> dict[str, str]:
+    """List Spark's own functions and operators, each with Spark's name of its group, in order."""
+    analysis = _jvm(spark).org.apache.spark.sql.catalyst.analysis
+    registry = getattr(getattr(analysis, "FunctionRegistry$"), "MODULE$").builtin()
+    found = registry.listFunction()
+    known = (found.apply(number) for number in range(found.size()))
+    return dict(sorted((one.funcName(), registry.lookupFunction(one).get().getGroup()) for one in known))
+
+
 @dataclass(frozen=True)
 class DeltaSnapshot:
     """A Delta table as it stood when it was looked at; what is committed later does not change it.
@@ -92,6 +101,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Node:
+    """A part of an expression as Spark has parsed it: what it is, the path of names it has, and its parts."""
+
+    kind: str
+    names: tuple[str, ...]
+    children: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Expression:
     """An expression as Spark has parsed or optimized it."""
 
@@ -123,6 +141,10 @@ class Expression:
         found = self.node.references().toSeq()
         return [found.apply(number).name() for number in range(found.size())]
 
+    def tree(self) -> Node:
+        """Give all of it, asking the JVM once."""
+        return _tree(iter(json.loads(self.node.toJSON())))
+
     def conjuncts(self) -> Iterator[Expression]:
         """Take it apart at each AND."""
         if self.kind == "And":
@@ -149,6 +171,36 @@ class Expression:
     def _is_number(self) -> bool:
         kind = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
         return isinstance(kind, T.NumericType)
+
+
+def _tree(nodes: Iterator[dict[str, Any]]) -> Node:
+    """The next node, and those below it: Spark writes each before its parts."""
+    node = next(nodes)
+    names = node.get("nameParts", "").removeprefix("[").removesuffix("]")
+    children = tuple(_tree(nodes) for _ in range(node["num-children"]))
+    return Node(node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), children)
+
+
+def depends_on_the_run(rows: DataFrame) -> bool:
+    """Tell whether rows would be others in another run: by chance, the clock, or texts that Spark takes for its time.
+
+    Raises:
+        AnalysisException: they make no sense.
+    """
+    optimizer = _jvm(rows.sparkSession).org.apache.spark.sql.catalyst.optimizer
+    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    if not plan.deterministic():
+        return True
+    # What some functions stand for is a cast, whose text may be the clock's: to_timestamp('now').
+    plain = _rule(optimizer, "ReplaceExpressions").apply(plan)
+    return any(
+        not _rule(optimizer, name).apply(plain).fastEquals(plain)
+        for name in ("ComputeCurrentTime", "SpecialDatetimeValues")
+    )
+
+
+def _rule(optimizer: Any, name: str) -> Any:
+    return getattr(getattr(optimizer, f"{name}$"), "MODULE$")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ _PROJECT = Path(__file__).resolve().parents[3]
 _QUERY_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # Else ${env:NAME} is the environment's, in literals and in the names of an input's columns too.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Shuffled hash join where every partition's build side is small enough, sort-merge elsewhere: 1.8x on interval
     # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.staleness import restorable
-from tidemark.delta.lake import resolve_path
 from tidemark.delta.log import DeltaLog
+from tidemark.delta.places import place
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.state.rebuild import rebuild
 from tidemark.state.saved import SavedState
@@ -50,7 +50,7 @@ def restore(state: SavedState, to: str) -> Restored:
         CheckFailedError: what was rebuilt has another digest than the ledger says.
         SliceOrderError, InputError: it cannot be rebuilt.
     """
-    path = resolve_path(state.lake, to)
+    path = place(state.lake, to)
     refuse_table(path)
     rows, rebuilt = buffered_rows(state)
     grid, tick = state.grid, state.pipeline.tick

@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
 from tidemark.errors import InputError
 from tidemark.inputs.stored import StoredInput
 from tidemark.joins import Join, lane_of
@@ -24,6 +23,7 @@ from tidemark.settings.sides import OTHER, SIDES
 from tidemark.state.saved import SavedState
 from tidemark.streaming.spark_query import QueryText, SideText
 from tidemark.watermarks.buckets import NO_WATERMARK
+from tidemark.wording import quoted
 
 _LANES = {"left": 1, "right": 2}
 """The lane of the row that bears a side's watermark; all others are in lane 0."""

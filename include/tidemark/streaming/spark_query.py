@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.clock.times import quoted
 from tidemark.inputs.stored import StoredInput, key_path
 from tidemark.joins.firings import HALVES, PADDING
 from tidemark.settings import Interval, Pipeline, WindowSettings
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import millis
+from tidemark.wording import quoted
 
 
 @dataclass(frozen=True)

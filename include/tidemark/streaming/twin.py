@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
 from tidemark.commits.outputs import check_expressions
-from tidemark.delta.lake import PipelineTables, resolve_path
+from tidemark.delta.places import place
 from tidemark.errors import PipelineFileError
 from tidemark.inputs.stored import stored_inputs
 from tidemark.joins.spark import evicts
@@ -52,10 +53,10 @@ class TwinPaths:
     @classmethod
     def of(cls, pipeline: Pipeline, lake: str, into: str | None, checkpoint: str | None) -> TwinPaths:
         """Under the pipeline's folder, but for what the user has named."""
-        root = PipelineTables(f"{lake}/{pipeline.output}").twin
+        root = Ledger.of(pipeline, lake).tables.twin
         return cls(
-            resolve_path(lake, into) if into else f"{root}/emissions",
-            resolve_path(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
+            place(lake, into) if into else f"{root}/emissions",
+            place(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
             f"{root}/feed",
             f"{root}/replay.yaml",
         )

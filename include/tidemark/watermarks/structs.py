@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.clock.times import quoted
+from tidemark.wording import quoted
 
 
 def unnested(rows: DataFrame, name: str) -> tuple[list[Column], Column]:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.clock.times import as_json, quoted
+from tidemark.clock.times import as_json
 from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.joins.flink_sql import IntervalRules
@@ -27,6 +27,8 @@ from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.cleanups import Cleanups
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.timers import with_leaves_at
+from tidemark.spark.confined import confined
+from tidemark.wording import quoted
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
@@ -181,7 +183,8 @@ class SqlIntervalJoin(Join):
         flat = (
             F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}") for side in PADDING for name in _names(pairs, side)
         )
-        met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(F.expr(self.condition))
+        agrees = confined(pairs.sparkSession, self.condition).column
+        met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(agrees)
         return met.select("_pair.*")
 
     def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:

@@ -1,0 +1,151 @@
+"""SQL that a pipeline file holds, confined to columns, literals, operators and reviewed functions.
+
+Here without a JVM, when the file is read; `spark.confined` asks the same of what Spark's own parser makes of it. Both
+allow what they know and refuse all else, so that a new syntax of either is refused until someone has looked at it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tidemark.settings.functions import check_column, check_function, words
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+MOST_CHARACTERS = 10_000
+"""Of an expression."""
+
+_OPERATORS = words(
+    """
+    add and anonymous between bitwiseand bitwiseleftshift bitwisenot bitwiseor bitwiserightshift bitwisexor boolean
+    bracket case cast column concat datatype div dot dpipe eq escape extract gt gte hexstring identifier if ilike in
+    intdiv interval intervalspan is lambda like literal lt lte mod mul neg neq not null nullsafeeq nullsafeneq or
+    overlay paren rawstring regexplike strposition sub substring trim trycast tuple var
+    """
+)
+"""What sqlglot calls that which may stand in an expression."""
+_REMEDIES = {
+    "a subquery reads other tables; write what it gives as a table, and join that": "exists select subquery",
+    "* is other columns whenever a table has more; name them": "star",
+    "OVER is about many rows, and an expression has one pair; do so where the emissions are read": "window",
+    "a parameter has no value here; write the value itself": "parameter placeholder sessionparameter",
+    "AS names nothing here; the key under `select` is the name, named_struct('name', value) names a field": "alias",
+    "arguments have no names here; give them in their order": "kwarg",
+}
+_REFUSED = {name: remedy for remedy, names in _REMEDIES.items() for name in names.split()}
+_INSTANT = re.compile(r"\s*[-+T]?\d.*", re.DOTALL)
+_TIMES = ("date", "time", "timestamp")
+_UNITS = words("year quarter month week day dayofyear hour minute second millisecond microsecond")
+_TAKE_UNITS = words("timestampadd timestampdiff dateadd datediff date_add date_diff")
+"""Functions whose first of three arguments is a unit."""
+_WITH_WORDS = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
+"""Calls with words between their arguments, as in CAST(x AS int); others are left as they were written."""
+
+
+def check_expression(text: str) -> None:
+    """See that SQL is an expression over a pair's columns that gives the same in every run.
+
+    Raises:
+        ValueError: says what it may not hold, and the remedy.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most; split the expression")
+    # Spark puts settings of the session and the environment in its place before it parses, inside literals too.
+    if "${" in text:
+        raise ValueError("${...} would be taken from the session or the environment; write the value itself")
+    try:
+        for node in _parsed(text).walk(prune=lambda node: node.key == "datatype"):
+            _check(node)
+    except RecursionError:
+        raise ValueError("is nested too deeply; split the expression") from None
+
+
+def _check(node: exp.Expr) -> None:
+    match node.key:
+        case "anonymous":
+            check_function([*_path(node), node.name])
+        case "column":
+            if not _is_unit(node):
+                check_column(_head(node))
+        case "cast" | "trycast" if _is_odd_time(node):
+            raise ValueError(f"{node.this.name!r} is no time that stays the same; write it as '2013-01-01 00:00:00'")
+        case what if what not in _OPERATORS:
+            otherwise = f"{what} is no part of an expression here; take columns, literals, operators and functions"
+            raise ValueError(_REFUSED.get(what, otherwise))
+
+
+def _head(column: Any) -> str:
+    """The first of the names of a path, which is the column's."""
+    return str(column.parts[0].name)
+
+
+def _path(call: exp.Expr) -> Iterator[str]:
+    """What stands before the name of a function: a schema or a catalog."""
+    if call.parent is not None and call.parent.key == "dot" and call.arg_key == "expression":
+        yield call.parent.this.sql()
+
+
+def _is_unit(column: exp.Expr) -> bool:
+    """Whether a name is that of a unit, as in timestampdiff(MINUTE, a, b)."""
+    call = column.parent
+    return (
+        call is not None
+        and call.key == "anonymous"
+        and call.name.lower() in _TAKE_UNITS
+        and column.index == 0
+        and column.sql().lower() in _UNITS
+    )
+
+
+def _is_odd_time(cast: Any) -> bool:
+    """Whether a text such as 'now', which Spark takes for the time of the run, becomes a time."""
+    a_time: bool = cast.to.sql(dialect="spark").lower().startswith(_TIMES)
+    return a_time and cast.this.key in {"literal", "rawstring"} and not _INSTANT.fullmatch(cast.this.name)
+
+
+def _parsed(text: str) -> exp.Expr:
+    """The expression as sqlglot reads it, with the names of functions as they were written.
+
+    Raises:
+        ValueError: it is none, or has comments.
+    """
+    from sqlglot import exp  # noqa: PLC0415 - a third of a second, and few pipelines have expressions
+    from sqlglot.errors import ParseError, SqlglotError  # noqa: PLC0415
+
+    dialect = _dialect()
+    try:
+        tokens = dialect.tokenize(text)
+        tree: exp.Expr | None
+        [tree] = dialect.parser().parse_into(exp.Condition, tokens, text)
+    except ParseError as error:
+        near = error.errors[0].get("highlight") if error.errors else None
+        raise ValueError(f"is no SQL expression{f', at {near}' if near else ''}; see its syntax there") from None
+    except SqlglotError:
+        raise ValueError("is no SQL expression: a quote is open; close it") from None
+    if tree is None:
+        raise ValueError("is empty; leave it out")
+    if any(token.comments for token in tokens):
+        raise ValueError("comments and hints do not belong into an expression; write # comments in the file")
+    return tree
+
+
+@cache
+def _dialect() -> Any:
+    from sqlglot.dialects.spark import Spark  # noqa: PLC0415 - as above
+    from sqlglot.parsers.spark import SparkParser  # noqa: PLC0415
+
+    class Plain(Spark):  # type: ignore[misc, unused-ignore]
+        """Spark's dialect without a function that sqlglot knows, so that none gets another name or shape."""
+
+        class Parser(SparkParser):
+            FUNCTIONS = {}  # noqa: RUF012 - as sqlglot has them
+            NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
+            ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
+            NO_PAREN_FUNCTION_PARSERS = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}  # noqa: RUF012
+            FUNCTION_PARSERS = {name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS}  # noqa: RUF012
+
+    return Plain()

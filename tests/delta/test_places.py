@@ -1,0 +1,164 @@
+"""Where the paths of pipeline files may lie. The lake has a link to a place outside, and one to a place inside."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import write_pipeline
+from tidemark.commits.ledger import SCHEMA, Entry, Ledger
+from tidemark.commits.references import References
+from tidemark.delta.lake import DeltaInput, PipelineTables
+from tidemark.delta.log import create_arrow_table
+from tidemark.delta.places import place
+from tidemark.errors import PlaceError, UserError
+from tidemark.settings import Pipeline
+from tidemark.watermarks.buckets import Watermarks
+
+
+@pytest.fixture
+def lake(tmp_path):
+    (tmp_path / "lake" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "lake" / "out").symlink_to(tmp_path / "outside")
+    (tmp_path / "lake" / "in").symlink_to(tmp_path / "lake" / "deep" / "er")
+    return str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("name", "under"),
+    [
+        ("flights", "flights"),
+        ("a/b c/d", "a/b c/d"),
+        ("deep/../flights", "flights"),
+        ("in/table", "deep/er/table"),
+        ("in/../table", "deep/table"),
+        ("db.table", "db.table"),
+        ("a//b/", "a/b"),
+        ("{{ ds }}", "{{ ds }}"),
+    ],
+)
+def test_a_name_stands_for_a_place_under_the_lake_root(lake, name, under):
+    assert place(lake, name) == f"{lake}/{under}"
+    assert place(lake, f"{lake}/{name}") == f"{lake}/{under}"
+    assert place(lake, f"file://{lake}/{name}") == f"{lake}/{under}"
+
+
+OUTSIDE = {
+    "parent": "../evil_out",
+    "parents": "deep/../../evil_out",
+    "absolute": "/etc/hostname",
+    "file uri": "file:///etc/hostname",
+    "short file uri": "file:/etc/hostname",
+    "link": "out/table",
+    "link and parent": "in/../../../evil_out",
+    "neighbour": "../lake2",
+    "bucket": "s3://other/table",
+    "hdfs": "hdfs://name:9000/table",
+    "http": "http://169.254.169.254/latest",
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE.values(), ids=OUTSIDE)
+def test_what_lies_outside_is_refused_with_the_remedy(lake, name):
+    with pytest.raises(PlaceError) as raised:
+        place(lake, name)
+    assert str(raised.value) == (
+        f"{name} lies outside the lake root {lake}; put it there, or let the operator allow its root in TIDEMARK_ROOTS"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x00b", "\x7f"])
+def test_what_names_no_place_is_refused(lake, name):
+    with pytest.raises(PlaceError, match="names no place; write a path relative to the lake root"):
+        place(lake, name)
+
+
+def test_the_operator_allows_further_roots(lake, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_ROOTS", f"{tmp_path}/outside, s3://streams/raw/ ,")
+    assert place(lake, "out/table") == place(lake, f"{tmp_path}/outside/table") == f"{tmp_path}/outside/table"
+    assert place(lake, "S3://streams/raw/x/../y") == "s3://streams/raw/y"
+    for name in ("s3://streams/raw/../x", "s3://streams/rawer", "s3://stream/raw/x", "/etc", f"{tmp_path}/outsider"):
+        with pytest.raises(PlaceError, match="lies outside the lake root"):
+            place(lake, name)
+    for name in ("s3://streams/raw/%2e%2e/x", "s3://streams/raw/..\\x", "s3://streams/raw/x?y", "s3://streams/raw/#"):
+        with pytest.raises(PlaceError, match=r"has one of the characters %, \?, # and \\; rename"):
+            place(lake, name)
+
+
+def test_a_lake_in_a_bucket_has_its_names_under_it():
+    assert place("s3://bucket/lake", "a/../b") == "s3://bucket/lake/b"
+    assert place("s3://bucket", "b") == "s3://bucket/b"
+    for name in ("../b", "/lake/b", "s3://bucket/lake2", "file:///etc"):
+        with pytest.raises(PlaceError):
+            place("s3://bucket/lake", name)
+
+
+def output(name):
+    return Pipeline.model_construct(name="orders", output=name)
+
+
+def test_an_output_is_a_folder_of_its_own(lake, tmp_path):
+    assert PipelineTables.of(output("orders"), lake).emissions == f"{lake}/orders/emissions"
+    assert PipelineTables.of(output("orders/twin/replay"), lake).root == f"{lake}/orders/twin/replay"
+    create_arrow_table(f"{lake}/flights", SCHEMA)
+    for name in ("flights", "flights/deeper"):
+        with pytest.raises(PlaceError, match=rf"output {name} is or lies in the table {lake}/flights; name a folder"):
+            PipelineTables.of(output(name), lake)
+    for name in (".", "deep/..", lake):
+        with pytest.raises(PlaceError, match="has the lake root in it; name a folder under"):
+            PipelineTables.of(output(name), lake)
+    with pytest.raises(PlaceError, match="lies outside"):
+        PipelineTables.of(output("../evil_out"), lake)
+
+
+def test_an_output_is_that_of_the_pipeline_that_has_claimed_it_in_its_ledger(lake, tmp_path):
+    mine = write_pipeline(tmp_path / "p.yaml", output="shared")
+    ledger = Ledger.of(mine, lake)
+    entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
+    counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
+    row = {**ledger.row(entry), "left": counts, "right": counts, "pipeline": mine.name}
+    create_arrow_table(ledger.tables.ledger, SCHEMA)
+    ledger.commit([row], 1, References({}), {}, {})
+    assert Ledger.of(mine, lake).last.run == "run"
+    with pytest.raises(UserError) as raised:
+        Ledger.of(write_pipeline(tmp_path / "q.yaml", output="shared", name="thief"), lake)
+    assert str(raised.value) == (
+        "output shared is that of pipeline orders, as its ledger says; give thief an output of its own, "
+        "or its old name back"
+    )
+
+
+class NoSpark:
+    def sql(self, text):
+        raise AssertionError(text)
+
+
+@pytest.mark.parametrize("name", ["x; DROP TABLE y", "delta.`/etc`", "a.b.c.d", "x WHERE", "text.`/etc/hostname`"])
+def test_what_is_no_name_of_a_catalog_never_reaches_sql(lake, name):
+    with pytest.raises(UserError, match="there is no Delta table|lies outside"):
+        DeltaInput.find(NoSpark(), lake, name)
+
+
+ELSEWHERE = ["/etc/secret.parquet", "file:///etc/secret.parquet", "../../secret.parquet", "a/%2e%2e/../../../x"]
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_whoever_writes_a_log_may_not_name_any_file(lake, path):
+    table = f"{lake}/flights"
+    log = create_arrow_table(table, SCHEMA)
+    add_file(log, path)
+    with pytest.raises(PlaceError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
+        DeltaInput.find(NoSpark(), lake, "flights")
+
+
+def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
+    log = create_arrow_table(f"{lake}/flights", SCHEMA)
+    add_file(log, f"file://{lake}/other/x.parquet")
+    found = DeltaInput.find(NoSpark(), lake, "flights")
+    assert not found.log.is_bare
+
+
+def add_file(log, path):
+    added = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    (Path(log.path) / "_delta_log" / f"{log.version + 1:020d}.json").write_text(json.dumps({"add": added}))

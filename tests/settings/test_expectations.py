@@ -1,0 +1,46 @@
+"""Which expectations a pipeline file may have; that Great Expectations has them is asked of it."""
+
+import pytest
+
+from tidemark.execution.quality import _gx
+from tidemark.settings.expectations import ARGUMENTS, check_expectation
+
+BETWEEN = "expect_column_values_to_be_between"
+REFUSED = {
+    "query": ("expect_query_results_to_match_comparison", {"base_query": "SELECT 1"}, "outside the output"),
+    "rows": ("unexpected_rows_expectation", {"unexpected_rows_query": "SELECT 1"}, "asks SQL; compute a column"),
+    "table": ("expect_table_row_count_to_equal_other_table", {"other_table_name": "x"}, "outside the output"),
+    "schema": ("expect_column_values_to_match_json_schema", {"json_schema": {}}, "fetches what a schema refers to"),
+    "unknown": ("expect_column_values_to_be_betwen", {}, f"did you mean {BETWEEN}?"),
+    "condition": (BETWEEN, {"column": "c", "row_condition": "reflect('a', 'b')"}, "row_condition is SQL beside"),
+    "parser": (BETWEEN, {"column": "c", "condition_parser": "spark"}, "condition_parser is SQL beside"),
+    "format": (BETWEEN, {"column": "c", "result_format": "COMPLETE"}, "result_format decides which rows are shown"),
+    "exceptions": (BETWEEN, {"column": "c", "catch_exceptions": False}, "would pass over what went wrong"),
+    "notes": (BETWEEN, {"column": "c", "notes": "<script>"}, "notes is shown by Data Docs as it stands"),
+    "windows": (BETWEEN, {"column": "c", "windows": []}, "windows is no argument of it; it has column, max_value"),
+    "parameter": (BETWEEN, {"column": "c", "max_value": {"$PARAMETER": "now()"}}, "max_value has to be a value or a"),
+    "nested": ("expect_column_values_to_be_in_set", {"column": "c", "value_set": [{"$PARAMETER": "x"}]}, "a list of"),
+    "ranges": ("expect_column_quantile_values_to_be_between", {"quantile_ranges": {"$PARAMETER": "x"}}, "a list of"),
+}
+
+
+@pytest.mark.parametrize(("name", "arguments", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_asks_for_more_than_the_output_is_refused_in_one_line(name, arguments, told):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - its text is compared
+        check_expectation(name, arguments)
+    assert told in str(raised.value)
+    assert str(raised.value).startswith(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_great_expectations_has_every_one_of_them_with_these_arguments():
+    implementation = _gx().expectations.registry.get_expectation_impl
+    assert {name for name, given in ARGUMENTS.items() if given - set(implementation(name).__fields__)} == set()
+
+
+def test_values_and_lists_of_values_are_taken():
+    ranges = {"quantiles": [0.1, 0.9], "value_ranges": [[0, 1], [8, None]]}
+    check_expectation("expect_column_quantile_values_to_be_between", {"column": "c", "quantile_ranges": ranges})
+    check_expectation(
+        "expect_column_pair_values_to_be_in_set", {"column_A": "a", "value_pairs_set": [[1, "x"], [2, None]]}
+    )

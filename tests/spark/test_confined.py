@@ -1,0 +1,112 @@
+"""Expressions as Spark's own parser sees them, held to the list that the file's parser has."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from tests.settings.test_expressions import ALLOWED, CALLS, REFUSED
+from tidemark.errors import PipelineFileError
+from tidemark.settings.expressions import check_expression
+from tidemark.settings.functions import CATALOGUE, catalogue
+from tidemark.spark.confined import _check, confined
+from tidemark.spark.jvm import Expression, builtin_functions, depends_on_the_run
+
+EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
+
+PARSED_AWAY = (
+    "TIMESTAMP '",
+    "TIMESTAMP_NTZ '",
+    "CAST('today'",
+    "'yesterday'::",
+    "--",
+    "${",
+    "mask(",
+    "'" + "x" * 99,
+    "((((",
+)
+"""Beginnings or parts of what Spark's tree shows no trace of, or shows once it is analysed."""
+
+
+def spark_refuses(spark, text):
+    """What Spark's own tree alone is refused for, None if it is allowed."""
+    try:
+        _check(Expression.parse(spark, text).tree(), frozenset())
+    except (AnalysisException, ValueError) as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_spark_reads_what_is_allowed(spark, text):
+    assert confined(spark, text).column is not None
+
+
+@pytest.mark.parametrize("text", [text for text in REFUSED if not any(part in text for part in PARSED_AWAY)])
+def test_spark_s_own_tree_is_refused_as_well(spark, text):
+    assert spark_refuses(spark, text) is not None
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused_never_becomes_a_column(spark, text):
+    with pytest.raises((PipelineFileError, AnalysisException)):
+        confined(spark, text)
+
+
+def test_the_list_is_that_of_the_installed_spark(spark):
+    known = {line.split(",")[0]: line.split(",")[1] for line in CATALOGUE.read_text().splitlines()[1:]}
+    assert known == builtin_functions(spark), "run: bin/list-functions, and review what it adds"
+
+
+def test_both_parsers_agree_on_every_function(spark):
+    found = {name: spark_refuses(spark, text) for name, text in CALLS.items()}
+    assert {name for name, told in found.items() if told} == {name for name, why in catalogue().items() if why}
+
+
+WHOLE = st.sampled_from(["left_v", "right_s.f", "left_a[0]", "1", "'x'", "NULL", "_slice", "now", "x", "left_v.*"])
+WORDS = [name for name in CALLS if name.isidentifier()]
+
+
+def grown(part):
+    calls = st.tuples(st.sampled_from(WORDS), st.lists(part, max_size=3)).map(lambda c: f"{c[0]}({', '.join(c[1])})")
+    signs = st.sampled_from(["+", "-", "AND", "=", "<=>", "LIKE", "||", "IS DISTINCT FROM"])
+    return st.one_of(
+        calls,
+        st.tuples(part, signs, part).map(lambda of: f"({of[0]} {of[1]} {of[2]})"),
+        st.tuples(part, part).map(lambda of: f"CASE WHEN {of[0]} THEN {of[1]} END"),
+        part.map(lambda one: f"transform(left_a, x -> {one})"),
+        part.map(lambda one: f"CAST({one} AS string)"),
+    )
+
+
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@given(st.recursive(WHOLE, grown, max_leaves=6))
+def test_what_the_file_s_parser_allows_spark_s_does(spark, text):
+    try:
+        check_expression(text)
+    except ValueError:
+        return  # before Spark is asked
+    told = spark_refuses(spark, text)
+    assert told is None or "syntax" in told.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "depends"),
+    [
+        ("left_t > 'now'", True),
+        ("to_timestamp('now') > left_t", True),
+        ("CAST(concat('n', 'ow') AS timestamp)", True),
+        ("date('today')", True),
+        ("rand()", True),
+        ("current_timestamp()", True),
+        ("left_t > '2020-01-01'", False),
+        ("left_s = 'now'", False),
+        ("to_date(left_s)", False),
+    ],
+)
+def test_a_text_that_spark_takes_for_the_time_of_the_run_is_seen_once_types_are_known(spark, text, depends):
+    rows = spark.createDataFrame([], "left_t timestamp, left_s string")
+    assert depends_on_the_run(rows.select(F.expr(text))) == depends
