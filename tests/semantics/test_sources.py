@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -50,11 +50,24 @@ def streams(draw):
     }
 
 
+def overtakes_what_holds():
+    """A left input falls idle, the right one holds the watermark, and overtakes that between simultaneous rows."""
+    at = [("right", "b", 1000, 0), ("left", None, 1700, -2), ("right", "b", 1701, 4), ("right", "b", 1702, -2)]
+    at.append(("right", "a", 1702, 4))
+    rows = [
+        {"side": side, "partition": partition, "clock": clock, "tiebreak": 1, "id": number, "event_time": time}
+        for number, (side, partition, clock, time) in enumerate(at)
+    ]
+    return {"rows": rows, "delay": {"left": 4, "right": 0}, "idle_after": {"left": 1_000, "right": 1_000}}
+
+
 @pytest.fixture(scope="module")
 def drawn():
     found = []
+    phases = [Phase.explicit, Phase.generate]
 
-    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, phases=phases, database=None, suppress_health_check=list(HealthCheck))
+    @example(overtakes_what_holds())
     @given(streams())
     def draw(stream):
         found.append(stream)

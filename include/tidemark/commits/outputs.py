@@ -61,7 +61,7 @@ def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provena
     """
     named = Counter(name.lower() for name in (*(select or ()), *provenance))
     if twice := sorted(name for name in (*(select or ()), *provenance) if named[name.lower()] > 1):
-        raise PipelineFileError(f"select: {' and '.join(twice)} are one name to Spark; call one of them otherwise")
+        raise PipelineFileError(f"{' and '.join(twice)} are one name to Spark; call one of them otherwise")
     match select:
         case None:
             return wide

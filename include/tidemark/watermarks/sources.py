@@ -290,7 +290,9 @@ def _passed(rows: pd.DataFrame, state: _Passage, lag: dict[str, int]) -> dict[st
     state.settle()
     after = state.watermarks()
     moving = (before.left, before.right, combined) != (after.left, after.right, state.combined)
-    turns = combined < state.combined or (moving and before.left == before.right)
+    left_holds = before.left == after.left == combined
+    right_holds = before.right == after.right == combined and not before.left <= combined <= after.left
+    turns = combined < state.combined or (moving and not left_holds and not right_holds)
     oldest = rows["oldest"].min()
     return {
         "bucket": int(rows["bucket"].iloc[0]),
