@@ -12,9 +12,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetAny, DeltaDataIntervalTimetable, Param
 from tidemark_project import page, pipelines
-from tidemark_spark import REFUSED, RunSlices
+from tidemark_spark import RunSlices
 
-from tidemark.errors import CheckFailedError
 from tidemark.settings import CompareSettings, Pipeline, load_reference
 from tidemark.settings.values import format_instant
 
@@ -146,7 +145,6 @@ def compare_dag(pipeline: Pipeline, settings: CompareSettings, reference: Pipeli
             file=file,
             options=["--due", *(INTERVAL if settings.every else [])],
             job="compare_slices.py",
-            final=REFUSED | {CheckFailedError.exit_code},
         )
     return dag
 

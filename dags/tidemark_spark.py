@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 from tidemark_project import PROJECT, folder, lake
 
-from tidemark.errors import UserError
+from tidemark.errors import CheckFailedError, UserError, submitted_code
 
-REFUSED = frozenset({UserError.exit_code})
+_FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
+"""What the operator says of a job after which trying again cannot help."""
 
 
 class RunSlices(SparkSubmitOperator):
@@ -27,10 +27,8 @@ class RunSlices(SparkSubmitOperator):
         file: Path,
         options: list[str],
         job: str = "run_slices.py",
-        final: Collection[int] = REFUSED,
         **kwargs: Any,
     ) -> None:
-        """`final` are the exit codes after which trying again cannot help."""
         jars = sorted(folder("TIDEMARK_JARS", ".jars").glob("*.jar"))
         super().__init__(
             application=str(PROJECT / "jobs" / job),
@@ -40,7 +38,6 @@ class RunSlices(SparkSubmitOperator):
             env_vars={"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)},
             **kwargs,
         )
-        self._final = tuple(f"Error code is: {code}." for code in final)
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
@@ -53,7 +50,7 @@ class RunSlices(SparkSubmitOperator):
         try:
             super().execute(context)
         except AirflowException as error:
-            if any(code in str(error) for code in self._final):
+            if any(code in str(error) for code in _FINAL):
                 raise AirflowFailException(str(error)) from None
             raise
 

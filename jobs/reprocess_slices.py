@@ -3,6 +3,7 @@
 import sys
 
 from tidemark.cli.app import main
+from tidemark.errors import submitted_code
 
 if __name__ == "__main__":
-    sys.exit(main(["reprocess", *sys.argv[1:]]))
+    sys.exit(submitted_code(main(["reprocess", *sys.argv[1:]])))

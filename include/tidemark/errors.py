@@ -74,3 +74,19 @@ class StoppedError(TidemarkError):
 
 class FaultError(TidemarkError):
     """The machine's fault: no Java, no jars, a full disk. Nothing was published."""
+
+
+_SUBMITTED = {
+    CheckFailedError.exit_code: 65,  # EX_DATAERR of sysexits.h
+    UserError.exit_code: 64,  # EX_USAGE
+    FaultError.exit_code: 75,  # EX_TEMPFAIL
+}
+
+
+def submitted_code(exit_code: int) -> int:
+    """The exit code of a submitted job for that of its command: 1 and 2 are Python's and spark-submit's own as well.
+
+    >>> submitted_code(CheckFailedError.exit_code), submitted_code(0)
+    (65, 0)
+    """
+    return _SUBMITTED.get(exit_code, exit_code)
