@@ -42,11 +42,11 @@ def ran(spark, lake, write, pipeline):
 
 
 def test_lives(spark, lake, write, ran, tmp_path, capsys):
-    def steps(side, number):
-        (life,) = explain(spark, ran, str(lake), side, {"id": str(number)})
+    def steps(side, number, **more):
+        (life,) = explain(spark, ran, str(lake), side, {"id": str(number), **more})
         return list(life.steps)
 
-    assert steps("left", 1) == [
+    assert steps("left", 1, happened="2024-01-01T00:05Z") == [
         "happened 2024-01-01T00:05Z, arrived 2024-01-01T00:06Z: slice 2024-01-01T00:00Z",
         "on time: there was no watermark yet",
         "matched in slice 2024-01-01T00:00Z, rows emitted: 1",

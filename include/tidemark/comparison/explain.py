@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import reduce
@@ -10,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import numbered
@@ -23,7 +25,7 @@ from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trac
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import format_duration, format_instant, from_micros
+from tidemark.settings.values import format_duration, format_instant, from_micros, parse_instant
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.wording import quoted
 
@@ -105,7 +107,11 @@ def telling(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict
 
 def _meets(source: StoredInput, name: str, value: str) -> Column:
     """Whether a row of an input has a value, given as text."""
-    return F.col(quoted(name)) == F.lit(value).try_cast(source.side.schema[name].dataType)
+    kind = source.side.schema[name].dataType
+    if isinstance(kind, T.TimestampType | T.TimestampNTZType):
+        with suppress(ValueError):
+            value = parse_instant(value).isoformat()  # Spark reads no time without seconds, as we write them
+    return F.col(quoted(name)) == F.lit(value).try_cast(kind)
 
 
 def _found(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> list[Row]:
