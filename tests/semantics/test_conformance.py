@@ -6,6 +6,7 @@ import pytest
 
 from tidemark import conformance
 from tidemark.cli.app import main
+from tidemark.execution import replay
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
 FOLDER = Path(__file__).parent / "vectors"
@@ -47,6 +48,15 @@ def test_vector_uncut_and_cut(verdicts, file, name):
 def test_a_slice_per_event_in_one_job(spark):
     vectors = [vector for vector in VECTORS if not vector["name"].startswith("big")]
     cases = [conformance.Case(vector, cut) for vector in vectors for cut in conformance.parse_cuts("each", vector)]
+    with tuned_for_tiny_queries(spark):
+        assert not [verdict for verdict in conformance.check(spark, cases) if not verdict.passed]
+
+
+def test_state_of_picked_rows_in_two_jobs(spark, monkeypatch):
+    # The way of millions of rows: what the second job continues is of those that the first has picked.
+    monkeypatch.setattr(replay, "CACHED_ROWS", 0)
+    monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
+    cases = [conformance.Case(vector, cut) for vector in VECTORS for cut in conformance.parse_cuts("2", vector)]
     with tuned_for_tiny_queries(spark):
         assert not [verdict for verdict in conformance.check(spark, cases) if not verdict.passed]
 

@@ -158,7 +158,7 @@ class _Picked:
 def _picked(found: _Placed, join: Join) -> _Picked | None:
     """Read a large job's rows once for all that asks for a few of them; None where that is not worth it."""
     leaves_at = join.leaves_at(F.col("before"))
-    if found.cacheable or leaves_at is None or len(found.lines) > 1:  # rules differ from lane to lane
+    if found.cacheable or leaves_at is None:
         return None
     stays = leaves_at > F.col("end")
     if _most(found, stays) > PICKED_SHARE * found.read:
@@ -174,8 +174,9 @@ def _picked(found: _Placed, join: Join) -> _Picked | None:
 
 def _most(found: _Placed, stays: Column) -> int:
     """How many rows stay at the most, if each was as new as the newest of its side in its bucket."""
-    lines = pd.concat([line.buckets for line in found.lines], ignore_index=True)
-    known = found.maxima.merge(lines[["bucket", "before", "end"]], on="bucket")
+    if len(found.lines) > 1:  # rules differ from lane to lane
+        return found.read
+    known = found.maxima.merge(found.lines[0].buckets[["bucket", "before", "end"]], on="bucket")
     newest = [
         known[["before", "end"]].assign(side=side, event_time=known[f"{side}_newest"], rows=known[f"{side}_rows"])
         for side in SIDES
