@@ -48,6 +48,19 @@ def changed(path, **changes):
             "join.type: should be 'inner', 'left', 'right', 'full', 'semi' or 'anti', not 'cross'",
         ),
         ({"join__window": {"tumbling": "1 hour"}}, "join: give exactly one of interval, window"),
+        (
+            {"join__interval": None, "join__event_time_equality": True},
+            "join: flink-datastream has no event_time_equality",
+        ),
+        (
+            {"join__min_cleanup": "third"},
+            "join.min_cleanup: 'third' is not a duration; write a number and a unit, such as",
+        ),
+        (
+            {"join__min_cleanup": "1 fortnight"},
+            "'fortnight' is not a unit of time; use ms, seconds, minutes, hours, days or weeks; or half",
+        ),
+        ({"join__min_cleanup": "half"}, "join.min_cleanup: is for interval joins of flink-sql only"),
         ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
         ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be longer than"),
         ({"join__interval": None, "join__window": {}}, "give exactly one of tumbling, sliding, session, cumulate"),
@@ -117,6 +130,36 @@ def test_the_schema_refuses_what_the_settings_refuse(tmp_path, changes):
 def test_the_published_schema_is_the_one_generated():
     published = json.loads((PROJECT / "docs" / "pipeline.schema.json").read_text())
     assert published == pipeline_schema(), "run: tidemark schema > docs/pipeline.schema.json"
+
+
+def test_equal_event_times_of_flink_sql_are_an_interval_of_nothing(tmp_path):
+    interval = {"lower": "0 s", "upper": "0 s"}
+    equal = changed(tmp_path / "e.yaml", dialect="flink-sql", join__interval=None, join__event_time_equality=True)
+    bounded = changed(tmp_path / "b.yaml", dialect="flink-sql", join__interval=interval)
+    jsonschema.validate(as_editors_read(equal), pipeline_schema())
+    assert load_pipeline(equal) == load_pipeline(bounded)
+    assert load_pipeline(equal).semantic_settings() == load_pipeline(bounded).semantic_settings()
+
+
+@pytest.mark.parametrize(
+    ("interval", "half"),
+    [
+        ({"lower": "-5 ms", "upper": "10 ms"}, 7),
+        ({"lower": "-5 ms", "upper": "10 ms", "lower_inclusive": False}, 7),
+        ({"lower": "-5 ms", "upper": "10 ms", "lower_inclusive": False, "upper_inclusive": False}, 6),
+        ({"lower": "0 s", "upper": "0 s", "upper_inclusive": False}, 0),
+    ],
+)
+def test_half_of_what_the_bounds_reach_over_was_flinks_cleanup(tmp_path, interval, half):
+    path = changed(tmp_path / "p.yaml", dialect="flink-sql", join__interval=interval, join__min_cleanup="half")
+    jsonschema.validate(as_editors_read(path), pipeline_schema())
+    pipeline = load_pipeline(path)
+    assert pipeline.join.min_cleanup_ms == half
+    assert pipeline.semantic_settings()["join"]["min_cleanup"] == "half"
+    explicit = changed(
+        tmp_path / "e.yaml", dialect="flink-sql", join__interval=interval, join__min_cleanup=f"{half} ms"
+    )
+    assert load_pipeline(explicit).join.min_cleanup_ms == half
 
 
 def test_guard_and_expectations_have_short_forms(tmp_path):

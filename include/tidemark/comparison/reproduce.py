@@ -192,7 +192,7 @@ def _vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
     bounds = dict(zip(("lower", "upper"), (-upper, -lower) if sql else (lower, upper), strict=True))
     ends = zip(("lower_inclusive", "upper_inclusive"), reversed(closed) if sql else closed, strict=True)
     of_sql = {"join_type": pipeline.join.type, "allowed_lateness": 0}
-    of_sql |= {"min_cleanup_interval": millis(pipeline.join.min_cleanup)}
+    of_sql |= {"min_cleanup_interval": pipeline.join.min_cleanup_ms}
     delays = {f"delay_ms_{side}": millis(getattr(pipeline, side).watermark_delay) for side in SIDES}
     return {
         "name": name,

@@ -145,7 +145,7 @@ class DatastreamInterval(FlinkKind):
 
     @override
     def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
-        yield row["reason"]
+        yield "late" if row["reason"] == "late" else "rejected"
 
 
 class DatastreamWindow(FlinkKind):

@@ -40,7 +40,7 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
         return _window_join(pipeline, pipeline.join.window)
     assert pipeline.join.interval, "settings.dialects sees to it"
     if pipeline.dialect == "flink-sql":
-        rules = flink_sql.IntervalRules.of(pipeline.join.interval, millis(pipeline.join.min_cleanup))
+        rules = flink_sql.IntervalRules.of(pipeline.join.interval, pipeline.join.min_cleanup_ms)
         return SqlIntervalJoin(rules, JoinType.of(pipeline.join.type), pipeline.join.condition)
     return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
 

@@ -13,7 +13,7 @@ from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.sides import SideName
-from tidemark.settings.values import Duration, Instant, PositiveDuration, Rows, format_duration, micros
+from tidemark.settings.values import Cleanup, Duration, Instant, PositiveDuration, Rows, format_duration, micros, millis
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -207,7 +207,7 @@ class Join(Settings):
     interval: Interval | None = None
     window: WindowSettings | None = None
     event_time_equality: bool = False
-    """Dialect spark: event times must be equal."""
+    """Event times must be equal; dialect flink-sql takes it as an interval of 0 to 0, as Flink does."""
     condition: str | None = None
     """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
     in flink-datastream a filter behind the join. Columns, literals, operators and reviewed functions."""
@@ -217,8 +217,9 @@ class Join(Settings):
     """flink-datastream windows: how long a window takes late rows, each of which fires it again."""
     emit: Literal["every-pane", "latest"] = "every-pane"
     """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
-    min_cleanup: Duration = timedelta()
-    """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`."""
+    min_cleanup: Cleanup = timedelta()
+    """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`; or `half` of what both bounds reach over
+    together, which is what Flink had before 1.18, without that option."""
 
     @field_validator("condition")
     @classmethod
@@ -226,6 +227,16 @@ class Join(Settings):
         if value:
             check_expression(value)
         return value
+
+    @property
+    def min_cleanup_ms(self) -> int:
+        """How long Flink SQL's interval join keeps expired rows at least, in ms: `half` is rounded down."""
+        if isinstance(self.min_cleanup, timedelta):
+            return millis(self.min_cleanup)
+        assert self.interval, "settings.dialects sees to it"
+        lower, upper = self.interval.closed(TICK["flink-sql"])
+        assert lower is not None and upper is not None, "settings.dialects sees to it"  # noqa: PT018
+        return max(upper - lower, 0) // 2
 
     @property
     def reach(self) -> timedelta | None:
@@ -406,6 +417,11 @@ class Pipeline(Settings):
             value["guard"] = None
         elif value.get("guard") in (True, "on"):
             value["guard"] = {}
+        match value:
+            case {"dialect": "flink-sql", "join": {"event_time_equality": True} as join}:
+                if not join.get("interval") and not join.get("window"):
+                    interval = {"lower": timedelta(), "upper": timedelta()}
+                    value["join"] = {**join, "event_time_equality": False, "interval": interval}
         return value
 
     @field_validator("select")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -177,11 +177,26 @@ def _duration(value: Any) -> timedelta:
     return _whole_millis(parse_duration(value))
 
 
+def _cleanup(value: Any) -> Any:
+    if value == "half":
+        return value
+    try:
+        return _duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or half") from None
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration),
     PlainSerializer(format_duration),
     WithJsonSchema({"type": "string", "examples": ["30 minutes", "-1 hour", "250 ms"]}),
+]
+Cleanup = Annotated[
+    timedelta | Literal["half"],
+    BeforeValidator(_cleanup),
+    PlainSerializer(lambda value: value if value == "half" else format_duration(value), return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["half", "30 minutes"]}),
 ]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Instant = Annotated[

@@ -58,7 +58,7 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
         settings={
             "parallelism.default": "1",
             "table.local-time-zone": "UTC",
-            "table.exec.interval-join.min-cleanup-interval": f"{millis(pipeline.join.min_cleanup)} ms",
+            "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_ms} ms",
         },
         statements=[
             _TABLE.format(columns=columns, tick=tick, files=_files(rows)),
