@@ -9,6 +9,7 @@ from tests.semantics import (
     flink_datastream_interval,
     flink_datastream_window,
     flink_sql_interval,
+    flink_sql_interval_proctime,
     flink_sql_window,
     spark_stream_stream,
 )
@@ -19,6 +20,7 @@ FLINK = {
     "flink_datastream_interval": (flink_datastream_interval, 92),
     "flink_datastream_window": (flink_datastream_window, 92),
     "flink_sql_interval": (flink_sql_interval, 117),
+    "flink_sql_interval_proctime": (flink_sql_interval_proctime, 50),
     "flink_sql_window": (flink_sql_window, 92),
     # Not recorded but written by this oracle: boundaries that no recorded vector stands on.
     "flink_sql_interval_derived": (flink_sql_interval, 3),

@@ -56,6 +56,10 @@ class Kind(ABC):
     def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
         """The lane before its first slice, with the clock of each step."""
 
+    def clocks(self, cut: Cut, slices: range) -> dict[int, int]:  # noqa: ARG002
+        """The processing time at the end of slices, where the vector tells it."""
+        return {}
+
     @abstractmethod
     def steps(self) -> Iterator[list[Row]]:
         """The rows of each step, with `side` (left or right), `key`, `ts` and `id`."""

@@ -94,7 +94,11 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
     sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
     join, carried = kinds[0].join(spark, kinds), None
     lanes = [
-        replace(kind.lane(pipeline, [_clock(case.cut, step) for step in range(steps(case.vector))]), drain=case.drain)
+        replace(
+            kind.lane(pipeline, [_clock(case.cut, step) for step in range(steps(case.vector))]),
+            drain=case.drain,
+            clocks=kind.clocks(case.cut, slices),
+        )
         for case, kind, pipeline in zip(cases, kinds, pipelines, strict=True)
     ]
     for job in [slices] if one_job else [range(n, n + 1) for n in slices]:

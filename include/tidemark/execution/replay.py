@@ -94,7 +94,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     if carried is not None:
         cached += [carried.persist()]
     first = buckets.slices[0]
-    horizon = Horizon(found.lines, first)
+    horizon = Horizon(found.lines, first, lanes, buckets.grid)
     result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(result.kept, first, join.carries)
