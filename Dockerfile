@@ -9,7 +9,7 @@ WORKDIR /opt/tidemark
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 COPY requirements.txt jars.sha256 ./
-RUN pip install --requirement requirements.txt
+RUN pip install --require-hashes --requirement requirements.txt
 
 COPY bin/fetch-jars bin/
 RUN python bin/fetch-jars && rm -rf .cache

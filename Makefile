@@ -14,7 +14,7 @@ is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster sbom audit clean machine browser
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster sbom audit fuzz clean machine browser
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the 
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
+
+fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
+	@TIDEMARK_EXAMPLES=200000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
@@ -105,13 +108,13 @@ browser:
 $(RUNTIME): requirements.txt pyproject.toml | machine
 	@test -x $(VENV)/python || "$(PYTHON)" -m venv .venv
 	@echo "Installing the locked packages into .venv (about 3 minutes the first time) ..."
-	@$(VENV)/pip install --quiet -r requirements.txt
+	@$(VENV)/pip install --quiet --require-hashes -r requirements.txt
 	@$(VENV)/pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(DEV): requirements-dev.txt $(RUNTIME)
 	@echo "Installing the development tools into .venv ..."
-	@$(VENV)/pip install --quiet -r requirements-dev.txt
+	@$(VENV)/pip install --quiet --require-hashes -r requirements-dev.txt
 	@touch $@
 
 $(FLINK): | machine

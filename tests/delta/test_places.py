@@ -152,6 +152,16 @@ def test_whoever_writes_a_log_may_not_name_any_file(lake, path):
         DeltaInput.find(NoSpark(), lake, "flights")
 
 
+def test_nor_by_a_version_that_is_no_longer_the_newest(lake):
+    log = create_arrow_table(f"{lake}/flights", SCHEMA)
+    add_file(log, "/etc/secret.parquet")
+    write_action(log, 2, "remove", path="/etc/secret.parquet", deletionTimestamp=0, dataChange=True)
+    found = DeltaInput.find(NoSpark(), lake, "flights")
+    assert found.version == 2
+    with pytest.raises(PlaceError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
+        found.read(1)
+
+
 def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
     log = create_arrow_table(f"{lake}/flights", SCHEMA)
     add_file(log, f"file://{lake}/other/x.parquet")
@@ -161,4 +171,8 @@ def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
 
 def add_file(log, path):
     added = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
-    (Path(log.path) / "_delta_log" / f"{log.version + 1:020d}.json").write_text(json.dumps({"add": added}))
+    write_action(log, log.version + 1, "add", **added)
+
+
+def write_action(log, version, kind, **action):
+    (Path(log.path) / "_delta_log" / f"{version:020d}.json").write_text(json.dumps({kind: action}))

@@ -132,4 +132,4 @@ def test_the_image_is_built_from_the_lock_and_from_files_that_the_build_can_see(
     for source in " ".join(sources).split():
         assert (ROOT / source).exists(), source
         assert f"!{source.partition('/')[0]}" in ignore, source
-    assert "pip install --requirement requirements.txt" in dockerfile
+    assert "pip install --require-hashes --requirement requirements.txt" in dockerfile

@@ -31,6 +31,7 @@ TARGETS = {
     "cluster",
     "sbom",
     "audit",
+    "fuzz",
     "clean",
     "help",
 }

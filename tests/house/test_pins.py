@@ -12,11 +12,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+INSTALLERS = ("Makefile", "Dockerfile")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def read(name):
+    return (ROOT / name).read_text()
+
+
 def lock(name):
-    requirements = [Requirement(line) for line in (ROOT / name).read_text().splitlines() if line]
+    requirements = [Requirement(line) for line in re.findall(r"^(\S+) ", read(name), re.MULTILINE)]
     return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in requirements}
 
 
@@ -45,8 +50,20 @@ def test_both_locks_pin_every_package_and_agree():
     assert RUNTIME.items() <= DEV.items()
 
 
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_a_lock_holds_the_hashes_of_every_package_and_names_no_place_to_get_it_from(name):
+    package = r"\S+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
+    assert re.fullmatch(f"({package})+", read(name))
+
+
+def test_whatever_installs_a_lock_needs_its_hashes():
+    installs = re.findall(r"^.*pip install.*requirements.*$", "\n".join(map(read, INSTALLERS)), re.MULTILINE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in line for line in installs)
+
+
 def test_the_jars_whose_checksums_are_known_are_those_of_the_pinned_delta_and_spark():
-    known = re.findall(r"^[0-9a-f]{64}  (.*)$", (ROOT / "jars.sha256").read_text(), re.MULTILINE)
+    known = re.findall(r"^[0-9a-f]{64}  (.*)$", read("jars.sha256"), re.MULTILINE)
     spark, delta = RUNTIME["pyspark"].removeprefix("==").rpartition(".")[0], RUNTIME["delta-spark"].removeprefix("==")
     assert known == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
 

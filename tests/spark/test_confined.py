@@ -12,14 +12,12 @@ from tests.settings.test_expressions import ALLOWED, CALLS, REFUSED
 from tidemark.errors import PipelineFileError
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import CATALOGUE, catalogue
-from tidemark.spark.confined import _check, confined
+from tidemark.spark.confined import _check_tree, confined
 from tidemark.spark.jvm import Expression, builtin_functions, depends_on_the_run
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 
 PARSED_AWAY = (
-    "TIMESTAMP '",
-    "TIMESTAMP_NTZ '",
     "CAST('today'",
     "'yesterday'::",
     "--",
@@ -34,7 +32,7 @@ PARSED_AWAY = (
 def spark_refuses(spark, text):
     """What Spark's own tree alone is refused for, None if it is allowed."""
     try:
-        _check(Expression.parse(spark, text).tree(), frozenset())
+        _check_tree(spark, text, Expression.parse(spark, text))
     except (AnalysisException, ValueError) as error:
         return str(error)
     return None
@@ -54,6 +52,32 @@ def test_spark_s_own_tree_is_refused_as_well(spark, text):
 def test_what_is_refused_never_becomes_a_column(spark, text):
     with pytest.raises((PipelineFileError, AnalysisException)):
         confined(spark, text)
+
+
+@pytest.mark.parametrize("day", ["now", "today", "tomorrow", "yesterday", " NOW ", r"\156ow"])
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_spark_s_parser_alone_tells_a_time_of_the_run(spark, kind, day):
+    told = spark_refuses(spark, f"left_v > {kind} '{day}'")
+    assert told is not None
+    assert "has no time that stays the same" in told or "invalid" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DATE '2013-01-01'",
+        "DATE 'epoch'",
+        "TIMESTAMP '2013-01-01 00:00:00.5'",
+        "TIMESTAMP '2013-01-01 00:00:00.5Z'",
+        "TIMESTAMP '2013-01-01T00:00:00+05:30'",
+        "TIMESTAMP '2013-07-01 00:00:00 Europe/Berlin'",
+        "TIMESTAMP_NTZ '2013-01-01 00:00:00'",
+        "TIMESTAMP_LTZ 'epoch'",
+        "TIME '10:00:00'",
+    ],
+)
+def test_a_time_that_stays_the_same_is_taken_in_every_zone(spark, text):
+    assert spark_refuses(spark, f"left_v > {text}") is None
 
 
 def test_the_list_is_that_of_the_installed_spark(spark):

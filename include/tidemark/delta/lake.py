@@ -95,6 +95,8 @@ class DeltaInput:
     path: str
     pinned: int | None = field(default=None, kw_only=True)
     """The version to keep to; the newest when first asked by default."""
+    lake: str | None = field(default=None, kw_only=True)
+    """The lake root to whose bounds its files are held; None for a table of the catalog, which is the operator's."""
 
     lands_late: ClassVar[bool] = True
     """Whether rows may land behind the clock."""
@@ -113,7 +115,9 @@ class DeltaInput:
         except DeltaError:
             there = True
         if there:
-            return cls(spark, name, path, pinned=version).confined_to(lake)
+            found = cls(spark, name, path, pinned=version, lake=lake)
+            found._confine(found.log)
+            return found
         detail = _in_catalog(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
@@ -122,19 +126,20 @@ class DeltaInput:
             )
         return cls(spark, name, detail["location"].removeprefix("file:"), pinned=version)
 
-    def confined_to(self, lake: str) -> DeltaInput:
-        """The same, whose files lie where tables may: who writes its log may name any file.
+    def _confine(self, log: DeltaLog | None) -> None:
+        """See that the files of a version lie where tables may: who writes the log may name any file.
 
         Raises:
             PlaceError: a file lies where the operator allows none.
         """
-        for file in self.log.elsewhere if self.log else ():
+        if self.lake is None or log is None:
+            return
+        for file in log.elsewhere:
             is_absolute = file.startswith("/") or ":" in file.partition("/")[0]
             try:
-                place(lake, file if is_absolute else f"{self.path}/{file}")
+                place(self.lake, file if is_absolute else f"{self.path}/{file}")
             except PlaceError as error:
                 raise PlaceError(f"input {self.name} has a file elsewhere: {error}") from None
-        return self
 
     @cached_property
     def log(self) -> DeltaLog | None:
@@ -154,7 +159,11 @@ class DeltaInput:
         return list(self.log.files["path"]) if self.log else self.read().inputFiles()
 
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter."""
+        """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter.
+
+        Raises:
+            PlaceError: that version has a file where the operator allows none.
+        """
         at = self.version if version is None else version
         log = self._log_at(at)
         bare = _bare_rows(self.spark, log, paths) if log else None
@@ -165,7 +174,9 @@ class DeltaInput:
     def _log_at(self, version: int) -> DeltaLog | None:
         if self.log is None or self.log.version == version:
             return self.log
-        return _log_of(self.path, version)
+        log = _log_of(self.path, version)
+        self._confine(log)
+        return log
 
     @cached_property
     def bytes_per_row(self) -> float:

@@ -65,15 +65,15 @@ def traced_input(table: DeltaInput, trace: QueryTrace, side: str, settings: Trac
         InputError: the query has not read them.
     """
     sources, which = trace.sources(), 0 if side == "left" else -1
+    place = (table.spark, table.name, table.path)
     detail = DeltaTable.forPath(table.spark, table.path).detail().select("id").first()
     assert detail is not None, "a Delta table has details"
     tables = sorted(source for source, its in sources.items() if its == detail["id"])
     if tables:
-        return TracedTable(
-            table.spark, table.name, table.path, trace, tables[which], side, starting_version=settings.starting_version
-        )
+        started = settings.starting_version
+        return TracedTable(*place, trace, tables[which], side, lake=table.lake, starting_version=started)
     files = [
-        TracedFiles(table.spark, table.name, table.path, trace, source, side, column=settings.file)
+        TracedFiles(*place, trace, source, side, lake=table.lake, column=settings.file)
         for source, its in sorted(sources.items())
         if its is None
     ]

@@ -1,10 +1,13 @@
 """SQL that a pipeline file holds, confined a second time: by what Spark's own parser makes of it.
 
 Where the parser of `settings.expressions` reads a text in another way, this is what Spark would run. What leaves no
-trace in Spark's reading, such as comments and TIMESTAMP 'now', is known to that one alone, so both are asked.
+trace in Spark's reading, such as comments, is known to that one alone, so both are asked.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +15,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column, check_function, words
 from tidemark.spark.jvm import Expression, Node
+from tidemark.spark.tuning import session_settings
 
 _OPERATORS = words(
     """
@@ -35,10 +39,46 @@ def confined(spark: SparkSession, text: str) -> Expression:
     try:
         check_expression(text)
         parsed = Expression.parse(spark, text)
-        _check(parsed.tree(), frozenset())
+        _check_tree(spark, text, parsed)
     except ValueError as error:
         raise PipelineFileError(f"expression {text!r}: {error}") from None
     return parsed
+
+
+_AHEAD, _BEHIND, _BETWEEN = "+14:00", "-12:00", timedelta(hours=26)
+"""Time zones in which it is never the same day."""
+
+
+def _check_tree(spark: SparkSession, text: str, parsed: Expression) -> None:
+    tree = parsed.tree()
+    _check(tree, frozenset())
+    if any(_times(tree)):
+        trees = []
+        for zone in (_AHEAD, _BEHIND):
+            with session_settings(spark, {"spark.sql.session.timeZone": zone}):
+                trees.append(Expression.parse(spark, text).tree())
+        for ahead, behind in zip(*map(_times, trees), strict=True):
+            if ahead != behind and not _is_one_instant(ahead, behind):
+                raise ValueError(f"{text!r} has no time that stays the same; write it as '2013-01-01 00:00:00'")
+
+
+def _times(node: Node) -> Iterator[str]:
+    """The dates and times of a tree, of which Spark's parser has made literals: of TIMESTAMP 'now' too."""
+    if node.time is not None:
+        yield node.time
+    for child in node.children:
+        yield from _times(child)
+
+
+def _is_one_instant(ahead: str, behind: str) -> bool:
+    """Whether two texts, each in its zone, stand for the instant that a literal with a zone of its own names.
+
+    That of the run has gone on between them, and where it is a day, it is another day.
+    """
+    try:
+        return datetime.fromisoformat(ahead) - datetime.fromisoformat(behind) == _BETWEEN
+    except ValueError:  # beyond the years 1 to 9999, or a number of microseconds
+        return False
 
 
 def _check(node: Node, bound: frozenset[str]) -> None:

@@ -106,6 +106,8 @@ class Node:
 
     kind: str
     names: tuple[str, ...]
+    time: str | None
+    """Of a literal that is a date or a timestamp: which, in the session's time zone."""
     children: tuple[Node, ...]
 
 
@@ -178,7 +180,8 @@ def _tree(nodes: Iterator[dict[str, Any]]) -> Node:
     node = next(nodes)
     names = node.get("nameParts", "").removeprefix("[").removesuffix("]")
     children = tuple(_tree(nodes) for _ in range(node["num-children"]))
-    return Node(node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), children)
+    time = node.get("value") if str(node.get("dataType")).startswith(("date", "timestamp")) else None
+    return Node(node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), time, children)
 
 
 def depends_on_the_run(rows: DataFrame) -> bool:
