@@ -55,6 +55,10 @@ class SliceOrderError(UserError):
     """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
 
 
+class IncompleteError(UserError):
+    """Slices whose inputs are not complete yet, by the rules of the pipeline file."""
+
+
 class OlderFormatError(UserError):
     """Tables that an earlier version of Tidemark wrote."""
 

@@ -96,6 +96,15 @@ PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", h
 AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
 
 
+IncompleteOption = Annotated[
+    bool,
+    typer.Option("--not-complete-yet", help="Do not wait for inputs to be complete (`complete` in the pipeline file)."),
+]
+AssetsOption = Annotated[
+    bool, typer.Option("--assets-seen", help="Airflow has seen the assets of `complete`; its DAGs say so.")
+]
+
+
 @app.command()
 def plan(
     pipeline: PipelineArgument,
@@ -105,13 +114,18 @@ def plan(
     slices_per_job: PerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
+    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
+    assets_seen: AssetsOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Check a pipeline and show what would run, and why; runs nothing.
 
     Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    request = _request(
+        start, end, slices_per_job,
+        drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+    )  # fmt: skip
     made = _planned(pipeline, lake, request)
     if as_json:
         print_json(made.describe())
@@ -129,13 +143,19 @@ def run(
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
     atomic: AtomicOption = False,  # noqa: FBT002
+    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
+    assets_seen: AssetsOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run slices in order and commit them; committed ones are left alone.
 
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
+    request = _request(
+        start, end, slices_per_job,
+        drain=drain, from_empty_state=from_empty_state, atomic=atomic,
+        not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+    )  # fmt: skip
     made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))

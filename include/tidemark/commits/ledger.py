@@ -82,6 +82,7 @@ SCHEMA = pa.schema(
         "landed": _LONG,
         "landed_from": _TIME,
         "waiting": pa.list_(_TIME),
+        "incomplete": _TEXT,
         "tables_before": _struct("emissions late checkpoint"),
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }

@@ -11,6 +11,7 @@ from tidemark.settings.load import (
 from tidemark.settings.pipeline import (
     Budget,
     CompareSettings,
+    Completeness,
     Expectation,
     Guard,
     Input,
@@ -27,6 +28,7 @@ from tidemark.settings.pipeline import (
 __all__ = [
     "Budget",
     "CompareSettings",
+    "Completeness",
     "Expectation",
     "Guard",
     "Input",

@@ -97,7 +97,7 @@ def pipeline_schema() -> dict[str, Any]:
     properties["output"].pop("default", None)
     properties["guard"]["anyOf"] = [{"$ref": "#/$defs/Guard"}, {"enum": [True, False, "on", "off"]}]
     definitions = schema["$defs"]
-    for short in ("TimeColumn", "KeyPair"):
+    for short in ("TimeColumn", "KeyPair", "Completeness"):
         full = definitions[short]
         definitions[short] = {"description": full.pop("description", ""), "anyOf": [{"type": "string"}, full]}
     definitions["Expectation"]["additionalProperties"] = True

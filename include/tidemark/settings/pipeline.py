@@ -69,6 +69,44 @@ Arrival = Annotated[
 ]
 
 
+class Completeness(Settings):
+    """When an input holds all that it will have up to the end of a slice, so that the slice may run.
+
+    Exactly one rule: `row`, `commit`, `asset` or `marker`; the first two may be written as a bare name.
+    """
+
+    by: Literal["row", "commit", "asset", "marker"]
+    """`row`: it has a row whose clock is at or past that time; `commit`: rows were committed to it then or later;
+    `asset`: Airflow has an event of it from then or later; `marker`: a table says up to when it is complete."""
+    settle: Duration = timedelta()
+    """How much later the row, the commit or the event has to be."""
+    asset: str | None = None
+    """The name of Airflow's asset."""
+    table: str | None = None
+    """The marker table: a Delta path, as that of an input."""
+    column: str | None = None
+    """Its column of instants, the greatest of which counts: the input is complete before it."""
+    where: dict[str, str] = {}
+    """Which of its rows tell of this input, by the texts of columns; by default all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"by": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.settle < timedelta():
+            raise ValueError("settle must not be negative")
+        wanted = {"asset": {"asset", "settle"}, "marker": {"table", "column", "where"}}.get(self.by, {"settle"})
+        if extra := sorted(self.model_fields_set - {"by"} - wanted):
+            raise ValueError(f"{', '.join(extra)}: means nothing with by: {self.by}; leave it out")
+        needed = {"asset": ("asset",), "marker": ("table", "column")}.get(self.by, ())
+        if missing := [name for name in needed if not getattr(self, name)]:
+            raise ValueError(f"by: {self.by} needs {' and '.join(missing)}")
+        return self
+
+
 class Input(Settings):
     """One of the two streams, as a bounded Delta table."""
 
@@ -88,6 +126,8 @@ class Input(Settings):
     idle_after: PositiveDuration | None = None
     """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
     until its next row; by default it always does."""
+    complete: Completeness | None = None
+    """When a slice may run: `row`, `commit`, or {by: row, settle: 10 minutes}; by default no slice waits."""
 
     @field_validator("watermark_delay")
     @classmethod
@@ -373,7 +413,12 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare"}
+_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare")
+_NOT_SEMANTIC: dict[str, Any] = {
+    **dict.fromkeys(_OF_NO_ROW, True),
+    "left": {"complete"},
+    "right": {"complete"},
+}
 
 
 class Pipeline(Settings):
@@ -451,6 +496,9 @@ class Pipeline(Settings):
         columns = [source for source in (self.left, self.right) if isinstance(source.arrival, TimeColumn)]
         if len(traces) > 1 or (traces and columns):
             raise ValueError("arrival: a trace tells of both inputs; name the same checkpoint on both")
+        for side, source in (("left", self.left), ("right", self.right)):
+            if traces and source.complete:
+                raise ValueError(f"{side}.complete: a trace ends with the batches that have run; leave it out")
         if traces and self.dialect != "spark":
             raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
         return self
