@@ -62,3 +62,20 @@ def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be
     assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
     assert any("4711" in text for text in files) == shown
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_an_expectation_that_fails_on_a_value_quotes_it_only_where_the_file_lets_it(spark, tmp_path, shown):
+    rows = spark.createDataFrame([("secret4711", 1)], "left_v string, right_v int")
+    greater = {"type": "expect_column_pair_values_a_to_be_greater_than_b", "column_A": "left_v", "column_B": "right_v"}
+    pipeline = SimpleNamespace(quality=[Expectation.model_validate(greater)], show_rows=shown)
+    tables = PipelineTables(str(tmp_path))
+    verdict = judge(SOUND, rows, pipeline, tables, "run")
+    write_docs(tables, verdict.results)
+    [finding] = verdict.findings
+    assert "[CAST_INVALID_INPUT]" in finding.detail
+    assert ("secret4711" in finding.detail) == shown
+    [tried] = quality._tried(rows, pipeline, tables)
+    assert ("secret4711" in tried.detail) == shown
+    files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
+    assert any("secret4711" in text for text in files) == shown

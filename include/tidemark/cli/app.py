@@ -45,10 +45,12 @@ from tidemark.settings import load_pipeline, pipeline_schema
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.deferred import begin, deferred
+from tidemark.spark.faults import told
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import parse_rate
 from tidemark.streaming.twin import TwinPaths
 from tidemark.streaming.twin import stream as run_twin
+from tidemark.wording import in_one_line
 
 app = typer.Typer(
     help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
@@ -430,9 +432,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:  # whatever it is, a user gets one line of it
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        first = [*str(error).strip().splitlines(), ""][0]
-        line = f"{type(error).__name__}: {_escaped(first)} (set TIDEMARK_DEBUG=1 and run again to see all of it)"
-        err.print(f"[bold red]fault:[/] {line}", soft_wrap=True, highlight=False)
+        line = f"{type(error).__name__}: {_escaped(in_one_line(told(error)))}"
+        more = "(set TIDEMARK_DEBUG=1 and run again to see all of it)"
+        err.print(f"[bold red]fault:[/] {line} {more}", soft_wrap=True, highlight=False)
         return FaultError.exit_code
     return 0
 

@@ -28,6 +28,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.sides import SIDES
+from tidemark.spark.faults import without_values
 from tidemark.wording import quoted
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def _run(
     data: pd.DataFrame | DataFrame,
     expectations: Iterable[GxExpectation],
     run: str,
-    told: str | dict[str, Any] = "SUMMARY",
+    told: dict[str, Any] | None = None,
 ) -> dict[Any, Any]:
     """The results by their identifiers."""
     gx = _gx()
@@ -292,11 +293,24 @@ def _run(
         gx.Checkpoint(
             name=name,
             validation_definitions=[definition],
-            result_format=told,
+            result_format=told or "SUMMARY",
         )
     )
     outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
+    for key, result in outcome.run_results.items():
+        if told and _withhold_values(result.results, told):
+            context.validation_results_store.set(key, result)
     return dict(outcome.run_results)
+
+
+def _withhold_values(results: Iterable[Any], told: Mapping[str, Any]) -> bool:
+    """Cut what exceptions quote of rows, unless results may show some; whether there was any."""
+    raised = [one for result in results for one in _raised(result.exception_info)]
+    if told["partial_unexpected_count"]:
+        return False
+    for one in raised:
+        one["exception_message"], one["exception_traceback"] = without_values(str(one["exception_message"])), ""
+    return bool(raised)
 
 
 def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tuple[Finding, ...]:
@@ -306,7 +320,9 @@ def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tup
     with _context(tables) as context:
         suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
         batch = _rows(context).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
-        return tuple(_findings(batch.validate(suite, result_format=_told(pipeline)).results))
+        results = batch.validate(suite, result_format=_told(pipeline)).results
+        _withhold_values(results, _told(pipeline))
+        return tuple(_findings(results))
 
 
 def _told(pipeline: Pipeline) -> dict[str, Any]:
@@ -338,6 +354,11 @@ def _seen(result: dict[str, Any]) -> str:
 
 
 def _exception(info: dict[str, Any]) -> str | None:
-    raised = [info] if "exception_message" in info else list(info.values())
-    messages = [str(one["exception_message"]) for one in raised if one.get("raised_exception")]
+    messages = [str(one["exception_message"]) for one in _raised(info)]
     return " ".join(messages[0].split()) if messages else None
+
+
+def _raised(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """The exceptions of an expectation, or of the metrics that it needs."""
+    known = [info] if "exception_message" in info else info.values()
+    return [one for one in known if one.get("raised_exception")]

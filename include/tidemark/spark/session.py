@@ -72,7 +72,8 @@ def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
         session = builder.getOrCreate()
     except PySparkException as error:
         raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
-    session.sparkContext.setLogLevel("ERROR")
+    # What fails is told in a line; the log would quote the rows that it failed on.
+    session.sparkContext.setLogLevel("ERROR" if os.environ.get("TIDEMARK_DEBUG") else "OFF")
     # They print the stack of each error in a user's expression, which is told in one line.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
