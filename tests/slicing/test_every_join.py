@@ -37,6 +37,29 @@ JOINS = {
     "datastream session, lateness": ("flink-datastream", windowed("session", allowed_lateness="20 minutes")),
     "datastream coGroup": ("flink-datastream", windowed("tumbling", api="cogroup", allowed_lateness="10 minutes")),
     "datastream latest": ("flink-datastream", windowed("tumbling", emit="latest", allowed_lateness="20 minutes")),
+    "datastream sliding, count trigger": (
+        "flink-datastream",
+        windowed("sliding", trigger={"count": 2, "purging": True}, evictor={"count": 3}),
+    ),
+    "datastream session, continuous trigger": (
+        "flink-datastream",
+        windowed(
+            "session",
+            api="cogroup",
+            allowed_lateness="20 minutes",
+            trigger={"continuous_event_time": "2 minutes"},
+            evictor={"time": "4 minutes", "after": True},
+        ),
+    ),
+    "datastream tumbling, trigger by the clock": (
+        "flink-datastream",
+        windowed("tumbling", trigger={"continuous_processing_time": "3 minutes"}, allowed_lateness="10 minutes"),
+    ),
+    "datastream processing time": ("flink-datastream", windowed("tumbling", time="processing")),
+    "datastream processing time, session": (
+        "flink-datastream",
+        windowed("session", time="processing", trigger={"continuous_processing_time": "1 minute"}),
+    ),
     "sql interval inner": ("flink-sql", ranged(type="inner")),
     "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
     "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
@@ -52,6 +75,8 @@ FAST = [
     "datastream interval, sources",
     "datastream session, lateness",
     "datastream coGroup",
+    "datastream sliding, count trigger",
+    "datastream processing time",
     "sql interval full",
     "sql cumulate semi",
     "spark full, range",
@@ -103,9 +128,11 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkey
     assert answers[0] == answers[1]
     emitted, late = answers[0]
     assert emitted
-    assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark"))
+    assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark", "lost_at_end"))
     panes = {json.loads(row)["_pane"] for row in emitted}
-    assert (len(panes) > 1) == ("lateness" in name or "coGroup" in name)
+    assert (len(panes) > 1) == any(
+        word in name for word in ("lateness", "coGroup", "trigger", "session") if dialect == "flink-datastream"
+    )
 
 
 @pytest.mark.parametrize(("dialect", "bound"), [("flink-datastream", "20 days"), ("spark", "30 minutes")])

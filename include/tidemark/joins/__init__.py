@@ -17,9 +17,11 @@ from tidemark.joins.firings import JoinType
 from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.micro_batch import MicroBatchJoin
+from tidemark.joins.panes import PaneSpec
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
+from tidemark.joins.triggered import Firing, TriggeredJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline, WindowSettings
 from tidemark.settings.sides import SIDES
@@ -91,6 +93,8 @@ def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     rules: window.Rules = flink_sql.WindowRules() if sql else flink_datastream.WindowRules(lateness)
     join_type, cogroup, latest = JoinType.of(join.type), join.api == "cogroup", join.emit == "latest"
     condition = join.condition if sql else None
+    if not join.fires_by_default:
+        return _triggered_join(pipeline, settings, rules)
     if settings.session:
         gap = whole(millis(settings.session.gap))
         return SessionJoin(gap, lateness, rules, join_type, sql, cogroup, latest, condition)
@@ -98,6 +102,28 @@ def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     shape = Windows(size, slide, offset, cumulating=F.lit(settings.cumulate is not None))
     refires = join.allowed_lateness > timedelta()
     return WindowJoin(shape, rules, join_type, refires, cogroup, latest, condition)
+
+
+def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.Rules) -> Join:
+    join = pipeline.join
+    trigger, evictor = join.triggered_by, join.evictor
+    spec = PaneSpec(
+        trigger.kind,
+        trigger.amount,
+        trigger.purging,
+        evictor.kind if evictor else None,
+        evictor.amount if evictor else 0,
+        evictor.after if evictor else False,
+        join.time == "processing",
+        millis(join.allowed_lateness),
+        millis(settings.session.gap) if settings.session else None,
+    )
+    shape = None
+    if not settings.session:
+        size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
+        shape = Windows(size, slide, offset, cumulating=F.lit(False))
+    now, cogroup = TriggeredJoin.clock_of_rows(), join.api == "cogroup"
+    return TriggeredJoin(shape, rules, Firing.of(spec), now, spec.has_both_times, cogroup)
 
 
 def _size_and_slide(window: WindowSettings) -> tuple[timedelta, timedelta, timedelta]:

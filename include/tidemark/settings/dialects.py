@@ -18,10 +18,22 @@ _TYPES = {
     "flink-sql": {"interval": "inner left right full", "window": "inner left right full semi anti"},
     "spark": dict.fromkeys(("interval", "window", "event_time_equality"), "inner left right full semi"),
 }
+TRIGGERS = (
+    "event_time",
+    "continuous_event_time",
+    "processing_time",
+    "continuous_processing_time",
+    "count",
+    "delta",
+)
+"""Of Flink's DataStream API."""
 _ONLY_FOR = {
     "api": ("flink-datastream", "window"),
     "allowed_lateness": ("flink-datastream", "window"),
     "emit": ("flink-datastream", "window"),
+    "trigger": ("flink-datastream", "window"),
+    "evictor": ("flink-datastream", "window"),
+    "time": ("flink-datastream", "window"),
     "min_cleanup": ("flink-sql", "interval"),
 }
 _SOURCES = ("partition", "idle_after")
@@ -45,7 +57,7 @@ def check_watermarks(pipeline: Pipeline) -> None:
     Raises:
         ValueError: says what is missing.
     """
-    for wrong in _missing_watermarks(pipeline):
+    for wrong in (*_missing_watermarks(pipeline), *_missing_clock(pipeline)):
         raise ValueError(wrong)
 
 
@@ -77,6 +89,18 @@ def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
         yield f"join.type: spark refuses a {join.type} join without a watermark_delay on either side"
 
 
+def _missing_clock(pipeline: Pipeline) -> Iterator[str]:
+    join = pipeline.join
+    by_clock = join.triggered_by.kind.endswith("processing_time")
+    if pipeline.clock != "arrival" and (by_clock or join.time == "processing"):
+        asks = "join.time: processing" if join.time == "processing" else f"join.trigger: {join.triggered_by.kind}"
+        yield f"{asks} goes by when rows arrived; name an arrival column on both inputs"
+    by_watermark = join.triggered_by.kind.endswith("event_time")
+    mixed = by_clock if join.time == "event" else by_watermark
+    if mixed and (held := [f"{s}.{n}" for s in SIDES for n in _SOURCES if getattr(getattr(pipeline, s), n)]):
+        yield f"{held[0]}: does not go with a trigger of the other time than the windows'"
+
+
 def _mistakes(dialect: str, join: Join) -> Iterator[str]:
     shapes = [name for name in ("interval", "window", "event_time_equality") if getattr(join, name)]
     known = _TYPES[dialect]
@@ -102,5 +126,9 @@ def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:
         yield f"join.window: {dialect} has no cumulate windows; flink-sql has them"
     if join.window and join.window.session and dialect == "spark":
         yield "join.window: spark joins on tumbling and sliding windows only"
+    if join.window and join.window.session and join.trigger and join.trigger.kind == "delta":
+        yield "join.trigger: delta does not support merging, which sessions do; use another trigger, or other windows"
+    if join.emit == "latest" and not join.fires_by_default:
+        yield "join.emit: latest is the last word of windows of event time that fire at their end; leave out emit"
     if join.api == "cogroup" and join.condition:
         yield "join.condition: a coGroup emits arrays of rows; filter them where they are read"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from tidemark.settings.bounds import closed_bounds, comparisons
-from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.dialects import TICK, TRIGGERS, check_join, check_watermarks, takes_null_keys
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
@@ -237,6 +237,77 @@ class WindowSettings(Settings):
         return self
 
 
+class Trigger(Settings):
+    """When a window fires: exactly one of Flink's triggers, `event_time` and `processing_time` by their bare names."""
+
+    event_time: Literal[True] | None = None
+    """When the watermark reaches its end, and for each late row that it takes: the default of windows of event time."""
+    continuous_event_time: PositiveDuration | None = None
+    """At multiples of this in event time as well."""
+    processing_time: Literal[True] | None = None
+    """When the clock reaches its end: the default of windows of processing time."""
+    continuous_processing_time: PositiveDuration | None = None
+    """At multiples of this on the clock; a window of event time does not fire at its end then."""
+    count: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """At every so many-th row of both sides together (1 or less: at each row), and not at its end."""
+    delta: Duration | None = None
+    """At a row whose event time is more than this after that of the row that fired last, at first the first row."""
+    purging: bool = False
+    """Whether each firing takes the window's rows away (`PurgingTrigger`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {value: True} if value in ("event_time", "processing_time") else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in TRIGGERS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(TRIGGERS)}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which one it is."""
+        return next(name for name in TRIGGERS if getattr(self, name) is not None)
+
+    @property
+    def amount(self) -> int:
+        """Its interval or threshold in ms, or its count; 0 where it has none."""
+        value = getattr(self, self.kind)
+        return millis(value) if isinstance(value, timedelta) else 0 if value is True else int(value)
+
+
+class Evictor(Settings):
+    """What a firing takes out of its window for good: exactly one of Flink's evictors."""
+
+    count: int | None = Field(default=None, ge=0, lt=2**63)
+    """Leaves so many rows of both sides together, those that arrived last."""
+    time: Duration | None = None
+    """Leaves the rows whose event time is less than this before the newest in the window."""
+    after: bool = False
+    """Whether rows go after they were emitted, so that the next firing does without them."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.count is None) == (self.time is None):
+            raise ValueError("give exactly one of count, time")
+        if self.time is not None and self.time < timedelta():
+            raise ValueError("time must not be negative")
+        return self
+
+    @property
+    def kind(self) -> Literal["count", "time"]:
+        """Which one it is."""
+        return "time" if self.count is None else "count"
+
+    @property
+    def amount(self) -> int:
+        """How many rows it leaves, or of how many ms."""
+        return self.count if self.count is not None else millis(self.time or timedelta())
+
+
 class Join(Settings):
     """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
 
@@ -255,6 +326,13 @@ class Join(Settings):
     """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
     allowed_lateness: Duration = timedelta()
     """flink-datastream windows: how long a window takes late rows, each of which fires it again."""
+    trigger: Trigger | None = None
+    """flink-datastream windows: what fires them, in place of their end."""
+    evictor: Evictor | None = None
+    """flink-datastream windows: which rows a firing takes out of its window for good."""
+    time: Literal["event", "processing"] = "event"
+    """flink-datastream windows: whether rows are in windows of their event time, or of the time at which they arrived:
+    then no row is late, and windows still open when the input ends are lost."""
     emit: Literal["every-pane", "latest"] = "every-pane"
     """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
     min_cleanup: Cleanup = timedelta()
@@ -267,6 +345,17 @@ class Join(Settings):
         if value:
             check_expression(value)
         return value
+
+    @property
+    def fires_by_default(self) -> bool:
+        """Whether windows are of event time, fire at their end and for late rows, and keep all rows until they go."""
+        default = self.trigger is None or (self.trigger.kind == "event_time" and not self.trigger.purging)
+        return default and self.evictor is None and self.time == "event"
+
+    @property
+    def triggered_by(self) -> Trigger:
+        """The trigger of its windows, the default one too."""
+        return self.trigger or Trigger.model_validate(f"{self.time}_time")
 
     @property
     def min_cleanup_ms(self) -> int:
@@ -309,9 +398,17 @@ class Join(Settings):
         if self.window:
             windows = self.window.model_dump(mode="json", exclude_defaults=True)
             parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in windows.items())}")
+        if self.window and not self.fires_by_default:
+            told = {name: getattr(self, name) for name in ("trigger", "evictor", "time")}
+            given = {name: value for name, value in told.items() if value not in (None, "event")}
+            parts += [f"{name}: {_plain(_dumped(value))}" for name, value in given.items()]
         if self.event_time_equality:
             parts.append("event times are equal")
         return "; ".join(parts)
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Settings) else value
 
 
 def _plain(value: Any) -> str:
@@ -542,6 +639,9 @@ class Pipeline(Settings):
     @property
     def takes_null_times(self) -> bool:
         """Whether a row may take part though its event time is null; the clock has to place it."""
+        if self.dialect == "flink-datastream":
+            reads_times = {"delta", "continuous_event_time"}
+            return self.join.time == "processing" and self.join.triggered_by.kind not in reads_times
         return self.dialect == "spark" and self.clock == "arrival"
 
     @property
