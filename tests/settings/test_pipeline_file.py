@@ -232,3 +232,34 @@ def test_who_tells_of_the_stream_is_looked_for_beside_the_file(tmp_path, monkeyp
     with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.told_by: there is no pipeline neer .*near"):
         told_by("neer")
     assert load_reference(FILES[0]) is None
+
+
+def test_slices_may_end_and_only_on_their_grid(tmp_path):
+    base = load_pipeline(FILES[0])
+    ended = load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 3 * base.slices.every))
+    assert ended.semantic_settings() == base.semantic_settings()
+    with pytest.raises(PipelineFileError, match=r"slices: end \(.*\) is no slice boundary; the one before is "):
+        load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 1.5 * base.slices.every))
+    with pytest.raises(PipelineFileError, match="is not after start"):
+        load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start))
+
+
+def test_how_airflow_runs_it_is_no_setting_of_the_join(tmp_path):
+    block = {"owner": "flights", "execution_timeout": "1 hour", "spark": {"spark.cores.max": 4}}
+    pipeline = load_pipeline(changed(tmp_path / "p.yaml", airflow=block))
+    assert pipeline.semantic_settings() == load_pipeline(FILES[0]).semantic_settings()
+    assert (pipeline.airflow.owner, pipeline.airflow.spark) == ("flights", {"spark.cores.max": "4"})
+
+
+@pytest.mark.parametrize(
+    ("airflow", "told"),
+    [
+        ({"spark": {"spark.jars": "x"}}, "spark.jars is none of the sizes that a pipeline file may set"),
+        ({"spark": {"spark.driver.extraJavaOptions": "-Dx"}}, "spark.driver.extraJavaOptions is none of the sizes"),
+        ({"spark": {"spark.cores.max": "{{ 1 }}"}}, "no size, such as 4g"),
+        ({"owner": "{{ var.value.x }}"}, "airflow.owner"),
+    ],
+)
+def test_airflow_is_told_sizes_and_no_code(tmp_path, airflow, told):
+    with pytest.raises(PipelineFileError, match=told):
+        load_pipeline(changed(tmp_path / "p.yaml", airflow=airflow))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +14,17 @@ from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.sides import SideName
-from tidemark.settings.values import Cleanup, Duration, Instant, PositiveDuration, Rows, format_duration, micros, millis
+from tidemark.settings.values import (
+    Cleanup,
+    Duration,
+    Instant,
+    PositiveDuration,
+    Rows,
+    format_duration,
+    format_instant,
+    micros,
+    millis,
+)
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -432,6 +443,19 @@ class Slices(Settings):
 
     every: PositiveDuration
     start: Instant
+    end: Instant | None = None
+    """No slice begins then or after; by default there is no last one."""
+
+    @model_validator(mode="after")
+    def _whole_slices(self) -> Self:
+        if self.end is None:
+            return self
+        if self.end <= self.start:
+            raise ValueError(f"end ({format_instant(self.end)}) is not after start ({format_instant(self.start)})")
+        if off := (self.end - self.start) % self.every:
+            before = format_instant(self.end - off)
+            raise ValueError(f"end ({format_instant(self.end)}) is no slice boundary; the one before is {before}")
+        return self
 
 
 class Guard(Settings):
@@ -510,11 +534,61 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare")
+_SPARK_CONF = re.compile(
+    r"spark\.(cores\.max|(driver|executor)\.(cores|memory|memoryOverhead|memoryOverheadFactor)|driver\.maxResultSize"
+    r"|executor\.instances|dynamicAllocation\.[a-zA-Z.]+|default\.parallelism|sql\.shuffle\.partitions|task\.maxFailures"
+    r"|memory\.(fraction|storageFraction)|network\.timeout|scheduler\.mode|yarn\.queue)"
+)
+"""What a pipeline file may set of Spark: sizes, which run no code and name no place."""
+_SPARK_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class AirflowSettings(Settings):
+    """How Airflow runs the pipeline; no row depends on it."""
+
+    owner: str = Field(default="tidemark", pattern=r"^[\w.@-]+$")
+    """Whose DAGs they are, as Airflow's list shows it: letters, digits, _, -, . and @."""
+    retries: int = Field(default=2, ge=0, le=100)
+    """How often a fault is tried again; mistakes and failed checks are not."""
+    retry_delay: PositiveDuration = timedelta(minutes=1)
+    execution_timeout: PositiveDuration | None = None
+    """A job that takes longer is ended, and tried again."""
+    poll: PositiveDuration = timedelta(minutes=1)
+    """How often a waiting slice looks whether its inputs are complete."""
+    wait_at_most: PositiveDuration | None = None
+    """A slice that has waited longer fails; by default it waits on."""
+    deadline: PositiveDuration | None = None
+    """A run that is not over so long after it was queued is told of, by a call back; it goes on."""
+    pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    """The pool of its jobs; by default one of the pipeline's own, where the project makes them (`TIDEMARK_POOLS`)."""
+    connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
+    """The connection that names the Spark to submit to."""
+    spark: dict[str, str] = {}
+    """Spark's sizes, such as spark.executor.memory, as in {spark.cores.max: "4"}."""
+
+    @field_validator("spark", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        found = {name: str(size).lower() if isinstance(size, bool) else str(size) for name, size in value.items()}
+        for name, size in found.items():
+            if not _SPARK_CONF.fullmatch(str(name)):
+                raise ValueError(
+                    f"{name} is none of the sizes that a pipeline file may set, such as spark.executor.memory; let the "
+                    "operator set it in the connection or in TidemarkDag(spark_conf=...)"
+                )
+            if not _SPARK_VALUE.fullmatch(size):
+                raise ValueError(f"{name}: {size!r} is no size, such as 4g")
+        return found
+
+
+_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare", "airflow")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
     "right": {"complete"},
+    "slices": {"end"},
 }
 
 
@@ -548,6 +622,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    airflow: AirflowSettings = AirflowSettings()
+    """How Airflow runs it."""
 
     @model_validator(mode="before")
     @classmethod
