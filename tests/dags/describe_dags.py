@@ -33,7 +33,8 @@ def command(dag, task):
         context |= dict(zip(("data_interval_start", "data_interval_end"), next(intervals(dag)), strict=True))
     task.render_template_fields(context)
     hook = task._get_hook()
-    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env}
+    shown = {field: getattr(task, field) for field in task.template_fields}
+    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env, "shown": shown}
 
 
 def refusal(params, values):

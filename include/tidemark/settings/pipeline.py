@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from tidemark.settings.bounds import closed_bounds, comparisons
+from tidemark.settings.cluster import Cluster
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
@@ -373,7 +374,7 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare"}
+_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare", "cluster"}
 
 
 class Pipeline(Settings):
@@ -406,6 +407,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    cluster: Cluster = Cluster()
+    """What a job takes of a cluster, where it runs on one."""
 
     @model_validator(mode="before")
     @classmethod
