@@ -29,6 +29,7 @@ SUBMITTED_SETTINGS = {
 }
 """Those that serve wherever a job was submitted to."""
 AUTHENTICATED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105 - a name
 EVENT_LOGS = "TIDEMARK_EVENT_LOGS"
 """The environment variable with the folder, a path or a URI, that Spark's history server reads."""
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -23,6 +24,7 @@ from tidemark.spark.local import (
     EVENT_LOGS,
     LOCAL_SETTINGS,
     PATIENCE,
+    SECRET_SETTING,
     SUBMITTED_SETTINGS,
     is_local,
     is_submitted,
@@ -80,8 +82,8 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     _need_java()
     settings |= _of_a_cluster(cluster or Cluster())
     try:
-        if not is_submitted() and not os.environ.get("TIDEMARK_DEBUG"):
-            _start_quietly(settings)
+        if not is_submitted():
+            _start(settings)
         for key, value in settings.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
@@ -113,8 +115,8 @@ def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
         settings |= cluster.spark_settings()
     elif is_submitted():
         settings |= {_PARTITIONS: LOCAL_SETTINGS[_PARTITIONS]}
-    if os.environ.get(SECRET):
-        settings |= AUTHENTICATED
+    if where.startswith("spark://") and (secret := os.environ.get(SECRET)):
+        settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
     if cluster.event_log and (logs := os.environ.get(EVENT_LOGS)):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
     return {name: value for name, value in settings.items() if not told.contains(name)}
@@ -138,12 +140,15 @@ def _need_delta(session: SparkSession) -> None:
         raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 
-def _start_quietly(settings: Mapping[str, str]) -> None:
+def _start(settings: Mapping[str, str]) -> None:
     """Start a JVM that writes its standard error to a file: it greets with a dozen lines about itself."""
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    if SparkContext._gateway is None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
-        with _spark_log().open("w") as log:
-            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
+    if SparkContext._gateway is not None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
+        return
+    # The gateway's settings stand on the JVM's command line.
+    shown = [(name, value) for name, value in settings.items() if name != SECRET_SETTING]
+    with nullcontext() if os.environ.get("TIDEMARK_DEBUG") else _spark_log().open("w") as log:
+        gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown), {"stderr": log})  # type: ignore[no-untyped-call]
+        SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
 
 
 def _spark_log() -> Path:
