@@ -156,6 +156,19 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
     assert sum(one["completedTasks"] for one in executors) > 10
 
 
+def test_health_checks_of_compose_tell_who_has_joined_whom(cluster):
+    def health(page, wanted):
+        command = [sys.executable, PROJECT / "bin/healthy", page, wanted]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    assert health(cluster["master"], "status=ALIVE") == 0
+    assert health(cluster["master"], "status=STANDBY") == 1
+    joined = cluster["env"]["TIDEMARK_MASTER"]
+    for worker in ask(cluster["master"])["workers"]:
+        assert health(f"{worker['webuiaddress']}/json/", f"masterurl={joined}") == 0
+    assert health(cluster["history"].replace("applications", "version"), "spark") == 0
+
+
 def test_executors_have_no_tidemark_of_their_own(cluster):
     python = cluster["env"]["PYSPARK_PYTHON"]
     found = subprocess.run([python, "-c", "import tidemark"], env={}, capture_output=True, text=True, check=False)
