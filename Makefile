@@ -5,6 +5,7 @@ DEV := .venv/.dev
 JARS := .jars/.fetched
 FLINK := .venv-flink/.installed
 AUDIT := .venv-audit/.installed
+WORKER := .venv-worker/.installed
 
 export PATH := $(CURDIR)/$(VENV):$(PATH)
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -78,7 +79,7 @@ flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidem
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local
 
-cluster: setup ## start a standalone Spark cluster on this machine, in the foreground
+cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in the foreground
 	@bin/spark-cluster
 
 sbom: setup ## print what an installation is made of, as CycloneDX
@@ -88,7 +89,7 @@ audit: $(AUDIT) ## look for known vulnerabilities of the locked packages
 	@.venv-audit/bin/pip-audit --requirement requirements.txt --no-deps --disable-pip
 
 clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
-	rm -rf .venv .venv-flink .venv-audit .jars .cache include/*.egg-info
+	rm -rf .venv .venv-flink .venv-audit .venv-worker .jars .cache include/*.egg-info
 
 machine:
 	@test -n "$(PYTHON)" || \
@@ -121,6 +122,12 @@ $(FLINK): | machine
 	@test -x .venv-flink/bin/python || "$(PYTHON)" -m venv .venv-flink
 	@echo "Installing Flink into .venv-flink ..."
 	@.venv-flink/bin/pip install --quiet apache-flink==2.3.0
+	@touch $@
+
+$(WORKER): requirements-worker.txt | machine
+	@test -x .venv-worker/bin/python || "$(PYTHON)" -m venv .venv-worker
+	@echo "Installing what executors import into .venv-worker ..."
+	@.venv-worker/bin/pip install --quiet --require-hashes -r requirements-worker.txt
 	@touch $@
 
 $(AUDIT): | machine

@@ -245,21 +245,12 @@ def test_slices_may_end_and_only_on_their_grid(tmp_path):
 
 
 def test_how_airflow_runs_it_is_no_setting_of_the_join(tmp_path):
-    block = {"owner": "flights", "execution_timeout": "1 hour", "spark": {"spark.cores.max": 4}}
+    block = {"owner": "flights", "execution_timeout": "1 hour"}
     pipeline = load_pipeline(changed(tmp_path / "p.yaml", airflow=block))
     assert pipeline.semantic_settings() == load_pipeline(FILES[0]).semantic_settings()
-    assert (pipeline.airflow.owner, pipeline.airflow.spark) == ("flights", {"spark.cores.max": "4"})
+    assert pipeline.airflow.owner == "flights"
 
 
-@pytest.mark.parametrize(
-    ("airflow", "told"),
-    [
-        ({"spark": {"spark.jars": "x"}}, "spark.jars is none of the sizes that a pipeline file may set"),
-        ({"spark": {"spark.driver.extraJavaOptions": "-Dx"}}, "spark.driver.extraJavaOptions is none of the sizes"),
-        ({"spark": {"spark.cores.max": "{{ 1 }}"}}, "no size, such as 4g"),
-        ({"owner": "{{ var.value.x }}"}, "airflow.owner"),
-    ],
-)
-def test_airflow_is_told_sizes_and_no_code(tmp_path, airflow, told):
-    with pytest.raises(PipelineFileError, match=told):
-        load_pipeline(changed(tmp_path / "p.yaml", airflow=airflow))
+def test_airflow_is_told_no_code(tmp_path):
+    with pytest.raises(PipelineFileError, match="airflow.owner"):
+        load_pipeline(changed(tmp_path / "p.yaml", airflow={"owner": "{{ var.value.x }}"}))

@@ -210,7 +210,7 @@ class _Story:
         view = self.view
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
         if pipeline.join.time == "processing":
-            return "on time, as all rows are in windows of processing time"
+            return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
         rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
         join = join_of(pipeline, view.spark, schemas_of(view.inputs))

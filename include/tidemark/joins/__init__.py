@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.clock.times import whole
 from tidemark.joins import flink_datastream, flink_sql, window
-from tidemark.joins.base import Join
+from tidemark.joins.base import Join, clock_of_rows
 from tidemark.joins.condition import Condition, refuse_event_times
 from tidemark.joins.firings import JoinType
 from tidemark.joins.flink import watermark_lag
@@ -21,6 +21,7 @@ from tidemark.joins.panes import PaneSpec
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
+from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.triggered import Firing, TriggeredJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline, WindowSettings
@@ -28,6 +29,7 @@ from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros, millis
 from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
+from tidemark.watermarks.processing_time import ClockLane
 from tidemark.watermarks.sources import SourceLane
 from tidemark.watermarks.traces import QueryTrace
 
@@ -43,12 +45,17 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
     assert pipeline.join.interval, "settings.dialects sees to it"
     if pipeline.dialect == "flink-sql":
         rules = flink_sql.IntervalRules.of(pipeline.join.interval, pipeline.join.min_cleanup_ms)
-        return SqlIntervalJoin(rules, JoinType.of(pipeline.join.type), pipeline.join.condition)
+        join_type, condition = JoinType.of(pipeline.join.type), pipeline.join.condition
+        if pipeline.by_clock_alone:
+            return ProcessingTimeJoin(rules, clock_of_rows(), join_type, condition)
+        return SqlIntervalJoin(rules, join_type, condition)
     return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
 
 
 def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, trace: QueryTrace | None = None) -> Lane:
     """The one stream of a pipeline, with its watermarks when the first slice starts, and the batches of its query."""
+    if pipeline.by_clock_alone:
+        return ClockLane(WatermarkLag(0, 0), before, drain)
     if pipeline.dialect != "spark":
         inputs = pipeline.left, pipeline.right
         if not any(source.partition or source.idle_after for source in inputs):
@@ -122,7 +129,7 @@ def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.
     if not settings.session:
         size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
         shape = Windows(size, slide, offset, cumulating=F.lit(False))
-    now, cogroup = TriggeredJoin.clock_of_rows(), join.api == "cogroup"
+    now, cogroup = clock_of_rows(), join.api == "cogroup"
     return TriggeredJoin(shape, rules, Firing.of(spec), now, spec.has_both_times, cogroup)
 
 

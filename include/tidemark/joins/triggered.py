@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.clock.times import as_json, floor_div, whole
+from tidemark.clock.times import as_json, whole
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
@@ -79,11 +79,6 @@ class TriggeredJoin(Join):
     cogroup: bool = False
 
     exact_watermarks = True
-
-    @classmethod
-    def clock_of_rows(cls) -> Column:
-        """The arrival clock, in ms."""
-        return floor_div(F.col("clock"), 1000)
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:

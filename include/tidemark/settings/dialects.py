@@ -27,15 +27,18 @@ TRIGGERS = (
     "delta",
 )
 """Of Flink's DataStream API."""
+_WINDOWS = (("flink-datastream", "window"),)
+_SQL_INTERVALS = (("flink-sql", "interval"),)
 _ONLY_FOR = {
-    "api": ("flink-datastream", "window"),
-    "allowed_lateness": ("flink-datastream", "window"),
-    "emit": ("flink-datastream", "window"),
-    "trigger": ("flink-datastream", "window"),
-    "evictor": ("flink-datastream", "window"),
-    "time": ("flink-datastream", "window"),
-    "min_cleanup": ("flink-sql", "interval"),
+    "api": _WINDOWS,
+    "allowed_lateness": _WINDOWS,
+    "emit": _WINDOWS,
+    "trigger": _WINDOWS,
+    "evictor": _WINDOWS,
+    "time": _WINDOWS + _SQL_INTERVALS,
+    "min_cleanup": _SQL_INTERVALS,
 }
+"""The dialects and shapes that have a setting."""
 _SOURCES = ("partition", "idle_after")
 _BY_UPPER = "right.watermark_delay and join.interval.upper"
 _BY_LOWER = "left.watermark_delay and join.interval.lower"
@@ -69,7 +72,9 @@ def takes_null_keys(dialect: str) -> bool:
 def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
     given = {side for side in SIDES if getattr(pipeline, side).watermark_delay is not None}
-    if pipeline.dialect != "spark":
+    if pipeline.by_clock_alone:
+        yield from _watermarks_of_the_clock(pipeline)
+    elif pipeline.dialect != "spark":
         yield from (f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in SIDES if side not in given)
         if "spark" in pipeline.model_fields_set:
             yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
@@ -87,6 +92,17 @@ def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
             yield f"join.type: spark refuses a {join.type} join without {wanted}: no row could be evicted"
     elif not given:
         yield f"join.type: spark refuses a {join.type} join without a watermark_delay on either side"
+
+
+def _watermarks_of_the_clock(pipeline: Pipeline) -> Iterator[str]:
+    """Flink SQL's processing time: an input has no other time than that of arrival, and no watermark."""
+    for side in SIDES:
+        source = getattr(pipeline, side)
+        if source.arrival and source.arrival != source.event_time:
+            yield f"{side}.event_time: on processing time a row's time is its arrival: name that here too"
+        for name in ("watermark_delay", *_SOURCES):
+            if getattr(source, name) is not None:
+                yield f"{side}.{name}: there is no watermark with join.time: processing; leave it out"
 
 
 def _missing_clock(pipeline: Pipeline) -> Iterator[str]:
@@ -113,9 +129,9 @@ def _mistakes(dialect: str, join: Join) -> Iterator[str]:
     elif join.type not in known[shape].split():
         yield f"join.type: {dialect} has {known[shape].replace(' ', ', ')} for {shape} joins, not {join.type}"
     yield from _shape_mistakes(dialect, join)
-    for name, (only, wanted) in _ONLY_FOR.items():
-        if getattr(join, name) != type(join).model_fields[name].default and (dialect, shape) != (only, wanted):
-            yield f"join.{name}: is for {wanted} joins of {only} only"
+    for name, only in _ONLY_FOR.items():
+        if getattr(join, name) != type(join).model_fields[name].default and (dialect, shape) not in only:
+            yield f"join.{name}: is for {' and '.join(f'{wanted} joins of {one}' for one, wanted in only)} only"
 
 
 def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:

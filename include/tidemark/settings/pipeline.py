@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from tidemark.settings.bounds import closed_bounds, comparisons
+from tidemark.settings.cluster import Cluster
 from tidemark.settings.dialects import TICK, TRIGGERS, check_join, check_watermarks, takes_null_keys
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
@@ -342,8 +342,8 @@ class Join(Settings):
     evictor: Evictor | None = None
     """flink-datastream windows: which rows a firing takes out of its window for good."""
     time: Literal["event", "processing"] = "event"
-    """flink-datastream windows: whether rows are in windows of their event time, or of the time at which they arrived:
-    then no row is late, and windows still open when the input ends are lost."""
+    """flink-datastream windows and flink-sql intervals: whether a row's time is its event time, or that of its
+    arrival: then no row is late, and what waits for the clock when the input ends is lost."""
     emit: Literal["every-pane", "latest"] = "every-pane"
     """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
     min_cleanup: Cleanup = timedelta()
@@ -534,15 +534,6 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_SPARK_CONF = re.compile(
-    r"spark\.(cores\.max|(driver|executor)\.(cores|memory|memoryOverhead|memoryOverheadFactor)|driver\.maxResultSize"
-    r"|executor\.instances|dynamicAllocation\.[a-zA-Z.]+|default\.parallelism|sql\.shuffle\.partitions|task\.maxFailures"
-    r"|memory\.(fraction|storageFraction)|network\.timeout|scheduler\.mode|yarn\.queue)"
-)
-"""What a pipeline file may set of Spark: sizes, which run no code and name no place."""
-_SPARK_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
 class AirflowSettings(Settings):
     """How Airflow runs the pipeline; no row depends on it."""
 
@@ -563,27 +554,9 @@ class AirflowSettings(Settings):
     """The pool of its jobs; by default one of the pipeline's own, where the project makes them (`TIDEMARK_POOLS`)."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
     """The connection that names the Spark to submit to."""
-    spark: dict[str, str] = {}
-    """Spark's sizes, such as spark.executor.memory, as in {spark.cores.max: "4"}."""
-
-    @field_validator("spark", mode="before")
-    @classmethod
-    def _sizes(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        found = {name: str(size).lower() if isinstance(size, bool) else str(size) for name, size in value.items()}
-        for name, size in found.items():
-            if not _SPARK_CONF.fullmatch(str(name)):
-                raise ValueError(
-                    f"{name} is none of the sizes that a pipeline file may set, such as spark.executor.memory; let the "
-                    "operator set it in the connection or in TidemarkDag(spark_conf=...)"
-                )
-            if not _SPARK_VALUE.fullmatch(size):
-                raise ValueError(f"{name}: {size!r} is no size, such as 4g")
-        return found
 
 
-_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare", "airflow")
+_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -624,6 +597,8 @@ class Pipeline(Settings):
     """What a stream wrote of the same join, and how far it may differ."""
     airflow: AirflowSettings = AirflowSettings()
     """How Airflow runs it."""
+    cluster: Cluster = Cluster()
+    """What a job takes of a cluster, where it runs on one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -724,6 +699,11 @@ class Pipeline(Settings):
     def takes_null_keys(self) -> bool:
         """Whether a row may take part though its key is null."""
         return takes_null_keys(self.dialect)
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether rows have no other time than that of arrival: on Flink SQL's processing time."""
+        return self.dialect == "flink-sql" and self.join.time == "processing"
 
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that decide the answer; slices under different ones do not continue each other."""
