@@ -19,7 +19,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY include include
 COPY jobs jobs
 COPY dags dags
-COPY bin/archive-classes bin/healthy bin/
+COPY bin/archive-classes bin/healthy bin/kubernetes-entrypoint bin/
 RUN pip install --no-deps --editable . && python bin/archive-classes
 
 # A named volume takes its owner from the folder that it covers.
@@ -28,3 +28,4 @@ RUN useradd --create-home --uid 50000 tidemark \
     && mkdir --parents lake events "$AIRFLOW_HOME/logs" \
     && chown --recursive tidemark lake events "$AIRFLOW_HOME"
 USER tidemark
+ENTRYPOINT ["/opt/tidemark/bin/kubernetes-entrypoint"]

@@ -56,7 +56,7 @@ mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors n
 	@$(VENV)/python -m tests.semantics.mutants
 
 fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
-	@TIDEMARK_EXAMPLES=200000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
+	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation

@@ -62,6 +62,10 @@ JOINS = {
     ),
     "sql interval inner": ("flink-sql", ranged(type="inner")),
     "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
+    "sql interval left, processing time": (
+        "flink-sql",
+        ranged(type="left", time="processing", min_cleanup="half", condition="left_v % 3 <> right_v % 3"),
+    ),
     "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
     "sql cumulate semi": ("flink-sql", windowed("cumulate", type="semi")),
     "sql session full, sources": ("flink-sql", windowed("session", type="full")),
@@ -82,6 +86,9 @@ FAST = [
     "spark full, range",
 ]
 SOURCES = {"left__partition": "p", "left__idle_after": "10 minutes", "right__idle_after": "90 seconds"}
+
+BY_CLOCK = {f"{side}__event_time": "arrived" for side in ("left", "right")}
+BY_CLOCK |= {f"{side}__watermark_delay": None for side in ("left", "right")}
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +125,9 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkey
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.CACHED_ROWS)):
         monkeypatch.setattr(replay, "CACHED_ROWS", cached_rows)
         monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-        changes = SOURCES if "sources" in name else {}
-        settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes", **changes)
+        changes = SOURCES if "sources" in name else BY_CLOCK if dialect == "flink-sql" and "time" in join else {}
+        given = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes", **changes}
+        settings = pipeline(**given)
         plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert len(done) == (1 if slices == "auto" else plan.slices) > 0

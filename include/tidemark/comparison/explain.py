@@ -37,7 +37,7 @@ _EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti
 
 
 _IN_A_WINDOW = {
-    "lost_at_end": "lost: the input ended before the clock fired",
+    "lost_at_end": "lost: the input ended before the clock had come to the timer of",
     "no_event_time_for_window": "left out of a firing, since a time evictor fails without its event time, of",
 }
 
@@ -184,7 +184,7 @@ class _Story:
         yield from emitted
         if not emitted:
             yield "nothing was emitted of it"
-        yield from (f"{_IN_A_WINDOW[one['reason']]} the window from {_instant(one['window_start'])}" for one in cut_off)
+        yield from (_cut_off(one) for one in cut_off)
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
 
@@ -268,6 +268,11 @@ class _Story:
 
     def _time(self, ticks: int | None) -> str | None:
         return None if ticks is None else _instant(ticks * self.view.pipeline.tick)
+
+
+def _cut_off(aside: Row) -> str:
+    what = "it" if aside["window_start"] is None else f"the window from {_instant(aside['window_start'])}"
+    return f"{_IN_A_WINDOW[aside['reason']]} {what}"
 
 
 def _instant(microseconds: int) -> str:

@@ -26,7 +26,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.joins.panes import Fired, Panes, PaneSpec, Row, reached_at
 from tidemark.joins.window import Rules, Windows, copies_of, late_rows
 from tidemark.settings.sides import SIDES
-from tidemark.watermarks.buckets import Horizon
+from tidemark.watermarks.buckets import Horizon, of_lane
 
 _ROLES = T.StructType([
     T.StructField("role", T.StringType()),
@@ -139,7 +139,7 @@ class TriggeredJoin(Join):
         kept = rows.where(self.firing.processing | enters)
         kept = horizon.first_slice_reaching(kept, F.coalesce(gone, watermark), "by_watermark")
         kept = horizon.first_slice_at(kept, F.coalesce(last, F.col("now")), "by_clock")
-        by_clock = F.coalesce("by_clock", _drained_in(horizon))
+        by_clock = F.coalesce("by_clock", horizon.drained_in)
         return kept.withColumn("reached", F.when(self.firing.processing, by_clock).otherwise(F.col("by_watermark")))
 
     def _late(self, came: JobRows, told: DataFrame) -> DataFrame:
@@ -154,7 +154,7 @@ class TriggeredJoin(Join):
             parts.append(with_reason(told.where(F.col("role") == "late").select(*names), F.lit("late")))
         unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
         left_out = told.where(F.col("role") == "timeless").withColumn("slice", F.col("fired_in"))
-        lost = told.where(F.col("role") == "lost").withColumn("slice", _drained_in(came.horizon))
+        lost = told.where(F.col("role") == "lost").withColumn("slice", came.horizon.drained_in)
         reasons = (left_out, "no_event_time_for_window"), (lost, "lost_at_end")
         for rows, reason in reasons:
             these = rows.where(F.col("slice") >= came.horizon.first).withColumns(unknown)
@@ -176,20 +176,8 @@ def _in_slices(told: DataFrame, horizon: Horizon) -> DataFrame:
 
 
 def _kept_sessions(told: DataFrame, horizon: Horizon) -> DataFrame:
-    reached = F.coalesce("fired_in", _drained_in(horizon))
+    reached = F.coalesce("fired_in", horizon.drained_in)
     return told.where(F.col("role") == "state").withColumn("reached", reached)
-
-
-def _drained_in(horizon: Horizon) -> Column:
-    """The slice of the job in which a lane's input ends; null for none."""
-    last = max(horizon.lines[0].ends)
-    drains = [lane.drain if lane.drain is not None and lane.drain <= last else None for lane in horizon.lanes]
-    return F.get(_literal(drains), F.col("lane").cast("int"))
-
-
-def _literal(numbers: Sequence[int | None]) -> Column:
-    text = ",".join("null" if number is None else str(number) for number in numbers)
-    return F.from_json(F.lit(f"[{text}]"), "array<bigint>")
 
 
 def _mark(rows: DataFrame) -> Column:
@@ -235,8 +223,8 @@ def _advances(came: JobRows, now: Column) -> dict[int, list[tuple[int, int]]]:
     """Of each lane, the watermark after each instant (ms) at which rows came."""
     after = {}
     for side in SIDES:
-        lags = _literal([getattr(lane.lag, side) for lane in came.horizon.lanes])
-        mark = F.when(F.col("side") == side, F.col("event_time") - F.get(lags, F.col("lane").cast("int")))
+        lag = of_lane([getattr(lane.lag, side) for lane in came.horizon.lanes])
+        mark = F.when(F.col("side") == side, F.col("event_time") - lag)
         after[side] = F.max(F.greatest(F.col(f"{side}_watermark"), mark))
     rows = came.maybe_late.where(F.col("rejected").isNull())
     by_instant = rows.groupBy("lane", now.alias("now")).agg(F.least(*after.values()).alias("after"))
