@@ -65,19 +65,14 @@ def changed(path, **changes):
         ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be longer than"),
         ({"join__interval": None, "join__window": {}}, "give exactly one of tumbling, sliding, session, cumulate"),
         (
-            {
-                "dialect": "flink-sql",
-                "join__time": "processing",
-                "left__watermark_delay": None,
-                "right__watermark_delay": None,
-            },
+            {"dialect": "flink-sql", "join__time": "processing"},
             "left.event_time: on processing time a row's time is its arrival: name that here too",
         ),
-        ({"dialect": "flink-sql", "join__time": "processing"}, "left.watermark_delay: there is no watermark"),
         (
-            {"join__time": "processing"},
-            "join.time: is for window joins of flink-datastream and interval joins of flink-sql",
+            {"dialect": "flink-sql", "join__time": "processing", "left__event_time": "departed_at"},
+            "left.watermark_delay: there is no watermark with join.time: processing; leave it out",
         ),
+        ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
         ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
         ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),
         ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
