@@ -51,6 +51,16 @@ JOINS = {
             evictor={"time": "4 minutes", "after": True},
         ),
     ),
+    "datastream sliding, continuous trigger": (
+        "flink-datastream",
+        windowed(
+            "sliding",
+            api="cogroup",
+            allowed_lateness="20 minutes",
+            trigger={"continuous_event_time": "4 minutes"},
+            evictor={"time": "0 seconds"},
+        ),
+    ),
     "datastream tumbling, trigger by the clock": (
         "flink-datastream",
         windowed("tumbling", trigger={"continuous_processing_time": "3 minutes"}, allowed_lateness="10 minutes"),

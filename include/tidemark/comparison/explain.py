@@ -184,6 +184,8 @@ class _Story:
         yield from emitted
         if not emitted:
             yield "nothing was emitted of it"
+        if emitted:
+            yield from self._taken()
         yield from (_cut_off(one) for one in cut_off)
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
@@ -240,6 +242,27 @@ class _Story:
         return [
             f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
+
+    def _taken(self) -> Iterator[str]:
+        """A line for each window that the row was emitted in, and that went on without it."""
+        join, columns = self.view.pipeline.join, self.view.columns(self.side)
+        purging = join.trigger is not None and join.trigger.purging
+        names = {getattr(pair, self.side) for pair in join.keys}
+        keys = {name: source for name, source in columns.items() if source in names}
+        if not (purging or join.evictor) or set(keys.values()) != names:
+            return
+        row, window = self.row[self.side], ("_window_start", "_window_end")
+        rows = self.view.emissions()
+        alike = rows.where(
+            reduce(Column.__and__, (F.col(quoted(n)) == F.lit(row[source]) for n, source in keys.items()))
+        )
+        mine = alike.where(content_hash(rows, list(columns)) == self._part(columns))
+        last = mine.groupBy(*window).agg(F.max("_pane").alias("last"))
+        later = alike.join(last, list(window)).where(F.col("_pane") > F.col("last"))
+        start = F.unix_micros("_window_start").alias("start")
+        by = " or ".join([*(["the evictor"] if join.evictor else []), *(["a purge"] if purging else [])])
+        for one in later.groupBy(start).agg(F.min("_pane").alias("pane")).orderBy("start").collect():
+            yield f"left the window from {_instant(one['start'])} by {by} before pane {one['pane']}"
 
     def _part(self, columns: Mapping[str, str]) -> Column:
         """The hash of those columns of the row that emissions have."""

@@ -17,8 +17,9 @@ from tidemark.conformance.kind import KEYS, REFUSED, Kind, Params
 from tidemark.conformance.vectors import Cut, Vector
 from tidemark.execution.replay import Replay
 from tidemark.joins import Join, flink_datastream
+from tidemark.joins.firing import Firing
 from tidemark.joins.keys import key_name
-from tidemark.joins.triggered import Firing, TriggeredJoin
+from tidemark.joins.triggered import TriggeredJoin
 from tidemark.joins.window import Windows
 from tidemark.settings.sides import SIDES
 
@@ -110,7 +111,7 @@ class DatastreamTrigger(DatastreamWindow):
             shape = Windows(self.param("size"), self.param("slide"), self.param("offset"), F.lit(False))
         now = F.coalesce("left.pt", "right.pt", F.lit(0))
         rules = flink_datastream.WindowRules(lateness)
-        return TriggeredJoin(shape, rules, firing, now, both_times=True, cogroup=given["mode"] == "cogroup")
+        return TriggeredJoin(shape, rules, firing, now, True, "some", given["mode"] == "cogroup")
 
     @override
     def clocks(self, cut: Cut, slices: range) -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -13,6 +14,7 @@ from tidemark.clock.times import whole
 from tidemark.joins import flink_datastream, flink_sql, window
 from tidemark.joins.base import Join, clock_of_rows
 from tidemark.joins.condition import Condition, refuse_event_times
+from tidemark.joins.firing import Firing
 from tidemark.joins.firings import JoinType
 from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
@@ -22,7 +24,7 @@ from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
-from tidemark.joins.triggered import Firing, TriggeredJoin
+from tidemark.joins.triggered import TriggeredJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline, WindowSettings
 from tidemark.settings.sides import SIDES
@@ -130,7 +132,11 @@ def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.
         size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
         shape = Windows(size, slide, offset, cumulating=F.lit(False))
     now, cogroup = clock_of_rows(), join.api == "cogroup"
-    return TriggeredJoin(shape, rules, Firing.of(spec), now, spec.has_both_times, cogroup)
+    closed = shape is not None and spec.is_closed
+    # Continuous triggers ask which rows came before a fire time, all others only which rows were late.
+    exact = not closed or spec.continuous or spec.processing
+    how: Literal["all", "none"] = "all" if closed else "none"
+    return TriggeredJoin(shape, rules, Firing.of(spec), now, spec.has_both_times, how, cogroup, exact)
 
 
 def _size_and_slide(window: WindowSettings) -> tuple[timedelta, timedelta, timedelta]:

@@ -48,6 +48,12 @@ class PaneSpec:
         return self.trigger not in {"count", "delta"} and self.by_clock != self.processing
 
     @property
+    def is_closed(self) -> bool:
+        """Whether windows that are no sessions have a closed form: `closed_panes.is_closed`."""
+        own_time = self.trigger == "count" or (self.trigger != "delta" and not self.has_both_times)
+        return own_time and not (self.processing and self.evictor == "time")
+
+    @property
     def continuous(self) -> bool:
         """Whether the trigger fires again and again."""
         return self.trigger.startswith("continuous")

@@ -1,16 +1,18 @@
 """Joins on windows with a trigger or an evictor, or of processing time.
 
-Each firing sees rows that depend on the firings before it, so the rows of a window (or of a run of event times that may
-be one session) are replayed one by one, in the order of arrival: `panes`. A pane's rows are carried until it is gone,
-those too that were purged or evicted. By them and the watermarks that they met the next slice finds counts, fire times,
-timers and the order of rows again.
+Each firing sees rows that depend on the firings before it. Where these follow from what each row met, there is a
+closed form (`closed_panes`); the other windows, and runs of event times that may be one session, are replayed row by
+row in the order of arrival (`panes`). A pane's rows are carried until it is gone, those too that were purged or
+evicted. By them and the watermarks that they met the next slice finds counts, fire times, timers and the order of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
+from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -21,6 +23,8 @@ from typing_extensions import override
 
 from tidemark.clock.times import as_json, whole
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
+from tidemark.joins.closed_panes import is_closed, members_and_lost
+from tidemark.joins.firing import SPEC, Firing
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
 from tidemark.joins.panes import Fired, Panes, PaneSpec, Row, reached_at
@@ -33,34 +37,6 @@ _ROLES = T.StructType([
     *(T.StructField(name, T.LongType()) for name in ("of_start", "of_end", "pane", "by_row", "level", "clock_level")),
 ])  # fmt: skip
 _ORDER = ("clock", "tiebreak", "side", "event_time", "mark")
-_SPEC = tuple(PaneSpec.__dataclass_fields__)
-
-
-@dataclass(frozen=True)
-class Firing:
-    """How windows fire: what `PaneSpec` has, as columns, so that lanes of one job may differ."""
-
-    trigger: Column
-    amount: Column
-    purging: Column
-    evictor: Column
-    kept: Column
-    evicts_after: Column
-    processing: Column
-    lateness: Column
-    gap: Column
-
-    @classmethod
-    def of(cls, spec: PaneSpec) -> Firing:
-        """The same for all rows."""
-        whole_numbers = {"amount", "kept", "lateness"}
-        columns = {k: whole(v) if k in whole_numbers else F.lit(v) for k, v in asdict(spec).items()}
-        return cls(**{**columns, "evictor": columns["evictor"].cast("string"), "gap": columns["gap"].cast("long")})
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        """Under names of their own."""
-        return {f"spec_{name}": getattr(self, name) for name in _SPEC}
 
 
 @dataclass(frozen=True)
@@ -76,9 +52,10 @@ class TriggeredJoin(Join):
     """The processing time at which a row came, ms."""
     both_times: bool
     """Whether windows of one time may have a trigger of the other."""
+    closed: Literal["all", "some", "none"]
+    """Which lanes have a closed form (`closed_panes`)."""
     cogroup: bool = False
-
-    exact_watermarks = True
+    exact_watermarks: bool = True
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -88,10 +65,15 @@ class TriggeredJoin(Join):
 
     @override
     def apply(self, came: JobRows) -> JoinResult:
-        """Every window replayed."""
+        """Closed forms where they hold, and the other windows replayed."""
         horizon = came.horizon
         rows = came.taking_part().withColumns({"now": self.now, "mark": _mark(came.maybe_late)})
-        parts, placed = self._in_windows(rows) if self.windows else self._in_runs(rows)
+        closed, lost, others = self._closed(rows, horizon)
+        if others is None:
+            assert closed
+            joined = self._joined(closed)
+            return JoinResult(joined, self._late(came, None, lost), kept=self._kept(rows, horizon))
+        parts, placed = others
         schema = T.StructType([*placed.schema.fields, *_ROLES.fields])
         ends = _ends(came, self.now, both_times=self.both_times)
         replayed = placed.groupBy(*key_columns(rows), *parts).applyInArrow(_replayed(ends), schema).persist()
@@ -99,25 +81,47 @@ class TriggeredJoin(Join):
         told = _in_slices(told.withColumnsRenamed({"of_start": "window_start", "of_end": "window_end"}), horizon)
         fired = told.where(F.col("role").isin("member", "empty") & (F.col("fired_in") >= horizon.first))
         side = F.when(F.col("role") == "member", F.col("side"))
-        members = Members(fired.withColumns({"slice": F.col("fired_in"), "side": side}))
-        joined = group_members(members) if self.cogroup else join_members(members, JoinType.of("inner"))
+        members = fired.withColumns({"slice": F.col("fired_in"), "side": side})
+        if closed:
+            members = closed.unionByName(members.select(*closed.columns))
         return JoinResult(
-            joined,
-            self._late(came, told),
+            self._joined(members),
+            self._late(came, told, lost),
             kept=self._kept(rows, horizon) if self.windows else _kept_sessions(told, horizon),
             cached=(replayed,),
         )
+
+    def _joined(self, rows: DataFrame) -> DataFrame:
+        members = Members(rows)
+        return group_members(members) if self.cogroup else join_members(members, JoinType.of("inner"))
+
+    def _closed(
+        self, rows: DataFrame, horizon: Horizon
+    ) -> tuple[DataFrame | None, DataFrame | None, tuple[list[str], DataFrame] | None]:
+        """Members and lost rows of what has a closed form, and the rows of other windows, with what parts these."""
+        if not self.windows:
+            return None, None, self._in_runs(rows)
+        copies = self._in_windows(rows)
+        closed = is_closed(self.firing)
+        members, lost = None, None
+        if self.closed != "none":
+            members, lost = members_and_lost(copies.where(closed), _ORDER, self.firing, horizon)
+        if self.closed == "all":
+            return members, lost, None
+        others = copies.withColumns(self.firing.columns)
+        return members, lost, (["window_start", "window_end"], others.where(~closed) if members else others)
 
     @property
     def _axis(self) -> Column:
         """The time that decides on a row's windows."""
         return F.when(self.firing.processing, F.col("now")).otherwise(F.col("event_time"))
 
-    def _in_windows(self, rows: DataFrame) -> tuple[list[str], DataFrame]:
+    def _in_windows(self, rows: DataFrame) -> DataFrame:
+        """A copy of each row for each window that it entered."""
         assert self.windows
-        copies = copies_of(rows.withColumns(self.firing.columns), self.windows, self._axis)
+        copies = copies_of(rows, self.windows, self._axis)
         in_time = F.col("watermark") < self.rules.purged_at(F.col("window_end"))
-        return ["window_start", "window_end"], copies.where(self.firing.processing | in_time)
+        return copies.where(self.firing.processing | in_time)
 
     def _in_runs(self, rows: DataFrame) -> tuple[list[str], DataFrame]:
         """Rows with the number of their run: sessions of other runs never meet those of this one."""
@@ -142,27 +146,31 @@ class TriggeredJoin(Join):
         by_clock = F.coalesce("by_clock", horizon.drained_in)
         return kept.withColumn("reached", F.when(self.firing.processing, by_clock).otherwise(F.col("by_watermark")))
 
-    def _late(self, came: JobRows, told: DataFrame) -> DataFrame:
+    def _late(self, came: JobRows, told: DataFrame | None, lost: DataFrame | None) -> DataFrame:
+        """Late and rejected rows, and those that a replay, if there was one, has `told` of."""
         names = came.maybe_late.columns
         rejected = came.maybe_late.where(F.col("rejected").isNotNull())
         parts = [with_reason(rejected, F.col("rejected"))]
-        window = F.col("window_start"), F.col("window_end")
         if self.windows:
             of_event_time = came.maybe_late.where(F.col("rejected").isNull() & ~self.firing.processing)
             parts.append(late_rows(of_event_time, self.windows, self.rules))
-        else:
+        elif told:
             parts.append(with_reason(told.where(F.col("role") == "late").select(*names), F.lit("late")))
+        told_lost = told and told.where(F.col("role") == "lost")
+        ended = came.horizon.drained_in
+        parts += [self._left_out(came, rows, ended, "lost_at_end") for rows in (lost, told_lost) if rows]
+        if told:
+            timeless = told.where(F.col("role") == "timeless")
+            parts.append(self._left_out(came, timeless, F.col("fired_in"), "no_event_time_for_window"))
+        return reduce(DataFrame.unionByName, parts)
+
+    @staticmethod
+    def _left_out(came: JobRows, rows: DataFrame, number: Column, reason: str) -> DataFrame:
+        """Rows that windows took and did not give to a firing, in a slice, for a reason that is not theirs."""
         unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-        left_out = told.where(F.col("role") == "timeless").withColumn("slice", F.col("fired_in"))
-        lost = told.where(F.col("role") == "lost").withColumn("slice", came.horizon.drained_in)
-        reasons = (left_out, "no_event_time_for_window"), (lost, "lost_at_end")
-        for rows, reason in reasons:
-            these = rows.where(F.col("slice") >= came.horizon.first).withColumns(unknown)
-            parts.append(with_reason(these.select(*names, "window_start", "window_end"), F.lit(reason), *window))
-        result = parts[0]
-        for part in parts[1:]:
-            result = result.unionByName(part)
-        return result
+        these = rows.withColumns({"slice": number, **unknown}).where(F.col("slice") >= came.horizon.first)
+        these = these.select(*came.maybe_late.columns, "window_start", "window_end")
+        return with_reason(these, F.lit(reason), F.col("window_start"), F.col("window_end"))
 
 
 def _in_slices(told: DataFrame, horizon: Horizon) -> DataFrame:
@@ -239,7 +247,7 @@ def _replayed(ends: Mapping[int, _End]) -> Callable[[pa.Table], pa.Table]:
 
     def replayed(rows: pa.Table) -> pa.Table:
         rows = rows.sort_by([(name, "ascending") for name in _ORDER])
-        known = {name: rows[f"spec_{name}"][0].as_py() for name in _SPEC}
+        known = {name: rows[f"spec_{name}"][0].as_py() for name in SPEC}
         end = ends[rows["lane"][0].as_py()]
         panes = Panes(PaneSpec(**known), reached_at(end.clocks, end.watermarks, end.before))
         names = ("event_time", "watermark", "now", "slice", "window_start", "window_end")
