@@ -98,8 +98,9 @@ AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices 
 
 IncompleteOption = Annotated[
     bool,
-    typer.Option("--not-complete-yet", help="Do not wait for inputs to be complete (`complete` in the pipeline file)."),
+    typer.Option("--not-complete-yet/--no-not-complete-yet", help="Do not wait until inputs are complete."),
 ]
+DryOption = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only plan: what would run again, and why.")]
 AssetsOption = Annotated[
     bool, typer.Option("--assets-seen", help="Airflow has seen the assets of `complete`; its DAGs say so.")
 ]
@@ -235,6 +236,7 @@ def reprocess(
     end: AgainToOption = None,
     slices_per_job: PerJobOption = "auto",
     atomic: AtomicOption = False,  # noqa: FBT002
+    dry_run: DryOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run committed slices again over the inputs as they are now, and those behind them until the state is as it was.
@@ -244,6 +246,13 @@ def reprocess(
     Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
     """
     request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    if dry_run:
+        made = _planned(pipeline, lake, request)
+        if as_json:
+            print_json(made.describe())
+        else:
+            out.print(plan_view(made))
+        return
     made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
