@@ -55,6 +55,12 @@ def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
     assert run == {"state": "success", "interval": ["2013-01-01T00:00:00+00:00", "2013-01-01T01:00:00+00:00"]}, log
     assert emitted(spark, lake) == Counter(SLICE_0)
+    assert "clicked_views: 1 slices from 2013-01-01T00:00Z to 2013-01-01T01:00Z, 2 emissions" in log
+
+    run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
+    assert run["state"] == "success"
+    assert "are committed" in log
+    assert "spark-submit" not in log
 
     run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=2)
     assert run["state"] == "success", log
