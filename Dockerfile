@@ -1,5 +1,6 @@
-# One image for every service: Airflow, the Spark master and the Spark worker run the same locked packages.
-FROM python:3.11-slim-bookworm
+# One image for every service: Airflow and Spark run the same locked packages. By digest: bin/compose-env.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE}
 
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
@@ -18,12 +19,13 @@ COPY pyproject.toml README.md LICENSE ./
 COPY include include
 COPY jobs jobs
 COPY dags dags
-COPY bin/archive-classes bin/
+COPY bin/archive-classes bin/healthy bin/kubernetes-entrypoint bin/
 RUN pip install --no-deps --editable . && python bin/archive-classes
 
 # A named volume takes its owner from the folder that it covers.
 ENV AIRFLOW_HOME=/opt/airflow
 RUN useradd --create-home --uid 50000 tidemark \
-    && mkdir --parents lake "$AIRFLOW_HOME/logs" \
-    && chown --recursive tidemark lake "$AIRFLOW_HOME"
+    && mkdir --parents lake events "$AIRFLOW_HOME/logs" \
+    && chown --recursive tidemark lake events "$AIRFLOW_HOME"
 USER tidemark
+ENTRYPOINT ["/opt/tidemark/bin/kubernetes-entrypoint"]

@@ -5,6 +5,7 @@ DEV := .venv/.dev
 JARS := .jars/.fetched
 FLINK := .venv-flink/.installed
 AUDIT := .venv-audit/.installed
+WORKER := .venv-worker/.installed
 
 export PATH := $(CURDIR)/$(VENV):$(PATH)
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -59,7 +60,7 @@ mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors n
 	@$(VENV)/python -m tests.semantics.mutants
 
 fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
-	@TIDEMARK_EXAMPLES=200000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
+	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
@@ -82,7 +83,7 @@ flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidem
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local
 
-cluster: setup ## start a standalone Spark cluster on this machine, in the foreground
+cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in the foreground
 	@bin/spark-cluster
 
 sbom: setup ## print what an installation is made of, as CycloneDX
@@ -92,7 +93,7 @@ audit: $(AUDIT) ## look for known vulnerabilities of the locked packages
 	@.venv-audit/bin/pip-audit --requirement requirements.txt --no-deps --disable-pip
 
 clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
-	rm -rf .venv .venv-flink .venv-audit .jars .cache include/*.egg-info
+	rm -rf .venv .venv-flink .venv-audit .venv-worker .jars .cache include/*.egg-info
 
 machine:
 	@test -n "$(PYTHON)" || \
@@ -125,6 +126,12 @@ $(FLINK): | machine
 	@test -x .venv-flink/bin/python || "$(PYTHON)" -m venv .venv-flink
 	@echo "Installing Flink into .venv-flink ..."
 	@.venv-flink/bin/pip install --quiet apache-flink==2.3.0
+	@touch $@
+
+$(WORKER): requirements-worker.txt | machine
+	@test -x .venv-worker/bin/python || "$(PYTHON)" -m venv .venv-worker
+	@echo "Installing what executors import into .venv-worker ..."
+	@.venv-worker/bin/pip install --quiet --require-hashes -r requirements-worker.txt
 	@touch $@
 
 $(AUDIT): | machine

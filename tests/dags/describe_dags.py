@@ -33,7 +33,8 @@ def command(dag, task):
         context |= dict(zip(("data_interval_start", "data_interval_end"), next(intervals(dag)), strict=True))
     task.render_template_fields(context)
     hook = task._get_hook()
-    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env}
+    shown = {field: getattr(task, field) for field in task.template_fields}
+    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env, "shown": shown}
 
 
 def refusal(params, values):
@@ -46,16 +47,15 @@ def refusal(params, values):
 
 
 def outcome(task, exit_code):
-    """The class of the exception that a job's exit code raises, and its message."""
+    """The class of the exception that a job's exit code raises, and its message; else what goes to XCom."""
     fake = Path(os.environ["AIRFLOW_HOME"], f"exit-{exit_code}")
     fake.write_text(f"#!/bin/sh\necho tidemark: the reason >&2\nexit {exit_code}\n")
     fake.chmod(0o755)
     task._hook, task._spark_binary = None, str(fake)
     try:
-        task.execute({})
+        return task.execute({})
     except AirflowException as error:
         return [type(error).__name__, str(error)]
-    return None
 
 
 def describe(dag):

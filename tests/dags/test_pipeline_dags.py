@@ -167,6 +167,16 @@ def test_a_cluster_is_a_matter_of_the_connection(demo, describe):
     assert differences == [("local[2]", "spark://master:7077")]
 
 
+@pytest.mark.parametrize("host", ["spark://master:7077", "yarn", "local[2]"])
+def test_the_secret_of_a_connection_is_on_no_command_line_and_on_no_page(describe, host):
+    connection = {"conn_type": "spark", "host": host, "password": "s3cret", "login": "me"}
+    dags = describe(AIRFLOW_CONN_SPARK_DEFAULT=json.dumps(connection))["dags"]
+    assert dags
+    for dag in dags.values():
+        assert "s3cret" not in json.dumps([dag["command"], dag["shown"]])
+        assert ("s3cret" in json.dumps(dag["env"])) == host.startswith("spark://")
+
+
 def test_a_range_validates_its_parameters(describe):
     good = [
         {"to": "2013-01-02T00:00:00Z"},

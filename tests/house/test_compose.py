@@ -1,25 +1,41 @@
 """docker-compose.yml and the Dockerfile, as far as they can be checked without a container engine."""
 
 import json
+import os
 import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
 
 import jsonschema
 import pytest
 import yaml
 
+from tidemark.settings.cluster import SECRET
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
-VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*))?\}")
-PORT = {"airflow-api-server": 8080, "spark-master": 8090}
+VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*)|:\?run bin/compose-env)\}")
+PORT = {"airflow-api-server": 8080, "spark-master": 8090, "spark-history": 18080}
+SECRETS = {
+    *("POSTGRES_PASSWORD", "AIRFLOW_FERNET_KEY", "AIRFLOW_SECRET_KEY", "AIRFLOW_JWT_SECRET"),
+    *("AIRFLOW_ADMIN_PASSWORD", "SPARK_SECRET"),
+}
 
 
 @pytest.fixture(scope="module")
 def compose():
-    return yaml.safe_load(VARIABLE.sub(lambda variable: variable["default"] or "", TEXT))
+    return yaml.safe_load(VARIABLE.sub(lambda variable: variable["default"] or f"the-{variable['name']}", TEXT))
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +63,133 @@ def test_the_schema_would_reject_a_misspelt_field(compose, schema):
         jsonschema.validate(misspelt, schema)
 
 
-def test_every_variable_has_a_default():
-    assert [variable["name"] for variable in VARIABLE.finditer(TEXT) if variable["default"] is None] == []
-    assert "$" not in VARIABLE.sub("", TEXT)
+def test_secrets_have_no_default_and_everything_else_has_one():
+    assert {variable["name"] for variable in VARIABLE.finditer(TEXT) if variable["default"] is None} == SECRETS
+    assert "$" not in VARIABLE.sub("", TEXT).replace("$$", "")
 
 
-def test_airflow_and_spark_run_one_image_built_here(ours):
-    assert {(service["image"], service["build"]) for service in ours.values()} == {("tidemark:0.1.0", ".")}
+def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
+    made = [run_compose_env(tmp_path / name) for name in "ab"]
+    for secrets in made:
+        assert secrets.keys() == SECRETS
+        assert min(map(len, secrets.values())) >= 32
+        assert len(urlsafe_b64decode(secrets["AIRFLOW_FERNET_KEY"])) == 32
+        assert quote(secrets["POSTGRES_PASSWORD"]) == secrets["POSTGRES_PASSWORD"]
+    assert not set(made[0].values()) & set(made[1].values())
+    assert (tmp_path / "a" / ".env").stat().st_mode & 0o077 == 0
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 2"):
+        run_compose_env(tmp_path / "a")
+
+
+def test_it_pins_images_by_digest_where_they_can_be_looked_up(tmp_path):
+    made = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
+    assert made.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
+    assert re.fullmatch(r"python@sha256:\d+", made["PYTHON_IMAGE"])
+    assert re.fullmatch(r"postgres@sha256:\d+", made["POSTGRES_IMAGE"])
+    again = run_compose_env(tmp_path, "--digests", docker="echo sha256:beef")
+    assert again == made | {"PYTHON_IMAGE": "python@sha256:beef", "POSTGRES_IMAGE": "postgres@sha256:beef"}
+    used = {variable["name"]: variable["default"] for variable in VARIABLE.finditer(TEXT) if "_IMAGE" in variable[0]}
+    script = (ROOT / "bin/compose-env").read_text()
+    looked_up = re.findall(r"^(?:python|postgres)=(.*)", script, re.MULTILINE)
+    assert looked_up == [used["PYTHON_IMAGE"], used["POSTGRES_IMAGE"]]
+    assert f"ARG PYTHON_IMAGE={used['PYTHON_IMAGE']}" in (ROOT / "Dockerfile").read_text()
+
+
+def run_compose_env(folder, *options, docker="exit 1"):
+    """The variables that the script has written beside a folder `bin` of its own."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "bin/compose-env", folder / "bin")
+    (folder / "bin/docker").write_text(f"#!/bin/sh\n{docker}\n")
+    (folder / "bin/docker").chmod(0o755)
+    path = f"{folder}/bin:{os.environ['PATH']}"
+    subprocess.run([folder / "bin/compose-env", *options], env=os.environ | {"PATH": path}, check=True)
+    return dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
+
+
+def test_airflow_and_spark_run_one_image_built_once(ours):
+    assert {service["image"] for service in ours.values()} == {"tidemark:0.1.0"}
+    policies = {name: (service["pull_policy"], "build" in service) for name, service in ours.items()}
+    assert policies.pop("airflow-migrate") == ("build", True)
+    assert set(policies.values()) == {("never", False)}
+
+
+def test_every_service_has_a_limit_of_memory_and_ours_no_privileges(services, ours):
+    assert all("mem_limit" in service for service in services.values())
+    assert all(service["cap_drop"] == ["ALL"] for service in ours.values())
+
+
+def test_networks_part_what_need_not_meet(compose, services):
+    assert set(compose["networks"]) == {network for service in services.values() for network in service["networks"]}
+    on = {network: {n for n, s in services.items() if network in s["networks"]} for network in compose["networks"]}
+    assert compose["networks"]["database"] == {"internal": True}
+    assert on["spark"] == {"spark-master", "spark-worker", "spark-history", "airflow-scheduler"}
+    assert not on["database"] & {"spark-master", "spark-worker", "spark-history"}
+
+
+def test_the_spark_cluster_asks_for_the_secret_that_drivers_have(services):
+    assert services["spark-worker"]["deploy"] == {"replicas": 2}
+    for name in ("spark-master", "spark-worker", "spark-history"):
+        assert services[name]["environment"][SECRET] == "the-SPARK_SECRET"
+        assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
+    connection = json.loads(services["airflow-scheduler"]["environment"]["AIRFLOW_CONN_SPARK_DEFAULT"])
+    assert connection["password"] == "the-SPARK_SECRET"
+    for name, service in services.items():
+        assert "the-" not in json.dumps(service.get("command")), name
+
+
+def test_somebody_has_to_log_in(services):
+    environment = services["airflow-api-server"]["environment"]
+    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS" not in environment
+    assert environment["AIRFLOW_ADMIN_PASSWORD"] == "the-AIRFLOW_ADMIN_PASSWORD"
+    assert all("AIRFLOW_ADMIN_PASSWORD" not in service["environment"] for name, service in services.items()
+               if name != "airflow-api-server")  # fmt: skip
 
 
 def test_airflow_has_all_its_parts(ours):
     commands = {tuple(service["command"][:2]) for service in ours.values() if service["command"][0] == "airflow"}
+    assert ours["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
+    commands.add(("airflow", "api-server"))
     parts = ("api-server", "dag-processor", "db", "scheduler", "triggerer")
     assert commands == {("airflow", part) for part in parts}
+
+
+@pytest.mark.slow
+def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp_path):
+    """Run as a process, on SQLite: what it writes, its health check, and its login."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    service = services["airflow-api-server"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    env |= {name: str(value) for name, value in service["environment"].items()}
+    env |= {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__API__PORT": str(port), "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path)}
+    env |= {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(tmp_path / "passwords.json")}
+    env |= {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db"}
+    env |= {"AIRFLOW__CORE__FERNET_KEY": urlsafe_b64encode(bytes(32)).decode()}
+    subprocess.run(["airflow", "db", "migrate"], env=env, check=True)
+    command = [part.replace("$$", "$") for part in service["command"]]
+    health = [part.replace("8080", str(port)) for part in service["healthcheck"]["test"][1:]]
+    health = [part.replace("/opt/tidemark", str(ROOT)) for part in health]
+    server = subprocess.Popen(command, env=env, start_new_session=True)
+    try:
+        for _ in range(60):
+            if subprocess.run(health, capture_output=True, check=False).returncode == 0:
+                break
+            time.sleep(2)
+        assert [login(port, password) for password in ("wrong", env["AIRFLOW_ADMIN_PASSWORD"])] == [401, 201]
+        assert (tmp_path / "passwords.json").stat().st_mode & 0o077 == 0
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://127.0.0.1:{port}/api/v2/dags", timeout=10)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+def login(port, password):
+    content = json.dumps({"username": "admin", "password": password}).encode()
+    request = Request(f"http://127.0.0.1:{port}/auth/token", content, {"Content-Type": "application/json"})
+    with suppress(HTTPError), urlopen(request, timeout=10) as answer:
+        return answer.status
+    return 401
 
 
 def test_named_volumes_are_declared_and_all_are_used(compose, services):
@@ -69,7 +199,10 @@ def test_named_volumes_are_declared_and_all_are_used(compose, services):
 
 def test_who_runs_a_job_and_who_executes_it_see_the_lake_at_one_path(services):
     lakes = {
-        name: volume for name, service in services.items() for volume in service.get("volumes", []) if "lake" in volume
+        name: volume
+        for name, service in services.items()
+        for volume in service.get("volumes", [])
+        if volume.startswith("lake")
     }
     assert lakes["airflow-scheduler"] == lakes["spark-worker"]
     lake = services["airflow-scheduler"]["environment"]["TIDEMARK_LAKE"]

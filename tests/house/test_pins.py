@@ -48,9 +48,10 @@ def check(text, locked):
 def test_both_locks_pin_every_package_and_agree():
     assert all(re.fullmatch(r"==[\w.]+", pin) for pin in DEV.values())
     assert RUNTIME.items() <= DEV.items()
+    assert lock("requirements-worker.txt").items() <= RUNTIME.items()
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-worker.txt"])
 def test_a_lock_holds_the_hashes_of_every_package_and_names_no_place_to_get_it_from(name):
     package = r"\S+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
     assert re.fullmatch(f"({package})+", read(name))
@@ -58,7 +59,7 @@ def test_a_lock_holds_the_hashes_of_every_package_and_names_no_place_to_get_it_f
 
 def test_whatever_installs_a_lock_needs_its_hashes():
     installs = re.findall(r"^.*pip install.*requirements.*$", "\n".join(map(read, INSTALLERS)), re.MULTILINE)
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--require-hashes" in line for line in installs)
 
 

@@ -8,7 +8,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.commits.ledger import Ledger
-from tidemark.errors import IncompleteError, InputError, PipelineFileError
+from tidemark.errors import IncompleteError, InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.inputs.completeness import reaches
 from tidemark.planning.plan import Request, make_plan
@@ -164,3 +164,11 @@ def test_a_rule_is_one_of_four(pipeline, rule, told):
 def test_a_rule_changes_no_row(pipeline):
     ruled = pipeline(left__complete={"by": "row", "settle": "1 hour"}, right__complete="commit")
     assert ruled.semantic_settings() == pipeline(left__complete=None, right__complete=None).semantic_settings()
+
+
+def test_slices_end_where_the_file_says(lake, pipeline, both):
+    settings = pipeline(left__complete=None, right__complete=None, slices__end="2024-01-01T02:00Z")
+    plan = planned(settings, lake)
+    assert (plan.slices, plan.notes) == (2, ("rows lie behind slices.end, 2024-01-01T02:00Z, and take no part",))
+    with pytest.raises(SliceOrderError, match="--to 2024-01-01T03:00Z is after the pipeline's last slice"):
+        planned(settings, lake, end=at(3))

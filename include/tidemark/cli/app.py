@@ -440,7 +440,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _planned(name: str, lake: str | None, request: Request) -> Plan:
-    return make_plan(deferred(partial(spark_session, "tidemark")), load_pipeline(name), lake_root(lake), request)
+    pipeline = load_pipeline(name)
+    session = deferred(partial(spark_session, "tidemark", cluster=pipeline.cluster))
+    return make_plan(session, pipeline, lake_root(lake), request)
 
 
 def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:

@@ -20,7 +20,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 @contextmanager
 def session_over(lake: str, name: str, *pipelines: Pipeline) -> Iterator[SparkSession]:
     """A session that starts and plans sooner where the pipelines' inputs have few rows, as their logs say."""
-    spark = deferred(partial(spark_session, name))
+    spark = deferred(partial(spark_session, name, cluster=pipelines[0].cluster))
     brief = all(_is_small(spark, one, lake) for one in pipelines)
     begin(spark, brief=brief)
     with tuned_for_tiny_queries(awake(spark)) if brief else nullcontext():

@@ -36,6 +36,12 @@ _NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
 _EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti": "emitted, for it has no partner"}
 
 
+_IN_A_WINDOW = {
+    "lost_at_end": "lost: the input ended before the clock had come to the timer of",
+    "no_event_time_for_window": "left out of a firing, since a time evictor fails without its event time, of",
+}
+
+
 @dataclass(frozen=True)
 class Life:
     """What happened to one input row, step by step."""
@@ -160,6 +166,10 @@ class _Story:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
         aside, emitted, held = self._aside(), self._emitted(), self._held()
+        aside, cut_off = (
+            [one for one in aside if one["reason"] not in _IN_A_WINDOW],
+            [one for one in aside if one["reason"] in _IN_A_WINDOW],
+        )
         slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
         arrived = max((view.grid.number_at(slice_of) for slice_of in slices), default=home)
         if arrived > home:
@@ -174,6 +184,7 @@ class _Story:
         yield from emitted
         if not emitted:
             yield "nothing was emitted of it"
+        yield from (_cut_off(one) for one in cut_off)
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
 
@@ -198,6 +209,8 @@ class _Story:
         """How far on time the row was, by the watermark that it met, which a replay of its slice tells."""
         view = self.view
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
+        if pipeline.join.time == "processing":
+            return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
         rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
         join = join_of(pipeline, view.spark, schemas_of(view.inputs))
@@ -255,6 +268,11 @@ class _Story:
 
     def _time(self, ticks: int | None) -> str | None:
         return None if ticks is None else _instant(ticks * self.view.pipeline.tick)
+
+
+def _cut_off(aside: Row) -> str:
+    what = "it" if aside["window_start"] is None else f"the window from {_instant(aside['window_start'])}"
+    return f"{_IN_A_WINDOW[aside['reason']]} {what}"
 
 
 def _instant(microseconds: int) -> str:

@@ -253,7 +253,7 @@ class SqlInterval(FlinkKind):
 
     @override
     def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
-        if row["reason"] != "behind_watermark":
+        if row["reason"] not in {"behind_watermark", "lost_at_end"}:
             yield "rejected"
 
 

@@ -368,6 +368,7 @@ def _plan_to_run(scene: _Scene) -> Plan:
     after = last.number + 1 if last else 0
     first = grid.boundary(request.start, "--from") if request.start else after
     end, notes = _end(scene, first_time=last is None)
+    end = _not_beyond(scene, end, notes)
     end = _as_far_as_complete(scene, max(first, after), end, notes)
     if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
@@ -497,6 +498,20 @@ def _end(scene: _Scene, *, first_time: bool) -> tuple[int, list[str]]:
             notes.append(f"{source.table.name} reaches to {grid.name(newest)}; slices that are not over yet wait")
         last = max(last, -1 if newest is None else min(newest, now - 1))
     return last + 1, notes
+
+
+def _not_beyond(scene: _Scene, end: int, notes: list[str]) -> int:
+    """The end, not after that of the pipeline's last slice."""
+    request, grid, bound = scene.request, scene.grid, scene.pipeline.slices.end
+    if bound is None or end <= (most := grid.number_at(micros(bound))):
+        return end
+    if request.end:
+        raise SliceOrderError(
+            f"--to {grid.name(end)} is after the pipeline's last slice (slices.end is {grid.name(most)}); use --to "
+            f"{grid.name(most)}"
+        )
+    notes.append(f"rows lie behind slices.end, {grid.name(most)}, and take no part")
+    return most
 
 
 def _as_far_as_complete(scene: _Scene, first: int, end: int, notes: list[str]) -> int:

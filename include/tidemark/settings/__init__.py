@@ -9,6 +9,7 @@ from tidemark.settings.load import (
     pipelines_folder,
 )
 from tidemark.settings.pipeline import (
+    AirflowSettings,
     Budget,
     CompareSettings,
     Completeness,
@@ -26,6 +27,7 @@ from tidemark.settings.pipeline import (
 )
 
 __all__ = [
+    "AirflowSettings",
     "Budget",
     "CompareSettings",
     "Completeness",

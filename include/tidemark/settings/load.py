@@ -100,6 +100,11 @@ def pipeline_schema() -> dict[str, Any]:
     for short in ("TimeColumn", "KeyPair", "Completeness"):
         full = definitions[short]
         definitions[short] = {"description": full.pop("description", ""), "anyOf": [{"type": "string"}, full]}
+    bare = {"enum": ["event_time", "processing_time"]}
+    definitions["Trigger"] = {
+        "description": definitions["Trigger"].pop("description"),
+        "anyOf": [bare, definitions["Trigger"]],
+    }
     definitions["Expectation"]["additionalProperties"] = True
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tidemark pipeline", **schema}
 

@@ -24,6 +24,15 @@ LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
 }
 
+SUBMITTED_SETTINGS = {
+    name: value for name, value in LOCAL_SETTINGS.items() if ".retained" in name or name.endswith(".maxEntries")
+}
+"""Those that serve wherever a job was submitted to."""
+AUTHENTICATED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105 - a name
+EVENT_LOGS = "TIDEMARK_EVENT_LOGS"
+"""The environment variable with the folder, a path or a URI, that Spark's history server reads."""
+
 # On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Where the executor is this process,
 # nothing is lost by patience; on a cluster it would take an hour to see that one is gone.
 PATIENCE = {

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -16,8 +17,21 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
+from tidemark.settings.cluster import SECRET, Cluster
 from tidemark.spark.jvm import can_load
-from tidemark.spark.local import LOCAL_SETTINGS, PATIENCE, is_local, is_submitted, java_options, master
+from tidemark.spark.local import (
+    AUTHENTICATED,
+    EVENT_LOGS,
+    LOCAL_SETTINGS,
+    PATIENCE,
+    SECRET_SETTING,
+    SUBMITTED_SETTINGS,
+    is_local,
+    is_submitted,
+    java_options,
+    master,
+)
+from tidemark.spark.package import package
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -41,17 +55,19 @@ _QUERY_SETTINGS = {
     # 50 by default; a snapshot of a pipeline's own table is small.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
 
-def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
+def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
     """The running session, or a new one on `TIDEMARK_MASTER` (default `local[*]`), ready for Delta.
 
     Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
-    `.jars` of the project. A session that has `brief` work to do starts sooner and is slower in the long run.
+    `.jars` of the project. A session that has `brief` work to do starts sooner and is slower in the long run. `cluster`
+    is what it takes of one, unless spark-submit was told otherwise; this package goes to the executors with it.
 
     Raises:
         FaultError: Java or Delta's jars are missing.
@@ -64,9 +80,10 @@ def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
         settings |= {"spark.app.name": app_name, "spark.master": master(), "spark.jars": ",".join(map(str, jars))}
         settings |= {"spark.driver.defaultJavaOptions": java_options(jars[0].parent, brief=brief)}
     _need_java()
+    settings |= _of_a_cluster(cluster or Cluster())
     try:
-        if not is_submitted() and not os.environ.get("TIDEMARK_DEBUG"):
-            _start_quietly(settings)
+        if not is_submitted():
+            _start(settings)
         for key, value in settings.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
@@ -78,7 +95,31 @@ def spark_session(app_name: str, *, brief: bool = False) -> SparkSession:
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
     _need_delta(session)
+    if not str(session.sparkContext.master).startswith("local"):
+        session.sparkContext.addPyFile(str(package()))
     return session
+
+
+def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
+    """What a session has of its cluster's settings; none where one runs already."""
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return {}
+    settings: dict[str, str] = {}
+    where, told = master(), SparkConf(loadDefaults=False)
+    if is_submitted():
+        SparkContext._ensure_initialized()  # noqa: SLF001
+        told = SparkConf()
+        where = told.get("spark.master", "local") or "local"
+        settings |= SUBMITTED_SETTINGS
+    if not where.startswith("local"):
+        settings |= cluster.spark_settings()
+    elif is_submitted():
+        settings |= {_PARTITIONS: LOCAL_SETTINGS[_PARTITIONS]}
+    if where.startswith("spark://") and (secret := os.environ.get(SECRET)):
+        settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
+    if cluster.event_log and (logs := os.environ.get(EVENT_LOGS)):
+        settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
+    return {name: value for name, value in settings.items() if not told.contains(name)}
 
 
 def delta_jars() -> list[Path]:
@@ -99,12 +140,15 @@ def _need_delta(session: SparkSession) -> None:
         raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 
-def _start_quietly(settings: Mapping[str, str]) -> None:
+def _start(settings: Mapping[str, str]) -> None:
     """Start a JVM that writes its standard error to a file: it greets with a dozen lines about itself."""
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    if SparkContext._gateway is None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
-        with _spark_log().open("w") as log:
-            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
+    if SparkContext._gateway is not None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
+        return
+    # The gateway's settings stand on the JVM's command line.
+    shown = [(name, value) for name, value in settings.items() if name != SECRET_SETTING]
+    with nullcontext() if os.environ.get("TIDEMARK_DEBUG") else _spark_log().open("w") as log:
+        gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown), {"stderr": log})  # type: ignore[no-untyped-call]
+        SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
 
 
 def _spark_log() -> Path:

@@ -234,6 +234,13 @@ class Horizon:
             for lane, line in zip(self.lanes, self.lines, strict=True)
         ]
 
+    @property
+    def drained_in(self) -> Column:
+        """The slice of the job in which the input of a row's lane ends; null for none."""
+        last = max(self.lines[0].ends)
+        drains = [lane.drain if lane.drain is not None and lane.drain <= last else None for lane in self.lanes]
+        return of_lane(drains)
+
     def first_slice_reaching(self, rows: DataFrame, watermark: Column, name: str) -> DataFrame:
         """Add column `name`: the first slice at whose end the lane's combined watermark is at least `watermark` (ms).
 
@@ -264,9 +271,18 @@ class Horizon:
         splits = [-_INF, *map(float, levels), _INF]
         search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
         found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
-        # One literal, which Spark parses once; an array of literals would be as many expressions.
-        numbers = F.from_json(F.lit(json.dumps([*levels.values()])), "array<bigint>")
-        return found.withColumn(name, F.get(numbers, F.col("_level").cast("int"))).drop("_level", "_below")
+        slices = _numbers([*levels.values()])
+        return found.withColumn(name, F.get(slices, F.col("_level").cast("int"))).drop("_level", "_below")
+
+
+def _numbers(values: Sequence[int | None]) -> Column:
+    """One literal, which Spark parses once; an array of literals would be as many expressions."""
+    return F.from_json(F.lit(json.dumps(values)), "array<bigint>")
+
+
+def of_lane(values: Sequence[int | None]) -> Column:
+    """Of whole numbers, one for each lane, that of a row's."""
+    return F.get(_numbers(values), F.col("lane").cast("int"))
 
 
 def bucket_maxima(rows: DataFrame) -> DataFrame:

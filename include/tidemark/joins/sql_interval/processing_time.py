@@ -69,8 +69,10 @@ class ProcessingTimeJoin(Join):
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form."""
         rows, first = self._labelled(came), came.horizon.first
+        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
         pairs = self._pairs(rows, first)
         states, joined, cached = rows, emissions(pairs, F.lit("matched")), []
+        aside = [with_reason(rejected, F.col("rejected"))]
         if self.join_type.types - {"inner"}:
             matches = first_matches(pairs).persist()
             cached.append(matches)
@@ -79,8 +81,9 @@ class ProcessingTimeJoin(Join):
             due = F.col("gone_in").isNotNull() & (F.col("gone_in") >= first)
             padded = states.where(unmatched & due).withColumn("slice", F.col("gone_in"))
             joined = joined.unionByName(emissions(padded, F.concat(F.lit("padded_"), "side")))
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
-        return JoinResult(joined, with_reason(rejected, F.col("rejected")), kept=states, cached=tuple(cached))
+            aside.append(_lost(states.where(unmatched & F.col("gone_in").isNull()), came))
+        kept = states.withColumn("reached", F.coalesce("reached", came.horizon.drained_in))
+        return JoinResult(joined, reduce(DataFrame.unionByName, aside), kept, cached=tuple(cached))
 
     def _labelled(self, came: JobRows) -> DataFrame:
         """All rows that take part, with their timers and `reached`, the slice that these fire in."""
@@ -130,6 +133,13 @@ class ProcessingTimeJoin(Join):
         gone = found.withColumn("gone_in", F.least("searched_in", "reached")).drop("searched_in")
         others = others.withColumn("gone_in", F.coalesce("gone_in", "reached"))
         return others.unionByName(gone).drop("expired_in")
+
+
+def _lost(rows: DataFrame, came: JobRows) -> DataFrame:
+    """Rows that would come out padded, had the input not ended before their timers: these never run then."""
+    lost = rows.withColumn("slice", came.horizon.drained_in).where(F.col("slice").isNotNull())
+    unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
+    return with_reason(lost.withColumns(unknown).select(*came.maybe_late.columns), F.lit("lost_at_end"))
 
 
 def _with_first_search(rows: DataFrame, searches: DataFrame) -> DataFrame:

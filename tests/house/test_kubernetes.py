@@ -1,0 +1,140 @@
+"""Kubernetes as far as it can be checked without one: the manifest, and what spark-submit asks of the cluster's API."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = list(yaml.safe_load_all((ROOT / "deploy/kubernetes.yaml").read_text()))
+NAMED = {(resource["kind"], resource["metadata"]["name"]): resource for resource in MANIFEST}
+IMAGE = "registry/tidemark@sha256:0123"
+
+
+def validate(resource):
+    kubernetes_validate.validate(resource, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("resource", MANIFEST, ids=lambda resource: resource["kind"])
+def test_the_manifest_is_valid(resource):
+    validate(resource)
+
+
+def test_a_misspelt_field_would_not_be():
+    with pytest.raises(kubernetes_validate.ValidationError, match="acessModes"):
+        validate({**NAMED["PersistentVolumeClaim", "tidemark-lake"], "spec": {"acessModes": []}})
+
+
+def line(server, *options):
+    program = [sys.executable, ROOT / "bin/kubernetes-submit", "flights_weather"]
+    given = ["--server", server, "--image", IMAGE, "--to", "2013-01-02T00:00Z", *options]
+    return shlex.split(subprocess.run([*program, *given], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def test_the_line_names_what_the_manifest_has_and_the_image_holds():
+    command = line("https://host:6443")
+    settings = dict(one.split("=", 1) for flag, one in pairwise(command) if flag == "--conf")
+    assert ("ServiceAccount", settings["spark.kubernetes.authenticate.driver.serviceAccountName"]) in NAMED
+    assert ("Namespace", settings["spark.kubernetes.namespace"]) in NAMED
+    for role in ("driver", "executor"):
+        claim = f"spark.kubernetes.{role}.volumes.persistentVolumeClaim.lake"
+        assert ("PersistentVolumeClaim", settings[f"{claim}.options.claimName"]) in NAMED
+        assert settings[f"{claim}.mount.path"] == settings["spark.kubernetes.driverEnv.TIDEMARK_LAKE"]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert "WORKDIR /opt/tidemark\n" in dockerfile
+    assert 'ENTRYPOINT ["/opt/tidemark/bin/kubernetes-entrypoint"]' in dockerfile
+    for path in ("jobs/run_slices.py", "include/pipelines/flights_weather.yaml"):
+        assert any(part.endswith(f"/opt/tidemark/{path}") for part in command)
+        assert (ROOT / path).exists()
+    assert command[-2:] == ["--to", "2013-01-02T00:00Z"]
+
+
+@pytest.fixture
+def api():
+    """A cluster's API that takes all that it is given, and keeps it."""
+    taken = []
+
+    class Api(BaseHTTPRequestHandler):
+        def do_POST(self):
+            resource = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            taken.append(json.loads(json.dumps(resource)))
+            resource["metadata"] |= {"uid": "1", "resourceVersion": "1"}
+            self.answer(201, resource)
+
+        do_PATCH = do_PUT = do_POST  # noqa: N815
+
+        def do_GET(self):
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            self.answer(404, status)
+
+        def answer(self, code, content):
+            body = json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", taken
+    server.shutdown()
+
+
+@pytest.mark.slow
+def test_spark_submit_asks_for_a_driver_that_is_valid_and_has_what_it_needs(api):
+    server, taken = api
+    command = line(server)
+    command[1:1] = ["--conf", "spark.kubernetes.submission.waitAppCompletion=false"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": ""})
+    assert done.returncode == 0, done.stderr
+    for resource in taken:
+        validate(resource)
+    [pod] = [resource for resource in taken if resource["kind"] == "Pod"]
+    assert pod["spec"]["serviceAccountName"] == "tidemark-driver"
+    [container] = pod["spec"]["containers"]
+    assert container["image"] == IMAGE
+    assert container["args"][0] == "driver"
+    assert "local:///opt/tidemark/jobs/run_slices.py" in container["args"]
+    assert container["args"][-2:] == ["--to", "2013-01-02T00:00Z"]
+    assert {"name": "TIDEMARK_LAKE", "value": "/opt/tidemark/lake"} in container["env"]
+    assert {"mountPath": "/opt/tidemark/lake", "name": "lake"}.items() <= next(
+        mount for mount in container["volumeMounts"] if mount["name"] == "lake"
+    ).items()
+    assert container["resources"]["limits"]["memory"]
+
+
+def entrypoint(tmp_path, *arguments, **variables):
+    """What the image's entry point runs, by programs that tell how they are called."""
+    for name in ("java", "spark-submit", "other"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
+    run = [ROOT / "bin/kubernetes-entrypoint", *arguments]
+    return subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_the_entry_point_runs_drivers_executors_and_everything_else_as_it_is(tmp_path):
+    assert entrypoint(tmp_path, "other", "a b") == ["other", "a", "b"]
+    driver = entrypoint(tmp_path, "driver", "--class", "x", SPARK_DRIVER_BIND_ADDRESS="10.0.0.7")
+    bound = ["--conf", "spark.driver.bindAddress=10.0.0.7"]
+    assert driver == ["spark-submit", *bound, "--deploy-mode", "client", "--class", "x"]
+    known = "DRIVER_URL EXECUTOR_ID EXECUTOR_CORES APPLICATION_ID EXECUTOR_POD_IP RESOURCE_PROFILE_ID EXECUTOR_POD_NAME"
+    variables = {f"SPARK_{name}": name.lower() for name in known.split()} | {"SPARK_EXECUTOR_MEMORY": "600m"}
+    variables |= {f"SPARK_JAVA_OPT_{number}": f"-Dn={number}" for number in (10, 9, 0)}
+    executor = entrypoint(tmp_path, "executor", **variables)
+    assert executor[:6] == ["java", "-Dn=0", "-Dn=9", "-Dn=10", "-Xms600m", "-Xmx600m"]
+    assert executor[-2:] == ["--podName", "executor_pod_name"]
+    assert "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend" in executor

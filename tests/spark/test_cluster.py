@@ -1,0 +1,184 @@
+"""`make cluster`: submitted jobs run on a real standalone cluster whose executors have no tidemark of their own."""
+
+import json
+import os
+import random
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.conftest import PROJECT, write_pipeline
+from tidemark.settings.cluster import SECRET
+from tidemark.spark.session import delta_jars
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SLICES = {"slices": {"every": "1 hour", "start": START.isoformat()}}
+TABLES = {f"{side}__table": side for side in ("left", "right")}
+TIMES = {
+    f"{side}__{what}": at for side in ("left", "right") for what, at in (("event_time", "at"), ("arrival", "seen"))
+}
+SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
+INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
+JOINS = {"session": ("flink-datastream", SESSION), "interval": ("flink-sql", INTERVAL)}
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(
+    not (PROJECT / ".venv-worker" / ".installed").exists(), reason="make cluster has not installed .venv-worker"
+)]  # fmt: skip
+
+
+def ask(url):
+    with urlopen(url, timeout=5) as answer:
+        return json.load(answer)
+
+
+def until(wanted, seconds):
+    """What is wanted, once it is there."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError):
+            if found := wanted():
+                return found
+        time.sleep(0.5)
+    raise AssertionError(f"nothing came in {seconds} s")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster's pages and the environment of who may use it."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    master, pages, history = (str(one.getsockname()[1]) for one in listeners)
+    for one in listeners:
+        one.close()
+    home = tmp_path_factory.mktemp("cluster")
+    settings = {"MASTER_PORT": master, "PAGES_PORT": pages, "HISTORY_PORT": history, "CLUSTER_HOME": str(home)}
+    settings |= {"SPARK_WORKER_CORES": "1", "SPARK_WORKER_MEMORY": "1g", "SPARK_DAEMON_MEMORY": "256m"}
+    process = subprocess.Popen(
+        [PROJECT / "bin/spark-cluster"], env=os.environ | settings, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = f"http://127.0.0.1:{pages}/json/"
+        until(lambda: ask(url)["aliveworkers"] == 2, 120)
+        assert (home / "env").stat().st_mode & 0o077 == 0
+        exported = (line.removeprefix("export ") for line in (home / "env").read_text().splitlines())
+        given = dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))
+        yield {"master": url, "history": f"http://127.0.0.1:{history}/api/v1/applications", "env": given}
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.communicate(timeout=60)
+        _, left = psutil.wait_procs(started, timeout=10)
+        assert left == []
+
+
+def environment(**more):
+    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "JDK_JAVA_OPTIONS"}}
+    return inherited | {"PYTHONPATH": str(PROJECT / "include"), **more}
+
+
+def submit(cluster, job, *arguments, **more):
+    """Run spark-submit to its end; all command lines of the machine that were seen meanwhile, and what it said."""
+    jars = ",".join(map(str, delta_jars()))
+    command = [Path(sys.executable).with_name("spark-submit"), "--master", cluster["env"]["TIDEMARK_MASTER"]]
+    process = subprocess.Popen(
+        [*command, "--jars", jars, "--conf", "spark.driver.memory=1g", job, *map(str, arguments)],
+        env=environment(**(cluster["env"] | more)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    seen = set()
+    while process.poll() is None:
+        for one in psutil.process_iter():
+            with suppress(psutil.Error):
+                seen.add(" ".join(one.cmdline()))
+        time.sleep(1)
+    return process.returncode, process.stdout.read(), seen
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Two hours of both inputs, a third of the rows up to an hour late."""
+    lake, chance = tmp_path_factory.mktemp("lake"), random.Random(7)
+    for side in ("left", "right"):
+        rows = []
+        for number in range(200):
+            seen = START + timedelta(seconds=36 * number + chance.randrange(30))
+            late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.3 else chance.randrange(4))
+            rows.append({"k": chance.choice("ab"), "at": max(START, seen - late), "seen": seen, "v": number})
+        write_deltalake(str(lake / side), pa.Table.from_pylist(rows))
+    return lake
+
+
+def read(table):
+    """The rows of a table by a plain read."""
+    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluster, lake, tmp_path, join):
+    dialect, settings = JOINS[join]
+    given = {"dialect": dialect, "join": settings, **SLICES, **TABLES, **TIMES}
+    given["cluster"] = {"executors": 2, "executor_cores": 1, "executor_memory": "600m"}
+    files = {where: tmp_path / f"{join}_{where}.yaml" for where in ("local", "cluster")}
+    for file in files.values():
+        write_pipeline(file, name=file.stem, **given)
+    script = "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, "run", files["local"], "--lake", lake]
+    local = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert local.returncode == 0, local.stderr
+    code, said, seen = submit(cluster, PROJECT / "jobs/run_slices.py", files["cluster"], "--lake", lake)
+    assert code == 0, said
+    for table in ("emissions", "late"):
+        assert read(lake / f"{join}_cluster" / table) == read(lake / f"{join}_local" / table)
+    assert read(lake / f"{join}_cluster" / "emissions").total() > 100
+
+    assert any("CoarseGrainedExecutorBackend" in line for line in seen)
+    assert not [line for line in seen if cluster["env"][SECRET] in line]
+    kept = until(lambda: [one for one in ask(cluster["history"]) if one["name"] == "run_slices.py"], 60)[0]
+    told = f"{cluster['history']}/{kept['id']}"
+    known = dict(ask(f"{told}/environment")["sparkProperties"])
+    assert known["spark.cores.max"] == "2"
+    assert known["spark.sql.shuffle.partitions"] == "8"
+    assert known["spark.sql.codegen.cache.maxEntries"] == "2000"
+    assert known["spark.executor.memory"] == "600m"
+    executors = [one for one in ask(f"{told}/allexecutors") if one["id"] != "driver"]
+    assert len(executors) == 2
+    assert sum(one["completedTasks"] for one in executors) > 10
+
+
+def test_health_checks_of_compose_tell_who_has_joined_whom(cluster):
+    def health(page, wanted):
+        command = [sys.executable, PROJECT / "bin/healthy", page, wanted]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    assert health(cluster["master"], "status=ALIVE") == 0
+    assert health(cluster["master"], "status=STANDBY") == 1
+    joined = cluster["env"]["TIDEMARK_MASTER"]
+    for worker in ask(cluster["master"])["workers"]:
+        assert health(f"{worker['webuiaddress']}/json/", f"masterurl={joined}") == 0
+    assert health(cluster["history"].replace("applications", "version"), "spark") == 0
+
+
+def test_executors_have_no_tidemark_of_their_own(cluster):
+    python = cluster["env"]["PYSPARK_PYTHON"]
+    found = subprocess.run([python, "-c", "import tidemark"], env={}, capture_output=True, text=True, check=False)
+    assert "No module named 'tidemark'" in found.stderr
+
+
+def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
+    job = tmp_path / "count.py"
+    job.write_text("from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate().range(9).count()")
+    code, said, _ = submit(cluster, job, **{SECRET: ""})
+    assert code != 0, said
+    state = ask(cluster["master"])
+    assert "count.py" not in [app["name"] for app in state["activeapps"] + state["completedapps"]]
