@@ -26,8 +26,6 @@ COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
 DAGS = {f"clicked_views__{kind}" for kind in ("slice", "range", "reprocess", "compare")}
 STREAMED = [("a", "00:20", "00:15"), ("b", "00:59", "00:58"), ("a", "01:05", "00:58"), ("b", "02:30", "02:21")]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def local(there, tmp_path):
