@@ -85,7 +85,8 @@ def installed(wheel, tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_base_checks_a_file_and_says_what_it_lacks(installed, version):
     run = installed(version)
-    code = "from tidemark.settings import load_pipeline as load, pipeline_schema as of; of(); print(load('orders.yaml').name)"
+    code = "from tidemark.settings import load_pipeline as load, pipeline_schema; pipeline_schema(); "
+    code += "print(load('orders.yaml').name)"
     told = run("python", "-c", code)
     assert (told.returncode, told.stdout) == (0, "orders\n"), told.stderr
     ended = run("tidemark", "plan", "orders.yaml")
