@@ -80,6 +80,22 @@ class FaultError(TidemarkError):
     """The machine's fault: no Java, no jars, a full disk. Nothing was published."""
 
 
+_SPARK = ("delta", "deltalake", "great_expectations", "numpy", "pandas", "py4j", "pyarrow", "pyspark")
+_EXTRAS = dict.fromkeys(_SPARK, "spark") | dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
+"""Which extra brings a package."""
+
+
+def lacking(error: ModuleNotFoundError) -> UserError | None:
+    """The mistake behind a package that is missing: an extra was not installed; None where no extra brings it.
+
+    >>> str(lacking(ModuleNotFoundError(name="altair.vegalite")))
+    "altair is not installed; pip install 'tidemark[report]'"
+    """
+    package = str(error.name).partition(".")[0]
+    extra = _EXTRAS.get(package)
+    return UserError(f"{package} is not installed; pip install 'tidemark[{extra}]'") if extra else None
+
+
 _SUBMITTED = {
     CheckFailedError.exit_code: 65,  # EX_DATAERR of sysexits.h
     UserError.exit_code: 64,  # EX_USAGE

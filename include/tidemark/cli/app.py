@@ -38,7 +38,7 @@ from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.places import lake_root
-from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError
+from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
 from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import load_pipeline, pipeline_schema
@@ -437,6 +437,9 @@ def main(arguments: list[str] | None = None) -> int:
         err.print(f"{kind}{_escaped(str(error))}", soft_wrap=True, highlight=False)
         return error.exit_code
     except Exception as error:  # whatever it is, a user gets one line of it
+        if isinstance(error, ModuleNotFoundError) and (mistake := lacking(error)):
+            err.print(f"[bold red]error:[/] {_escaped(str(mistake))}", soft_wrap=True, highlight=False)
+            return mistake.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
         first = [*str(error).strip().splitlines(), ""][0]
