@@ -12,6 +12,11 @@ from tests.dags.conftest import PIPELINE
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
+CHECKED = """
+from tidemark.settings import load_pipeline, pipeline_schema
+pipeline_schema()
+print(load_pipeline("orders.yaml").name)
+"""
 DAG = """
 from pathlib import Path
 from tidemark.airflow import Project, TidemarkDag, TidemarkTaskGroup
@@ -85,9 +90,7 @@ def installed(wheel, tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_base_checks_a_file_and_says_what_it_lacks(installed, version):
     run = installed(version)
-    code = "from tidemark.settings import load_pipeline as load, pipeline_schema; pipeline_schema(); "
-    code += "print(load('orders.yaml').name)"
-    told = run("python", "-c", code)
+    told = run("python", "-c", CHECKED)
     assert (told.returncode, told.stdout) == (0, "orders\n"), told.stderr
     ended = run("tidemark", "plan", "orders.yaml")
     assert ended.returncode == 2
