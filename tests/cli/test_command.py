@@ -6,12 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tidemark.cli.app import main
 from tidemark.execution import run
+from tidemark.spark.session import _spark_log
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROW = "k string, happened timestamp, arrived timestamp"
@@ -21,8 +24,6 @@ COMMAND = [sys.executable, "-c", "import sys; from tidemark.cli import main; sys
 @pytest.fixture
 def orders(spark, lake, pipeline, write, tmp_path, monkeypatch):
     """The pipeline file of a lake with one pair."""
-    from datetime import UTC, datetime
-
     one = datetime(2024, 1, 1, 1, tzinfo=UTC)
     for table in ("left", "right"):
         write(table, [("a", one, one)], ROW)
@@ -52,6 +53,39 @@ def test_plan_run_and_status_for_people(orders, capsys):
     assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in told
     assert main(["run", orders]) == 0
     assert "all slices up to 2024-01-01T02:00Z are committed" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
+    spark, lake, pipeline, write, tmp_path, capfd, monkeypatch
+):
+    one, secret = datetime(2024, 1, 1, 1, tzinfo=UTC), "secret4711"
+    for table in ("left", "right"):
+        write(table, [("a", one, one, secret), ("a", None, one, secret)], f"{ROW}, s string")
+    write("streamed", [(one, "a", f"not {secret}")], "left_happened timestamp, left_k string, left_s string")
+    bounds = [{"expect_column_values_to_be_in_set": {"column": "left_s", "value_set": ["x"], "severity": severity}}
+              for severity in ("warning", "critical")]  # fmt: skip
+    others = ["left_arrived", *(f"right_{name}" for name in ("k", "happened", "arrived", "s"))]
+    compared = {"with": "streamed", "on": ["left_k", "left_happened"], "ignore": others}
+    file = str(tmp_path / "pipeline.yaml")
+    monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
+    for quality, code in ((bounds[:1], 0), (bounds, 1)):
+        pipeline(quality=quality, output=f"out{code}", compare=compared)
+        assert main(["run", file]) == code
+        assert main(["status", file, "--json"]) == 0
+    pipeline(quality=bounds[:1], output="out0", compare=compared)
+    assert main(["compare", file, "--record"]) in {0, 1}
+    told = capfd.readouterr()
+    assert "1 of 1 values" in told.out + told.err
+    papers = [told.out, told.err, _spark_log().read_text()]
+    papers += [path.read_text() for path in (lake / "out0/quality").rglob("*.json")]
+    papers += [path.read_text() for path in (lake / "out0/quality").rglob("*.html")]
+    for table in ("ledger", "agreement"):
+        rows = DeltaTable(str(lake / "out0" / table)).to_pyarrow_table().to_pylist()
+        # Files have the extremes of their columns beside them, as in the log of any Delta table.
+        papers += [str({name: value for name, value in row.items() if name != "files"}) for row in rows]
+    assert len(papers) > 7
+    assert not [paper for paper in papers if secret in paper]
 
 
 def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders, capsys, monkeypatch):

@@ -31,7 +31,10 @@ TIMES = {
 }
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
-JOINS = {"session": ("flink-datastream", SESSION), "interval": ("flink-sql", INTERVAL)}
+JOINS = {
+    "session": ("flink-datastream", SESSION, 2),
+    "interval": ("flink-sql", INTERVAL, {"least": 1, "most": 2}),
+}
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     not (PROJECT / ".venv-worker" / ".installed").exists(), reason="make cluster has not installed .venv-worker"
@@ -87,21 +90,23 @@ def environment(**more):
     return inherited | {"PYTHONPATH": str(PROJECT / "include"), **more}
 
 
-def submit(cluster, job, *arguments, **more):
-    """Run spark-submit to its end; all command lines of the machine that were seen meanwhile, and what it said."""
-    jars = ",".join(map(str, delta_jars()))
-    command = [Path(sys.executable).with_name("spark-submit"), "--master", cluster["env"]["TIDEMARK_MASTER"]]
-    process = subprocess.Popen(
-        [*command, "--jars", jars, "--conf", "spark.driver.memory=1g", job, *map(str, arguments)],
-        env=environment(**(cluster["env"] | more)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def watched(command, env):
+    """Run a command to its end: its code, what it said, and the command lines of all processes meanwhile."""
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen = set()
     while process.poll() is None:
         for one in psutil.process_iter():
             with suppress(psutil.Error):
                 seen.add(" ".join(one.cmdline()))
-        time.sleep(1)
+        time.sleep(0.5)
     return process.returncode, process.stdout.read(), seen
+
+
+def submit(cluster, job, *arguments, **more):
+    """Run spark-submit to its end, watched."""
+    command = [Path(sys.executable).with_name("spark-submit"), "--master", cluster["env"]["TIDEMARK_MASTER"]]
+    command += ["--jars", ",".join(map(str, delta_jars())), "--conf", "spark.driver.memory=1g"]
+    return watched([*command, job, *map(str, arguments)], environment(**(cluster["env"] | more)))
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +131,9 @@ def read(table):
 
 @pytest.mark.parametrize("join", JOINS)
 def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluster, lake, tmp_path, join):
-    dialect, settings = JOINS[join]
+    dialect, settings, wanted = JOINS[join]
     given = {"dialect": dialect, "join": settings, **SLICES, **TABLES, **TIMES}
-    given["cluster"] = {"executors": 2, "executor_cores": 1, "executor_memory": "600m"}
+    given["cluster"] = {"executors": wanted, "executor_cores": 1, "executor_memory": "600m"}
     files = {where: tmp_path / f"{join}_{where}.yaml" for where in ("local", "cluster")}
     for file in files.values():
         write_pipeline(file, name=file.stem, **given)
@@ -136,6 +141,7 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
     command = [sys.executable, "-c", script, "run", files["local"], "--lake", lake]
     local = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert local.returncode == 0, local.stderr
+    before = {one["id"] for one in ask(cluster["history"])}
     code, said, seen = submit(cluster, PROJECT / "jobs/run_slices.py", files["cluster"], "--lake", lake)
     assert code == 0, said
     for table in ("emissions", "late"):
@@ -144,15 +150,16 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
 
     assert any("CoarseGrainedExecutorBackend" in line for line in seen)
     assert not [line for line in seen if cluster["env"][SECRET] in line]
-    kept = until(lambda: [one for one in ask(cluster["history"]) if one["name"] == "run_slices.py"], 60)[0]
-    told = f"{cluster['history']}/{kept['id']}"
+    newest = until(lambda: [one["id"] for one in ask(cluster["history"]) if one["id"] not in before], 60)[0]
+    told = f"{cluster['history']}/{newest}"
     known = dict(ask(f"{told}/environment")["sparkProperties"])
     assert known["spark.cores.max"] == "2"
     assert known["spark.sql.shuffle.partitions"] == "8"
     assert known["spark.sql.codegen.cache.maxEntries"] == "2000"
     assert known["spark.executor.memory"] == "600m"
+    assert known["spark.dynamicAllocation.enabled"] == str(wanted != 2).lower()
     executors = [one for one in ask(f"{told}/allexecutors") if one["id"] != "driver"]
-    assert len(executors) == 2
+    assert len(executors) >= (2 if wanted == 2 else 1)
     assert sum(one["completedTasks"] for one in executors) > 10
 
 
@@ -173,6 +180,14 @@ def test_executors_have_no_tidemark_of_their_own(cluster):
     python = cluster["env"]["PYSPARK_PYTHON"]
     found = subprocess.run([python, "-c", "import tidemark"], env={}, capture_output=True, text=True, check=False)
     assert "No module named 'tidemark'" in found.stderr
+
+
+def test_a_session_of_its_own_has_the_secret_on_no_command_line_either(cluster):
+    script = "from tidemark.spark.session import spark_session; print(spark_session('own').range(5).count(), 'rows')"
+    code, said, seen = watched([sys.executable, "-c", script], environment(**cluster["env"]))
+    assert (code, "5 rows" in said) == (0, True), said
+    assert any("spark.authenticate=true" in line for line in seen)
+    assert not [line for line in seen if cluster["env"][SECRET] in line]
 
 
 def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
