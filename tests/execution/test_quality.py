@@ -3,6 +3,7 @@
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,6 @@ import pandas as pd
 import pytest
 
 from tidemark.delta.lake import PipelineTables
-from tidemark.execution import quality
 from tidemark.execution.quality import DERIVED, judge, write_docs
 from tidemark.settings import Expectation
 
@@ -31,7 +31,7 @@ def judged(root, worker):
     """Runs that a pipeline's results are kept of, when a worker has judged three."""
     tables = PipelineTables(str(root))
     for number in range(3):
-        verdict = judge(SOUND, None, SimpleNamespace(quality=[]), tables, f"{worker}{number}")
+        verdict = judge(SOUND, None, range(3), SimpleNamespace(quality=[]), tables, f"{worker}{number}")
         assert verdict.outcome == "passed"
     return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
 
@@ -50,13 +50,12 @@ def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be(tmp_path, shown, monkeypatch):
-    rows = pd.DataFrame({"right_v": [1, 4711]})
-    monkeypatch.setattr(quality, "_rows", lambda context: context.data_sources.add_pandas("o").add_dataframe_asset("e"))
+def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be(spark, tmp_path, shown):
+    rows = spark.createDataFrame([(1,), (4711,)], "right_v int")
     bound = Expectation.model_validate({"expect_column_values_to_be_between": {"column": "right_v", "max_value": 50}})
     pipeline = SimpleNamespace(quality=[bound], show_rows=shown)
     tables = PipelineTables(str(tmp_path))
-    verdict = judge(SOUND, rows, pipeline, tables, "run")
+    verdict = judge(SOUND[:1], rows, [0], pipeline, tables, "run")
     write_docs(tables, verdict.results)
     [finding] = verdict.findings
     assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
@@ -66,16 +65,18 @@ def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_an_expectation_that_fails_on_a_value_quotes_it_only_where_the_file_lets_it(spark, tmp_path, shown):
-    rows = spark.createDataFrame([("secret4711", 1)], "left_v string, right_v int")
+    first, second = (datetime.fromtimestamp(number, UTC) for number in range(2))
+    texts = [("secret4711", 1, first), ("secret4711", 1, second)]
+    rows = spark.createDataFrame(texts, "left_v string, right_v int, _slice timestamp")
     greater = {"type": "expect_column_pair_values_a_to_be_greater_than_b", "column_A": "left_v", "column_B": "right_v"}
     pipeline = SimpleNamespace(quality=[Expectation.model_validate(greater)], show_rows=shown)
     tables = PipelineTables(str(tmp_path))
-    verdict = judge(SOUND, rows, pipeline, tables, "run")
+    verdict = judge(SOUND[:2], rows, [0, 1_000_000], pipeline, tables, "run")
     write_docs(tables, verdict.results)
-    [finding] = verdict.findings
-    assert "[CAST_INVALID_INPUT]" in finding.detail
-    assert ("secret4711" in finding.detail) == shown
-    [tried] = quality._tried(rows, pipeline, tables)
-    assert ("secret4711" in tried.detail) == shown
+    assert [len(found) for found in verdict.by_slice] == [1, 1]
+    for finding in verdict.findings:
+        assert "[CAST_INVALID_INPUT]" in finding.detail
+    # Of several slices that fail the results of the first are stored.
+    assert ("secret4711" in verdict.by_slice[0][0].detail) == shown
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
     assert any("secret4711" in text for text in files) == shown

@@ -9,16 +9,18 @@ import pytest
 
 from tidemark.cli.progress import Pace
 from tidemark.commits import ledger as ledgers
+from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import CheckFailedError, StoppedError
 from tidemark.execution import quality
-from tidemark.execution.quality import DERIVED, Finding, Verdict, first_refused
+from tidemark.execution.quality import DERIVED, judge
 from tidemark.execution.run import execute
 from tidemark.planning import grouping
 from tidemark.planning.estimate import PastJob
 from tidemark.planning.grouping import Room
 from tidemark.planning.plan import Request, make_plan
 from tidemark.planning.scan_estimate import InputFiles
+from tidemark.settings import Expectation
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -102,36 +104,30 @@ def facts(broken=None, name="null_keys", slices=8):
     return table
 
 
-def verdict(*severities):
-    return Verdict(tuple(Finding("it", severity, "") for severity in severities), 0, "")
+def test_a_slice_is_refused_by_its_own_facts(tmp_path):
+    plain, tables = SimpleNamespace(quality=[], show_rows=False), PipelineTables(str(tmp_path))
+    found = judge(facts([5, 6]), None, range(8), plain, tables, "run")
+    outcomes = [found.of(number, number + 1).outcome for number in range(8)]
+    assert (found.fit, outcomes) == (5, ["passed"] * 5 + ["failed"] * 2 + ["passed"])
+    whole = judge(facts(slice(None), "rows_unaccounted"), None, range(8), plain, tables, "run")
+    assert (whole.fit, len(whole.findings)) == (0, 1), "what is known of the job alone refuses all of it"
 
 
-def test_a_slice_is_refused_by_its_own_facts():
-    plain = SimpleNamespace(quality=[])
-    count, passed, refused = first_refused(verdict("critical"), facts([5, 6]), int, plain, None)
-    assert (count, passed.outcome, refused.outcome) == (5, "passed", "failed")
+def test_an_expectation_is_judged_slice_by_slice_or_on_the_job(spark, tmp_path):
+    rows = spark.createDataFrame([(at(hour), hour) for hour in (0, 1, 1, 1, 3)], "_slice timestamp, v int")
+    starts = [int(at(hour).timestamp()) * 1_000_000 for hour in range(4)]
+    few = {"type": "expect_table_row_count_to_be_between", "max_value": 2}
+    some = {"type": "expect_table_row_count_to_be_between", "min_value": 1, "severity": "warning"}
+    tables = PipelineTables(str(tmp_path))
 
+    def outcomes(*quality):
+        pipeline = SimpleNamespace(quality=[Expectation.model_validate(one) for one in quality], show_rows=False)
+        found = judge(facts(slices=4), rows, starts, pipeline, tables, "run")
+        return found.fit, [found.of(number, number + 1).outcome for number in range(4)]
 
-def test_what_is_known_of_the_job_alone_refuses_all_of_it():
-    broken = facts(slice(None), "rows_unaccounted")
-    count, _, refused = first_refused(verdict("critical"), broken, int, SimpleNamespace(quality=[]), None)
-    assert (count, refused.outcome) == (0, "failed")
-
-
-@pytest.mark.parametrize("fit", [0, 1, 6, 999])
-def test_expectations_are_judged_on_the_output_of_the_first_slices_and_seldom(fit, monkeypatch):
-    judged = []
-
-    def tried(count, *_):
-        judged.append(count)
-        return verdict("critical" if count > fit else "warning").findings
-
-    monkeypatch.setattr(quality, "_tried", tried)
-    whole = verdict("critical", "warning")
-    count, passed, refused = first_refused(whole, facts(slices=1000), int, SimpleNamespace(quality=[1]), None)
-    assert (count, refused.outcome) == (fit, "failed")
-    assert passed.outcome == ("warned" if fit else "failed")
-    assert len(judged) <= 11
+    assert outcomes(few, some) == (1, ["passed", "failed", "warned", "passed"])
+    assert outcomes({**few, "per": "job"}) == (0, ["failed"] * 4)
+    assert outcomes({**some, "per": "job"}) == (4, ["passed"] * 4)
 
 
 def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(

@@ -97,7 +97,11 @@ def run_job(
     finally:
         replayed.release()
     seconds = time.monotonic() - began
-    rows = tuple(_ledger_row(task, tallied, entry, judgement.verdict, seconds) for entry in tallied.entries)
+    verdicts = (judgement.verdict.of(number, number + 1) for number in range(len(tallied.entries)))
+    rows = tuple(
+        _ledger_row(task, tallied, entry, verdict, seconds)
+        for entry, verdict in zip(tallied.entries, verdicts, strict=True)
+    )
     result = JobResult(slices, written.staged, tallied.entries, rows, judgement.verdict, seconds, changes)
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.prepare import set_aside
@@ -34,24 +33,21 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    verdict = quality.judge(tallied.facts, written.output, plan.pipeline, tables, task.run)
+    starts = [plan.grid.start_of(number) for number in task.slices]
+    verdict = quality.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
 
     quality.write_docs(tables, verdict.results)
-
-    def first_slices(count: int) -> DataFrame:
-        return written.output.where(F.col("_slice") < F.lit(plan.grid.datetime_of(first + count)))
-
-    sound, passed, refused = quality.first_refused(verdict, tallied.facts, first_slices, plan.pipeline, tables)
+    sound = verdict.fit
     fit = 0 if plan.atomic else sound
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
     set_aside(refused_rows, tables.rejected_output, task.run)
-    refusal = _refusal(task, refused, sound)
+    refusal = _refusal(task, verdict.of(sound, sound + 1), sound)
     if not fit:
         raise CheckFailedError(refusal)
-    return Judgement(fit, passed, refusal)
+    return Judgement(fit, verdict.of(0, fit), refusal)
 
 
 def _refusal(task: Task, verdict: quality.Verdict, sound: int) -> str:

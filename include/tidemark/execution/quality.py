@@ -1,8 +1,8 @@
 """The quality gate: Great Expectations on what a job has written, before the ledger row makes it count.
 
 Two suites. `derived` follows from the join itself and is judged on one aggregate row per slice; `pipeline` holds the
-expectations of the pipeline file and is judged on the output rows. docs/decisions/0016-groups-of-slices.md says what
-becomes of a job that fails.
+expectations of the pipeline file and is judged on the output rows of each slice (`units`), or of the job where one
+says so. docs/decisions/0016-groups-of-slices.md says what becomes of a job that fails.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -67,14 +66,30 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found; only a critical finding keeps slices from being published."""
+    """What the gate found in some slices; only a critical finding keeps them from being published."""
 
-    findings: tuple[Finding, ...]
+    by_slice: tuple[tuple[Finding, ...], ...]
+    """In the order of the slices; what is known of the job alone is found in each."""
     seconds: float
     docs: str
     """Data Docs' first page."""
     results: tuple[Any, ...] = ()
     """What Great Expectations calls its results, for `write_docs`."""
+
+    def of(self, start: int, stop: int) -> Verdict:
+        """That on the slices `start` <= n < `stop` of these."""
+        return replace(self, by_slice=self.by_slice[start:stop])
+
+    @property
+    def fit(self) -> int:
+        """How many slices come before the first one that is refused."""
+        refused = (n for n, found in enumerate(self.by_slice) if any(one.severity == "critical" for one in found))
+        return next(refused, len(self.by_slice))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them, those of several slices once."""
+        return tuple(dict.fromkeys(one for found in self.by_slice for one in found))
 
     @property
     def critical(self) -> tuple[Finding, ...]:
@@ -159,25 +174,82 @@ def _outside(kinds: Mapping[str, str], pipeline: Pipeline) -> Column:
     return outside
 
 
-def judge(facts: pd.DataFrame, output: DataFrame, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:
+def judge(
+    facts: pd.DataFrame, output: DataFrame, starts: Sequence[int], pipeline: Pipeline, tables: PipelineTables, run: str
+) -> Verdict:
     """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and its output rows.
 
-    Rows are only read where the pipeline file has expectations. Results are stored; `write_docs` shows them.
+    `starts` are those of its slices, in microseconds. Rows are only read where the pipeline file has expectations.
+    Results are stored, of slices those of one: the first that is refused, else the last with a warning, else the last.
+    `write_docs` shows them.
     """
     began = time.monotonic()
     derived = [
         _gx().expectations.ExpectColumnValuesToBeInSet(column=name, value_set=[0], severity="critical", notes=says)
         for name, says in DERIVED.items()
     ]
-    own = [_built(expectation) for expectation in pipeline.quality]
     with _context(tables) as context:
         _forget_old_results(context)
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
-        found = _run(context, "derived", slices, facts, derived, run)
-        if own:
-            found |= _run(context, "pipeline", _rows(context), output, own, run, _told(pipeline))
-    findings = tuple(finding for result in found.values() for finding in _findings(result.results))
-    return Verdict(findings, time.monotonic() - began, docs_page(tables), tuple(found))
+        stored = _run(context, "derived", slices, facts, derived, run)
+        by_slice = _of_facts(facts, [finding for one in stored.values() for finding in _findings(one.results)])
+        for per, judged in (("slice", _of_slices), ("job", _of_job)):
+            if own := [_built(expectation) for expectation in pipeline.quality if expectation.per == per]:
+                gate = _Gate(context, f"pipeline_{per}", own, run, _told(pipeline))
+                found, results = judged(gate, output, starts)
+                by_slice = [(*before, *more) for before, more in zip(by_slice, found, strict=True)]
+                stored |= results
+    return Verdict(tuple(by_slice), time.monotonic() - began, docs_page(tables), tuple(stored))
+
+
+def _of_facts(facts: pd.DataFrame, findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """Findings on all facts, by the slices whose facts are wrong."""
+    named = {name: finding for finding in findings for name in DERIVED if f"(column {name}," in finding.expectation}
+    broken = facts[list(DERIVED)].to_numpy(dtype=bool)
+    return [tuple(named[name] for name, wrong in zip(DERIVED, row, strict=True) if wrong) for row in broken]
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """Expectations of a pipeline file, and where their results go."""
+
+    context: Any
+    suite: str
+    expectations: list[GxExpectation]
+    run: str
+    told: dict[str, Any]
+
+    def judge(self, rows: DataFrame) -> tuple[tuple[Finding, ...], dict[Any, Any]]:
+        """What they find in some rows, and the results as they are stored."""
+        asset = self.context.data_sources.add_spark(self.suite).add_dataframe_asset("emissions")
+        results = _run(self.context, self.suite, asset, rows, self.expectations, self.run, self.told)
+        return tuple(finding for one in results.values() for finding in _findings(one.results)), results
+
+
+_Found = tuple[list[tuple[Finding, ...]], dict[Any, Any]]
+"""Findings of each slice, and the results that are stored."""
+
+
+def _of_job(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
+    findings, stored = gate.judge(output)
+    return [findings] * len(starts), stored
+
+
+def _of_slices(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
+    if len(starts) == 1:
+        return _of_job(gate, output, starts)
+    from tidemark.execution import units  # noqa: PLC0415 - imports Great Expectations
+
+    slice_of = F.unix_micros("_slice")
+    failed = units.failures(output, slice_of, starts, gate.expectations)
+    for results in failed.values():
+        _withhold_values(results, gate.told)
+    found = [tuple(_findings(failed[start])) for start in starts]
+    warned = [number for number, findings in enumerate(found) if findings]
+    refused = Verdict(tuple(found), 0, "").fit
+    shown = refused if refused < len(starts) else warned[-1] if warned else len(starts) - 1
+    found[shown], stored = gate.judge(output.where(slice_of == starts[shown]))
+    return found, stored
 
 
 def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
@@ -187,29 +259,6 @@ def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
             # Another process may have removed old ones.
             kept = wanted.intersection(context.validation_results_store.list_keys())
             context.build_data_docs(resource_identifiers=sorted(kept, key=str))
-
-
-def first_refused(
-    whole: Verdict,
-    facts: pd.DataFrame,
-    first_slices: Callable[[int], DataFrame],
-    pipeline: Pipeline,
-    tables: PipelineTables,
-) -> tuple[int, Verdict, Verdict]:
-    """How many slices come before the first one that a refused job fails by, and the verdicts on these and on one more.
-
-    Facts (see `judge`) are of one slice each. The pipeline's expectations are judged on the output of the first so many
-    slices together, by bisection: what passes has passed as one output.
-    """
-    broken = facts[list(DERIVED)].any(axis=1).to_numpy()
-    sound = int(broken.argmax()) if broken.any() else len(facts)
-
-    @cache
-    def on(count: int) -> Verdict:
-        return replace(whole, findings=_tried(first_slices(count), pipeline, tables))
-
-    count = bisect_left(range(1, sound + 1), True, key=lambda count: bool(on(count).critical))
-    return count, on(count) if count else whole, on(count + 1) if count < sound else whole
 
 
 def docs_page(tables: PipelineTables) -> str:
@@ -261,10 +310,6 @@ def _forget_old_results(context: Any) -> None:
         store.remove_key(key)
 
 
-def _rows(context: Any) -> Any:
-    return context.data_sources.add_spark("output").add_dataframe_asset("emissions")
-
-
 def _built(expectation: Expectation) -> GxExpectation:
     gx = _gx()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
@@ -311,18 +356,6 @@ def _withhold_values(results: Iterable[Any], told: Mapping[str, Any]) -> bool:
     for one in raised:
         one["exception_message"], one["exception_traceback"] = without_values(str(one["exception_message"])), ""
     return bool(raised)
-
-
-def _tried(output: DataFrame, pipeline: Pipeline, tables: PipelineTables) -> tuple[Finding, ...]:
-    """What the pipeline's expectations find in output rows, without Data Docs."""
-    if not pipeline.quality:
-        return ()
-    with _context(tables) as context:
-        suite = _gx().ExpectationSuite(name="pipeline", expectations=[_built(one) for one in pipeline.quality])
-        batch = _rows(context).add_batch_definition_whole_dataframe("slices").get_batch({"dataframe": output})
-        results = batch.validate(suite, result_format=_told(pipeline)).results
-        _withhold_values(results, _told(pipeline))
-        return tuple(_findings(results))
 
 
 def _told(pipeline: Pipeline) -> dict[str, Any]:

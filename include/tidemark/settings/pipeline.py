@@ -473,14 +473,15 @@ class Expectation(Settings):
     """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
 
     Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
-    It holds for what one Spark job publishes: about single rows that is each slice, about many (row counts, means,
-    `mostly`) as many slices as the job takes.
+    It is judged on the rows of each slice by itself, however many one Spark job takes.
     """
 
     type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
     """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
+    per: Literal["slice", "job"] = "slice"
+    """What it is judged on: the rows of each slice, or of all that one Spark job takes, whose slices then fail all."""
 
     @model_validator(mode="before")
     @classmethod

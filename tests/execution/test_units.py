@@ -1,0 +1,80 @@
+"""Verdicts on many units by a few queries are those that Great Expectations has on the rows of each unit."""
+
+import os
+import random
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark.execution import units
+from tidemark.execution.quality import _built
+from tidemark.settings import Expectation
+from tidemark.settings.expectations import ARGUMENTS
+
+UNITS = int(os.environ.get("TIDEMARK_UNITS", "2"))
+EMPTY = -1
+NUMBERS = {
+    "column": "n", "column_A": "n", "column_B": "m", "column_list": ["n", "m"], "column_set": ["unit", "n", "m", "s"],
+    "mostly": 0.8, "value_set": [1, 2, 3], "min_value": 1, "max_value": 28, "value": 3, "threshold": 1.5,
+    "method": "iqr", "multiplier": 1.5, "type_": "IntegerType", "type_list": ["IntegerType", "LongType"],
+    "value_pairs_set": [[1, 1], [2, 2]], "sum_total": 10,
+    "quantile_ranges": {"quantiles": [0.1, 0.5], "value_ranges": [[0, 5], [1, 20]]},
+}  # fmt: skip
+TEXTS = {
+    "column": "s", "mostly": 0.8, "min_value": 1, "max_value": 2, "value": 2,
+    "regex": "x[01]", "regex_list": ["x0", "x1"], "like_pattern": "x%", "like_pattern_list": ["x%", "y%"], "strftime_format": "%Y",
+}  # fmt: skip
+OF_TEXTS = ("regex", "like", "lengths", "strftime", "dateutil", "json")
+FROM_ROWS = {
+    "column_distinct_values", "column_median", "column_most_common_value", "column_pair_values", "column_proportion",
+    "column_quantile_values", "column_value_z_scores", "column_values_to_be_dateutil_parseable",
+    "column_values_to_be_decreasing", "column_values_to_be_increasing", "column_values_to_be_unique",
+    "column_values_to_match_like", "column_values_to_not_be_outliers", "column_values_to_not_match_like",
+    "compound_columns", "multicolumn", "select_column_values",
+}  # fmt: skip
+"""What is judged on the rows of each unit, by the beginning of its name."""
+
+
+def expectation(name):
+    values = TEXTS if any(word in name for word in OF_TEXTS) else NUMBERS
+    given = {argument: values[argument] for argument in ARGUMENTS[name] if argument in values}
+    if "z_scores" in name:
+        given["double_sided"] = True
+    return _built(Expectation(type=name, kwargs=given))
+
+
+def told(result):
+    """Of a result what does not tell where it was computed."""
+    raised = result.exception_info if "exception_message" in result.exception_info else "several"
+    return result.expectation_config.type, result.result, raised
+
+
+@pytest.mark.grid
+def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
+    chance = random.Random(7)
+    rows = [
+        (unit, *(chance.choice([None, *range(40)]) for _ in range(2)), chance.choice([None, "x0", "x1", "y", "2013"]))
+        for unit in range(UNITS)
+        for _ in range(chance.randrange(1, 40))
+    ]
+    frame = spark.createDataFrame(rows, "unit int, n int, m int, s string").localCheckpoint()
+    asked = [expectation(name) for name in ARGUMENTS]
+    found = units.failures(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
+    for unit, failed in found.items():
+        alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
+        assert [told(one) for one in failed] == [told(one) for one in alone if not one.success], unit
+    assert found[EMPTY]
+    assert len(found[0]) > len(asked) / 3
+
+
+def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):
+    frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
+    apart = []
+    monkeypatch.setattr(
+        units, "on_rows", lambda _, these: apart.extend(these) or [SimpleNamespace(success=True)] * len(these)
+    )
+    units.failures(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
+    names = {one.configuration.type.removeprefix("expect_") for one in apart}
+    assert all(any(name.startswith(part) for part in FROM_ROWS) for name in names), names
+    assert len(names) == 25
