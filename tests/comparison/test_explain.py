@@ -85,6 +85,38 @@ def test_lives(spark, lake, write, ran, tmp_path, capsys):
         explain(spark, ran, str(lake), "left", {"k": "a"})
 
 
+@pytest.mark.parametrize(
+    ("join", "told"),
+    [
+        (
+            {"window": {"tumbling": "1 hour"}, "trigger": {"count": 2}, "evictor": {"count": 2}},
+            [
+                "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+                "left the window from 2024-01-01T00:00Z by the evictor before pane 1",
+                "left the buffers before the end of that slice",
+            ],
+        ),
+        (
+            {"window": {"tumbling": "2 hours"}, "time": "processing"},
+            [
+                "on time, as all rows are in windows of processing time",
+                "nothing was emitted of it",
+                "lost: the input ended before the clock fired the window from 2024-01-01T00:00Z",
+                "left the buffers before the end of that slice",
+            ],
+        ),
+    ],
+)
+def test_rows_that_a_window_let_go(spark, lake, write, pipeline, join, told):
+    write("left", [row(1, 5, 6), row(2, 7, 8)], ROW)
+    write("right", [row(11, 6, 7), row(12, 8, 9)], ROW)
+    settings = pipeline(join={"keys": ["k"], **join})
+    (done,) = execute(spark, make_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None)
+    assert done.verdict.outcome == "passed"
+    (life,) = explain(spark, settings, str(lake), "left", {"id": "1"})
+    assert list(life.steps)[-len(told) :] == told
+
+
 def test_what_tells_a_row():
     assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
     with pytest.raises(ValueError, match="does not tell a row"):

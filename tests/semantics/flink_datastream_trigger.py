@@ -293,6 +293,9 @@ def answer(vector: dict) -> dict:
             told["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
         told["watermark_out"].append(None if operator.combined == LONG_MIN else operator.combined)
     if vector["drain"]:
-        operator.drain(vector.get("end_pt"))
+        try:
+            operator.drain(vector.get("end_pt"))
+        except JobFailedError as failure:
+            told["error"] = f"at the drain: {failure}"
         came_out("drain")
     return told

@@ -1,9 +1,11 @@
 """Random vectors of each dialect, with what the oracle says of them."""
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.semantics import (
     flink_datastream_interval,
+    flink_datastream_trigger,
     flink_datastream_window,
     flink_sql_window,
     processing_time_cases,
@@ -66,6 +68,49 @@ def datastream_window_params(draw):
 
 
 @st.composite
+def trigger_params(draw):
+    more = draw(datastream_window_params())
+    kinds = ["event_time", "processing_time", "continuous_event_time", "continuous_processing_time", "count", "delta"]
+    kind = draw(st.sampled_from([None, *(kinds[:-1] if more["window"] == "session" else kinds)]))
+    trigger = kind and {"type": kind, "purge": draw(st.booleans())}
+    if kind and "continuous" in kind:
+        trigger["interval"] = draw(st.integers(1, 8))
+    elif kind == "count":
+        trigger["count"] = draw(st.integers(0, 5))
+    elif kind == "delta":
+        trigger["threshold"] = draw(st.integers(-2, 5))
+    after = {"after": draw(st.booleans())}
+    evictors = {
+        "count": {"type": "count", "count": draw(st.integers(0, 4)), **after},
+        "time": {"type": "time", "size_ms": draw(st.integers(0, 6)), **after},
+        None: None,
+    }
+    evictor = evictors[draw(st.sampled_from([None, "count", "time"]))]
+    return {**more, "time": draw(st.sampled_from(["event", "processing"])), "trigger": trigger, "evictor": evictor}
+
+
+@st.composite
+def triggered(draw):
+    """Vectors with a clock that runs beside the event times, and stands still at times."""
+    vector = draw(flink("datastream_window", flink_datastream_trigger, trigger_params(), [["a"], ["a", "b"]]))
+    params, clock = vector["params"], draw(st.integers(0, 10))
+    kind = params["trigger"]["type"] if params["trigger"] else "by default"
+    timeless = params["time"] == "processing" and kind not in {"delta", "continuous_event_time"}
+    none = draw(st.sampled_from([0, 5])) if timeless else 0
+    events = []
+    for event in vector["events"]:
+        clock += draw(st.sampled_from([0, 0, 1, 1, 2, 7]))
+        ts = None if none and draw(st.integers(0, none)) == 0 else event["ts"]
+        events.append({**event, "pt": clock, "ts": ts})
+    vector = {**vector, "events": events}
+    if vector["drain"] and draw(st.booleans()):
+        vector["end_pt"] = clock + draw(st.integers(0, 12))
+    expected = flink_datastream_trigger.answer(vector)
+    assume("at the drain" not in expected.get("error", ""))
+    return {**vector, "expected": expected}
+
+
+@st.composite
 def sql_window_params(draw):
     tvf = draw(st.sampled_from(["TUMBLE", "HOP", "CUMULATE", "SESSION"]))
     more = {"join_type": draw(st.sampled_from(["inner", "left", "right", "full", "semi", "anti"])), "tvf": tvf}
@@ -89,6 +134,7 @@ VECTORS = {
     "datastream_window": flink(
         "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
     ),
+    "datastream_trigger": triggered(),
     "sql_interval": sql_interval_cases.vectors(),
     "sql_interval_proctime": processing_time_cases.vectors(),
     "sql_window": flink("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
