@@ -108,6 +108,19 @@ def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_d
     assert agreement() == {("00:00", 2, 0), ("01:00", 1, 0), ("02:00", 1, 1)}
 
 
+def test_a_range_that_fails_half_way_reports_what_it_has_committed_and_is_red(airflow, there, write):
+    refused = datetime.fromisoformat("2013-01-01T02:35+00:00")
+    for table in ("clicks", "views"):
+        write(table, [("z", refused)], "user string, at timestamp")
+    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
+    known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b]}"
+    file.write_text(f"{file.read_text()}quality: [{known}]\n")
+    run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
+    assert run["state"] == "failed"
+    assert "AirflowFailException" in log
+    assert "clicked_views: 2 slices from 2013-01-01T00:00Z to 2013-01-01T02:00Z, 3 emissions, 0 left and 0 right" in log
+
+
 def test_a_missing_connection_is_refused_in_one_line(airflow, environment):
     alone = {k: v for k, v in environment.items() if k != "AIRFLOW_CONN_SPARK_DEFAULT"}
     run, log = airflow(alone, "flights_weather__range", to="2013-01-02T00:00:00Z")

@@ -96,6 +96,14 @@ def test_a_file_says_how_airflow_runs_it_and_where_its_slices_end(describe, pipe
     assert dag["end_date"] == "2013-01-01T02:00:00+00:00", "the scheduler makes no run after it"
 
 
+def test_a_table_whose_name_is_none_for_airflow_stops_no_other_pipeline(describe, pipeline_file):
+    file = pipeline_file("p.yaml", name="p") / "p.yaml"
+    file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))
+    answer = describe(TIDEMARK_PIPELINES=file.parent)
+    assert answer["errors"] == {}
+    assert answer["dags"]["p__slice"]["reads"] == ["views"]
+
+
 def test_a_task_builds_only_its_own_dag(describe):
     asked = describe("only", "flights_weather__slice")
     assert (asked["built"], asked["read"]) == (["flights_weather__slice"], ["flights_weather.yaml"])

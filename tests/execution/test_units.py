@@ -23,7 +23,8 @@ NUMBERS = {
 }  # fmt: skip
 TEXTS = {
     "column": "s", "mostly": 0.8, "min_value": 1, "max_value": 2, "value": 2,
-    "regex": "x[01]", "regex_list": ["x0", "x1"], "like_pattern": "x%", "like_pattern_list": ["x%", "y%"], "strftime_format": "%Y",
+    "regex": "x[01]", "regex_list": ["x0", "x1"], "strftime_format": "%Y",
+    "like_pattern": "x%", "like_pattern_list": ["x%", "y%"],
 }  # fmt: skip
 OF_TEXTS = ("regex", "like", "lengths", "strftime", "dateutil", "json")
 FROM_ROWS = {

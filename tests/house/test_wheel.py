@@ -78,7 +78,10 @@ def installed(wheel, tmp_path):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "AIRFLOW", "TIDEMARK_"))}
 
         def run(*command):
-            environment = kept | {"AIRFLOW_HOME": str(tmp_path / "airflow")}
+            environment = kept | {
+                "AIRFLOW_HOME": str(tmp_path / "airflow"),
+                "TIDEMARK_JARS": str(ROOT / ".jars"),
+            }
             words = [tmp_path / "venv/bin" / command[0], *command[1:]]
             return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,13 @@ class WaitForInputs(BaseOperator):
         most = pipeline.airflow.wait_at_most
         self._wait(context, pipeline, (datetime.now(UTC) + most).isoformat() if most else None)
 
-    def resume(self, context: Context, event: dict[str, str], give_up: str | None) -> None:
+    def resume(self, context: Context, event: dict[str, str | None]) -> None:
         """Go on after the trigger.
 
         Raises:
             AirflowFailException: it has waited for as long as it may, or a table does not serve.
         """
+        give_up = event["give_up"]
         if told := event.get("mistake"):
             raise AirflowFailException(told)
         if told := event.get("gave_up"):
@@ -94,7 +96,7 @@ class WaitForInputs(BaseOperator):
         self.log.info("waiting for inputs to be complete up to %s: %s", self.end, told)
         poll = pipeline.airflow.poll.total_seconds()
         trigger = InputsComplete(file=self.file, lake=self.lake, end=end.isoformat(), poll=poll, give_up=give_up)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up": give_up})
+        self.defer(trigger=trigger, method_name="resume")
 
     def _unseen(self, context: Context, pipeline: Pipeline) -> list[tuple[Asset, str]]:
         """The assets of the inputs' rules without an event since the end."""
@@ -198,9 +200,14 @@ def _told(found: dict[str, Any]) -> str:
 
 
 def inlets_of(pipeline: Pipeline) -> list[Asset]:
-    """The inputs as assets: what their rules name, else their tables."""
+    """The inputs as assets: what their rules name, else their tables; without names that Airflow takes for none."""
+    found = []
+    for source in (pipeline.left, pipeline.right):
+        # One that raises would stop the DAGs of all pipelines.
+        with suppress(ValueError):
+            found.append(Asset(_asset_name(source)))
+    return found
 
-    def asset(source: Input) -> Asset:
-        return Asset(source.complete.asset if source.complete and source.complete.asset else source.table)
 
-    return [asset(source) for source in (pipeline.left, pipeline.right)]
+def _asset_name(source: Input) -> str:
+    return source.complete.asset if source.complete and source.complete.asset else source.table

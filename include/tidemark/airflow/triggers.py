@@ -15,7 +15,7 @@ from tidemark.errors import UserError
 class InputsComplete(BaseTrigger):
     """Fires when the inputs of a pipeline are complete up to an instant; assets are left to the task.
 
-    Its event has `mistake`, what the user has to mend, or `gave_up`, what was not complete at the end, or nothing.
+    Its event has `give_up`, and `mistake`, what the user has to mend, or `gave_up`, what was not complete at the end.
     """
 
     def __init__(self, *, file: str, lake: str, end: str, poll: float, give_up: str | None = None) -> None:
@@ -36,16 +36,16 @@ class InputsComplete(BaseTrigger):
             try:
                 short = await asyncio.to_thread(self._look)
             except UserError as error:
-                yield _event(mistake=str(error))
+                yield self._event(mistake=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the storage may answer the next time
                 short = [f"it could not be told: {error}"]
             if not short:
-                yield _event()
+                yield self._event()
                 return
             self.log.info("not complete up to %s: %s", self.end, "; ".join(short))
             if self.give_up and datetime.now(UTC) >= datetime.fromisoformat(self.give_up):
-                yield _event(gave_up="; ".join(short))
+                yield self._event(gave_up="; ".join(short))
                 return
 
     def _look(self) -> list[str]:
@@ -53,6 +53,5 @@ class InputsComplete(BaseTrigger):
 
         return short_inputs(self.file, self.lake, self.end)
 
-
-def _event(**told: str) -> TriggerEvent:
-    return TriggerEvent(told)  # type: ignore[no-untyped-call]
+    def _event(self, **told: str) -> TriggerEvent:
+        return TriggerEvent({"give_up": self.give_up, **told})  # type: ignore[no-untyped-call]

@@ -91,7 +91,7 @@ class Completeness(Settings):
     `asset`: Airflow has an event of it from then or later; `marker`: a table says up to when it is complete."""
     settle: Duration = timedelta()
     """How much later the row, the commit or the event has to be."""
-    asset: str | None = None
+    asset: str | None = Field(default=None, pattern=r"^[\w.:/-]{1,200}$")
     """The name of Airflow's asset."""
     table: str | None = None
     """The marker table: a Delta path, as that of an input."""

@@ -1,0 +1,78 @@
+"""What a waiting slice does: in the triggerer, and in the task that it comes back to."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from deltalake import write_deltalake
+
+from tests.dags.conftest import WAITING
+from tidemark.airflow import InputsComplete, Project, WaitForInputs
+
+HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
+SHORT = "clicks is complete up to 2013-01-01T00:59Z (says marks)"
+
+
+@pytest.fixture
+def mark(lake):
+    def write(until):
+        rows = {"feed": ["w"], "until": pa.array([until], pa.timestamp("us", "UTC"))}
+        write_deltalake(lake / "marks", pa.table(rows), mode="append")
+
+    return write
+
+
+@pytest.fixture
+def trigger(lake, tmp_path):
+    """A trigger that gives up after some seconds."""
+    file = tmp_path / "w.yaml"
+    file.write_text(WAITING.format(name="w"))
+
+    def make(after=60):
+        give_up = (datetime.now(UTC) + timedelta(seconds=after)).isoformat()
+        return InputsComplete(file=str(file), lake=str(lake), end=HOUR.isoformat(), poll=0.05, give_up=give_up)
+
+    return make
+
+
+async def first(trigger):
+    return (await anext(trigger.run())).payload
+
+
+def test_it_fires_when_the_inputs_are_complete_and_not_before(trigger, mark):
+    mark(HOUR - timedelta(minutes=1))
+
+    async def meanwhile():
+        waits = asyncio.create_task(first(trigger()))
+        done, _ = await asyncio.wait([waits], timeout=1)
+        mark(HOUR)
+        return done, await asyncio.wait_for(waits, 30)
+
+    done, event = asyncio.run(meanwhile())
+    assert not done
+    assert event.keys() == {"give_up"}
+
+
+def test_it_gives_up_and_says_for_what_it_has_waited(trigger, mark):
+    mark(HOUR - timedelta(minutes=1))
+    assert asyncio.run(first(trigger(after=0)))["gave_up"] == SHORT
+
+
+def test_a_mistake_is_told_and_not_waited_for(trigger):
+    assert "there is no Delta table marks" in asyncio.run(first(trigger()))["mistake"]
+
+
+def test_it_is_made_again_in_another_process_from_what_it_says(trigger):
+    path, arguments = trigger().serialize()
+    assert path == "tidemark.airflow.triggers.InputsComplete"
+    assert InputsComplete(**arguments).serialize() == (path, arguments)
+
+
+def test_the_task_fails_for_good_with_what_the_trigger_tells(tmp_path):
+    task = WaitForInputs(task_id="wait", file=tmp_path / "w.yaml", project=Project(tmp_path), start="", end="T")
+    with pytest.raises(AirflowFailException, match=r"waited until G, and up to T this was not complete: clicks"):
+        task.resume({}, {"give_up": "G", "gave_up": SHORT})
+    with pytest.raises(AirflowFailException, match="^there is no table"):
+        task.resume({}, {"give_up": None, "mistake": "there is no table"})
