@@ -28,7 +28,7 @@ demo: setup ## join January's real flights with the weather, slice by slice
 test: $(DEV) $(JARS) browser ## run the tests of each day, two files at a time
 	@$(VENV)/pytest -n 2 --dist loadfile -m "not slow"
 
-test-slow: $(DEV) $(JARS) browser ## run the others: real Airflow, more kills, races, twins and joins
+test-slow: $(DEV) $(JARS) $(WORKER) browser ## run the others: real Airflow, more kills, races, twins and joins
 	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest -n 2 --dist loadfile -m "slow or grid"
 
 lint: $(DEV) ## check style, format, and which room of the package uses which
