@@ -40,6 +40,8 @@ class Case:
     dialect: str = "flink-datastream"
     window: Mapping[str, Any] | None = None
     """As a pipeline file has it; None for the interval of the shape."""
+    trigger: Mapping[str, Any] | None = None
+    """Of the windows, as a pipeline file has it; None for the default one."""
     every: timedelta = timedelta(hours=1)
     """How long a slice is."""
     setup: Setup = field(default_factory=Setup)
@@ -54,14 +56,16 @@ class Case:
     @property
     def kind(self) -> str:
         """What join it is: cases of one kind differ in their rows alone."""
-        return f"{self.dialect} {self.how} {self.window}"
+        return f"{self.dialect} {self.how} {self.window}" + (f" {self.trigger}" if self.trigger else "")
 
     @property
     def pipeline(self) -> dict[str, Any]:
         """The pipeline file, but for its output."""
         bounds = (format_duration(timedelta(milliseconds=ms)) for ms in self.shape.interval_ms)
         interval = {"interval": dict(zip(("lower", "upper"), bounds, strict=True))}
-        matched = {"window": dict(self.window)} if self.window else interval
+        matched: dict[str, Any] = {"window": dict(self.window)} if self.window else interval
+        if self.trigger:
+            matched["trigger"] = dict(self.trigger)
         rows = {"event_time": "at", "arrival": "seen", "watermark_delay": format_duration(DELAY)}
         return {
             "name": "bench",
@@ -89,6 +93,15 @@ def cases(rows: int) -> dict[str, Case]:
         Case("full", "full join, flink-sql", base, how="full", dialect="flink-sql"),
         Case("tumbling", "windows of 12 minutes", base, window={"tumbling": "12 minutes"}),
         Case("sliding", "windows of 2 minutes, one every 10 seconds", base, window={"sliding": sliding}),
+        Case(
+            "sliding count",
+            "the same, fired at each second row",
+            base,
+            ("tidemark",),
+            window={"sliding": sliding},
+            trigger={"count": 2},
+            asked=True,
+        ),
         Case("session", "sessions with gaps of 5 minutes", base, window={"session": {"gap": "5 minutes"}}),
         Case("dozen", "a year in a dozen slices", year, every=timedelta(hours=730)),
         Case("hourly", "a year in 8,760 slices", year),

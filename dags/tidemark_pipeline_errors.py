@@ -3,12 +3,8 @@
 Airflow stops every DAG of a file that has an import error, so it must not be the file of the healthy pipelines' DAGs.
 """
 
-from __future__ import annotations
+from pathlib import Path
 
-from tidemark_project import pipelines
+from tidemark.airflow import Project
 
-from tidemark.errors import PipelineFileError
-
-_, errors = pipelines()
-if errors:
-    raise PipelineFileError("\n".join(errors))
+Project(Path(__file__).resolve().parents[1]).refuse_errors()

@@ -9,15 +9,24 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.tiers import place_of
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
 # A test's query is over before the second compiler has paid for itself, whose threads take the cores from the other
-# worker. Without it the code cache is small by default, and a full one stops all compiling.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC")
+# worker. Without it the code cache is small by default, and a full one stops all compiling. A plan is garbage once its
+# query is over: a large nursery is collected a fourth as often, and what it keeps is copied a fourth as often.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:InitialRAMPercentage=8 -XX:NewRatio=1",
+)
 
 PROJECT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place_of(item.path))
 
 
 @pytest.fixture(scope="module")

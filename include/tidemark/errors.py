@@ -55,6 +55,10 @@ class SliceOrderError(UserError):
     """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
 
 
+class IncompleteError(UserError):
+    """Slices whose inputs are not complete yet, by the rules of the pipeline file."""
+
+
 class OlderFormatError(UserError):
     """Tables that an earlier version of Tidemark wrote."""
 
@@ -74,6 +78,22 @@ class StoppedError(TidemarkError):
 
 class FaultError(TidemarkError):
     """The machine's fault: no Java, no jars, a full disk. Nothing was published."""
+
+
+_SPARK = ("delta", "deltalake", "great_expectations", "numpy", "pandas", "py4j", "pyarrow", "pyspark")
+_EXTRAS = dict.fromkeys(_SPARK, "spark") | dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
+"""Which extra brings a package."""
+
+
+def lacking(error: ModuleNotFoundError) -> UserError | None:
+    """The mistake behind a package that is missing: an extra was not installed; None where no extra brings it.
+
+    >>> str(lacking(ModuleNotFoundError(name="altair.vegalite")))
+    "altair is not installed; pip install 'tidemark[report]'"
+    """
+    package = str(error.name).partition(".")[0]
+    extra = _EXTRAS.get(package)
+    return UserError(f"{package} is not installed; pip install 'tidemark[{extra}]'") if extra else None
 
 
 _SUBMITTED = {

@@ -184,7 +184,6 @@ def test_without_jars(tmp_path):
     assert f"Delta's jars are not in {tmp_path}; run 'make setup'" in done.stderr
 
 
-@pytest.mark.slow
 def test_with_a_full_disk(orders, lake, tmp_path, spark):
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a small disk of its own needs root")

@@ -111,7 +111,9 @@ CONDITION = inner_join() | {"condition": "left_id % 7 <> right_id % 5"}
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        pytest.param({"left__watermark_delay": "2 hours"}, "left.watermark_delay", id="longer delay"),
+        pytest.param(
+            {"left__watermark_delay": "2 hours"}, "left.watermark_delay", id="longer delay", marks=pytest.mark.slow
+        ),
         pytest.param({"join__interval__upper": "10 minutes"}, "join.interval.upper", id="narrower bound"),
         pytest.param({"dialect": "flink-sql"}, "dialect", id="flink-sql"),
         pytest.param(

@@ -73,6 +73,23 @@ def describe(environment):
     return ask
 
 
+WAITING = """
+name: {name}
+dialect: flink-datastream
+left:
+  table: clicks
+  event_time: at
+  watermark_delay: 10 minutes
+  complete: {{by: marker, table: marks, column: until, where: {{feed: {name}}}}}
+right: {{table: views, event_time: at, watermark_delay: 0 seconds}}
+join:
+  keys: [user]
+  interval: {{lower: -10 minutes, upper: 0 seconds}}
+slices: {{every: 1 hour, start: "2013-01-01T00:00:00Z", end: "2013-01-01T01:00:00Z"}}
+airflow: {{poll: 2 seconds, wait_at_most: 1 hour}}
+"""
+
+
 @pytest.fixture
 def there(environment, pipeline_file, write, lake):
     """Variables of an Airflow with one pipeline, whose inputs hold the rows."""

@@ -6,19 +6,25 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import psutil
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+
+from tests.dags.conftest import WAITING
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request as Slices
+from tidemark.planning.plan import make_plan
+from tidemark.settings import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
 DAGS = {f"clicked_views__{kind}" for kind in ("slice", "range", "reprocess", "compare")}
 STREAMED = [("a", "00:20", "00:15"), ("b", "00:59", "00:58"), ("a", "01:05", "00:58"), ("b", "02:30", "02:21")]
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -103,6 +109,64 @@ def test_it_boots_compares_what_was_committed_and_ends_with_all_that_it_started(
     assert len(started) > len(COMPONENTS)
     _, left = psutil.wait_procs(started, timeout=5)
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_ten_slices_wait_without_a_slot_or_jvm_and_a_committed_one_is_skipped(spark, local, lake, record_property):
+    """One slot: that all ten wait at a time, and another task runs, shows that none of them holds it."""
+    names = [f"w{number}" for number in range(10)]
+    folder = Path(local["TIDEMARK_PIPELINES"])
+    for name in names:
+        (folder / f"{name}.yaml").write_text(WAITING.format(name=name))
+    marks = {"feed": names, "until": [datetime(2013, 1, 1, 0, 59, tzinfo=UTC)] * len(names)}
+    write_deltalake(lake / "marks", pa.table(marks))
+    committed = folder / "clicked_views.yaml"
+    text = committed.read_text().replace("slices: {", 'slices: {end: "2013-01-01T01:00:00Z", ')
+    committed.write_text(text)
+    plan = make_plan(spark, load_pipeline(committed), str(lake), Slices())
+    list(execute(spark, plan, lambda *_: None))
+
+    airflow = start(local | {"AIRFLOW__CORE__PARALLELISM": "1"})
+    api = f"http://localhost:{local['AIRFLOW__API__PORT']}/api/v2"
+
+    def tasks(dag_id):
+        url = f"{api}/dags/{dag_id}/dagRuns/~/taskInstances"
+        return {one["task_id"]: one for one in get(url, bool, seconds=10)["task_instances"]}
+
+    def wait_for(dag_ids, task_id, state, seconds):
+        """The DAGs whose task has come to that state."""
+        end = time.monotonic() + seconds
+        found = set()
+        while time.monotonic() < end and found != set(dag_ids):
+            found = {one for one in dag_ids if tasks(one).get(task_id, {}).get("state") == state}
+            time.sleep(1)
+        return found
+
+    try:
+        assert healthy(get(f"{api}/monitor/health", healthy, seconds=100))
+        total = 3 * len(names) + len(DAGS)
+        assert get(f"{api}/dags?limit=1", lambda answer: answer["total_entries"] == total, seconds=60)
+        found = get(f"{api}/pools", lambda answer: answer["total_entries"] > 1, seconds=60)
+        assert {one["name"]: one["slots"] for one in found["pools"] if one["name"] in names} == dict.fromkeys(names, 1)
+        waiting = [f"{name}__slice" for name in names]
+        for dag_id in waiting:
+            send(f"{api}/dags/{dag_id}", "PATCH", is_paused=False)
+        assert wait_for(waiting, "wait", "deferred", seconds=240) == set(waiting)
+        assert not [one for one in family(airflow) if one.name() == "java"]
+
+        send(f"{api}/dags/clicked_views__slice", "PATCH", is_paused=False)
+        assert wait_for(["clicked_views__slice"], "wait", "skipped", seconds=60)
+        assert wait_for(waiting, "wait", "deferred", seconds=10) == set(waiting)
+        took = tasks("clicked_views__slice")["wait"]["duration"]
+        assert took < 10, "under 2 s on a machine with nothing else to do"
+        assert wait_for(["clicked_views__slice"], "run", "skipped", seconds=60)
+
+        more = {"feed": names[:1], "until": [datetime(2013, 1, 1, 1, tzinfo=UTC)]}
+        write_deltalake(lake / "marks", pa.table(more), mode="append")
+        assert wait_for(waiting[:1], "wait", "success", seconds=60)
+        assert wait_for(waiting[1:], "wait", "deferred", seconds=10) == set(waiting[1:])
+    finally:
+        airflow.send_signal(signal.SIGINT)
+        airflow.communicate(timeout=120)
 
 
 def test_a_taken_port_is_refused_in_one_line(local):

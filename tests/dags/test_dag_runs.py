@@ -19,8 +19,6 @@ PROJECT = Path(__file__).parents[2]
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}
 LATER = {("01:00", "a 01:05", "a 00:58"), ("02:00", "b 02:30", "b 02:21")}
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def airflow(environment):
@@ -55,12 +53,19 @@ def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
     assert run == {"state": "success", "interval": ["2013-01-01T00:00:00+00:00", "2013-01-01T01:00:00+00:00"]}, log
     assert emitted(spark, lake) == Counter(SLICE_0)
+    assert "clicked_views: 1 slices from 2013-01-01T00:00Z to 2013-01-01T01:00Z, 2 emissions" in log
+
+    run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
+    assert run["state"] == "success"
+    assert "are committed" in log
+    assert "spark-submit" not in log
 
     run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=2)
     assert run["state"] == "success", log
     assert emitted(spark, lake) == Counter(SLICE_0 | LATER)
 
 
+@pytest.mark.slow
 def test_a_slice_out_of_order_is_refused_once_and_for_all(airflow, there):
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T03:00:00+00:00")
     assert run["state"] == "failed"
@@ -68,6 +73,7 @@ def test_a_slice_out_of_order_is_refused_once_and_for_all(airflow, there):
     assert "AirflowFailException" in log
 
 
+@pytest.mark.slow
 def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_does_not(spark, airflow, there, lake):
     pipeline = load_pipeline(Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml"))
     tables = PipelineTables(str(lake / "clicked_views"))

@@ -1,6 +1,8 @@
 """The DAGs that come of pipeline files, as Airflow sees them after importing the DAG files."""
 
 import json
+import os
+import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from tests.dags.conftest import PIPELINE
 
 PROJECT = Path(__file__).parents[2]
+SUBMITTED = str(PROJECT / "include/tidemark/airflow/submitted.py")
 ERRORS = "tidemark_pipeline_errors.py"
 
 
@@ -35,7 +38,7 @@ def test_the_page_of_a_dag_tells_dialect_inputs_bounds_and_slices(demo):
     for text in (
         "`flink-datastream`",
         "| arrival clock |",
-        "| left | `flights` | `scheduled_departure` | `departed_at` | 30 minutes |",
+        "| left | `flights` | `scheduled_departure` | `departed_at` | 30 minutes | nothing, it does not wait |",
         "-1 hour ≤ right time - left time ≤ 0 seconds",
         "every 1 hour from 2013-01-01T00:00Z",
     ):
@@ -60,6 +63,58 @@ def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
         assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
 
 
+def test_a_person_reads_the_tasks(demo):
+    for kind, tasks in (("slice", ["wait", "run", "report"]), ("reprocess", ["run", "report"])):
+        dag = demo["dags"][f"flights_weather__{kind}"]
+        after = [*([task] for task in tasks[1:]), []]
+        assert dag["tasks"] == dict(zip(tasks, after, strict=True))
+        assert dag["reads"] == ["flights", "weather"]
+
+
+def test_reprocessing_is_asked_for_by_name_and_tried_first(demo):
+    assert demo["dags"]["flights_weather__reprocess"]["params"] == {"from": None, "to": None, "dry_run": True}
+
+
+def test_backfills_are_refused_on_sqlite_alone(demo, describe):
+    assert demo["dags"]["flights_weather__slice"]["allowed_run_types"] == ["manual", "scheduled"]
+    assert "use these, not a\n  backfill" in demo["dags"]["flights_weather__slice"]["doc"]
+    postgres = describe(AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="postgresql+psycopg2://nobody@127.0.0.1:1/none")
+    assert postgres["dags"]["flights_weather__slice"]["allowed_run_types"] == []
+
+
+def test_a_file_says_how_airflow_runs_it_and_where_its_slices_end(describe, pipeline_file):
+    airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours, spark: {spark.cores.max: 3}}"
+    folder = pipeline_file("p.yaml", name="p", more=f"airflow: {airflow}\n")
+    file = folder / "p.yaml"
+    file.write_text(file.read_text().replace("slices: {", 'slices: {end: "2013-01-01T03:00:00Z", '))
+    dag = describe(TIDEMARK_PIPELINES=folder, TIDEMARK_POOLS=1)["dags"]["p__slice"]
+    assert (dag["owner"], dag["retries"], dag["execution_timeout"]) == ("clicks", 5, 3600)
+    assert (dag["pool"], dag["deadline"], dag["conf"]) == ("p", ["2:00:00"], {"spark.cores.max": "3"})
+    at = dag["command"].index("--conf")
+    assert dag["command"][at + 1] == "spark.cores.max=3"
+    assert [start[11:13] for start, _ in dag["intervals"]] == ["00", "01", "02"]
+    assert dag["end_date"] == "2013-01-01T02:00:00+00:00", "the scheduler makes no run after it"
+
+
+def test_a_task_builds_only_its_own_dag(describe):
+    asked = describe("only", "flights_weather__slice")
+    assert (asked["built"], asked["read"]) == (["flights_weather__slice"], ["flights_weather.yaml"])
+
+
+def test_each_pipeline_has_a_pool_where_the_project_makes_them(pipeline_file):
+    pipeline_file("b.yaml", name="b", more="airflow: {pool: shared}\n")
+    folder = pipeline_file("a.yaml", name="a")
+    made = json.loads(
+        subprocess.run(
+            [sys.executable, "-m", "tidemark.airflow.pools", PROJECT],
+            env=os.environ | {"TIDEMARK_PIPELINES": str(folder), "PYTHONPATH": str(PROJECT / "include")},
+            check=True,
+            capture_output=True,
+        ).stdout
+    )
+    assert {name: pool["slots"] for name, pool in made.items()} == {"a": 1, "shared": 1}
+
+
 def test_slices_run_one_at_a_time_in_order_and_stop_at_a_failure(demo):
     dag = demo["dags"]["flights_weather__slice"]
     assert (dag["catchup"], dag["max_active_runs"], dag["depends_on_past"]) == (True, 1, True)
@@ -75,9 +130,8 @@ def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
     assert options == [
         *("--master", "local[2]"),
         *("--jars", str(tmp_path / "delta.jar")),
-        *("--name", "flights_weather 2013-01-01T00:00:00+00:00"),
-        str(PROJECT / "jobs/run_slices.py"),
-        *(str(PROJECT / "include/pipelines/flights_weather.yaml"), "--lake", str(lake)),
+        *("--name", "flights_weather 2013-01-01T00:00:00+00:00 to 2013-01-01T01:00:00+00:00"),
+        *(SUBMITTED, "run", str(PROJECT / "include/pipelines/flights_weather.yaml"), "--lake", str(lake)),
         *("--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-01T01:00:00+00:00"),
     ]
     assert dag["env"]["PYSPARK_PYTHON"] == sys.executable
@@ -86,17 +140,18 @@ def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
 def test_a_reprocess_run_submits_its_parameters(demo):
     dag = demo["dags"]["flights_weather__reprocess"]
     assert dag["intervals"] == []
-    assert str(PROJECT / "jobs/reprocess_slices.py") in dag["command"]
-    assert dag["command"][-4:] == ["--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"]
+    at = dag["command"].index(SUBMITTED)
+    assert dag["command"][at + 1] == "reprocess"
+    assert dag["command"][-5:] == ["--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z", "--dry-run"]
 
 
 def test_a_range_run_submits_its_parameters(demo):
     dag = demo["dags"]["flights_weather__range"]
     assert dag["intervals"] == []
-    assert dag["command"][-8:] == [
+    assert dag["command"][-9:] == [
         *("--lake", str(PROJECT / "lake")),
         *("--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"),
-        *("--slices-per-job", "auto"),
+        *("--slices-per-job", "auto", "--no-not-complete-yet"),
     ]
 
 
@@ -125,7 +180,8 @@ def test_a_pipeline_that_says_what_to_compare_with_has_a_dag_for_it_after_each_c
     assert compared["told__compare"]["after"] == ["hourly__slices", "told__slices"]
     dag = compared["hourly__compare"]
     assert (dag["intervals"], dag["publishes"], dag["max_active_runs"]) == ([], [], 1)
-    assert str(PROJECT / "jobs/compare_slices.py") in dag["command"]
+    at = dag["command"].index(SUBMITTED)
+    assert dag["command"][at : at + 3] == [SUBMITTED, "compare", "--record"]
     assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--due"]
 
 

@@ -92,7 +92,6 @@ def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per
             shutil.rmtree(copy)
 
 
-@pytest.mark.slow
 def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):
     _, lake = before
     arguments = command(lake, 0, "--slices-per-job", "1")

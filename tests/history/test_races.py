@@ -70,7 +70,6 @@ def work(name, settings, lake, wait):
     return lost
 
 
-@pytest.mark.slow
 def test_three_processes_at_once(spark, origin, contents):
     settings, lake = origin
     alone = shutil.copytree(lake, lake.parent / "alone")

@@ -29,14 +29,26 @@ RUNTIME = lock("requirements.txt")
 DEV = lock("requirements-dev.txt")
 
 
-@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+EXTRAS = PROJECT["optional-dependencies"]
+ASKED = [*PROJECT["dependencies"], *(one for extra in EXTRAS if extra != "dev" for one in EXTRAS[extra])]
+
+
+@pytest.mark.parametrize("requirement", [one for one in ASKED if not one.startswith("tidemark[")])
 def test_the_runtime_lock_fulfils(requirement):
     check(requirement, RUNTIME)
 
 
-@pytest.mark.parametrize("requirement", PROJECT["optional-dependencies"]["dev"])
+@pytest.mark.parametrize("requirement", EXTRAS["dev"])
 def test_the_development_lock_fulfils(requirement):
     check(requirement, DEV)
+
+
+def test_what_must_be_of_one_version_is_not_left_to_ranges():
+    """Another pyspark than the client's, another line of Delta than Spark's, another parser of expressions."""
+    ranges = {Requirement(one).name: str(Requirement(one).specifier) for one in ASKED}
+    assert ranges["pyspark"] == ranges["pyspark-client"]
+    assert Requirement(f"x{ranges['sqlglot']}").specifier.contains("30.30.7")
+    assert not Requirement(f"x{ranges['sqlglot']}").specifier.contains("30.31")
 
 
 def check(text, locked):

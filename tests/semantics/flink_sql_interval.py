@@ -125,11 +125,11 @@ class Oracle:
         return [row.padded for row in rows if row.side in self.outer and not row.matched]
 
 
-def oracle_of(vector: dict) -> Oracle:
+def oracle_of(vector: dict, kind: type[Oracle] = Oracle) -> Oracle:
     params, watermark = vector["params"], vector["watermark"]
     extra = 1 if watermark["kind"] == "datastream" else 0
     # t_right + lower <= t_left <= t_right + upper: a right row waits for upper, a left row for -lower
-    return Oracle(
+    return kind(
         reach={
             "L": -(params["lower"] + (not params.get("lower_inclusive", True))),
             "R": params["upper"] - (not params.get("upper_inclusive", True)),

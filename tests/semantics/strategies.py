@@ -6,6 +6,7 @@ from tests.semantics import (
     flink_datastream_interval,
     flink_datastream_window,
     flink_sql_window,
+    processing_time_cases,
     spark_cases,
     sql_interval_cases,
 )
@@ -89,6 +90,7 @@ VECTORS = {
         "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
     ),
     "sql_interval": sql_interval_cases.vectors(),
+    "sql_interval_proctime": processing_time_cases.vectors(),
     "sql_window": flink("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
     "spark": spark_cases.vectors(),
 }

@@ -1,14 +1,28 @@
+"""The engines' recorded vectors, and random streams with what an oracle says of them, under cuts.
+
+A Spark job costs seconds whatever its size. So Hypothesis first draws all cases of a dialect, and those and the
+recorded vectors are lanes of the same few jobs. When a random one fails, Hypothesis looks for the smallest that does,
+and prints it as a vector file.
+"""
+
+import contextlib
 import json
+import os
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis.errors import NoSuchExample
 
+from tests.semantics.strategies import VECTORS as DIALECTS
+from tests.semantics.strategies import cases
 from tidemark import conformance
 from tidemark.cli.app import main
 from tidemark.execution import replay
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
+EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(DIALECTS)
 FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
 FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
@@ -25,21 +39,51 @@ FAILING = [
     for wrong in ({"key": None}, {"ts": None}, {"ts": -(2**63)})
 ]
 """On a null key or a row without a timestamp the engine's job ends, by flink.md; no recorded vector has one."""
+SMALL = [vector for vector in VECTORS if not vector["name"].startswith("big")] + FAILING
 
 
 @pytest.fixture(scope="module")
-def verdicts(spark):
-    """Of a file, every vector uncut and with one random cut, by its name."""
+def replayed(spark):
+    """Of a dialect, each case beside its verdict: vectors uncut and cut, slices of an event, and what was drawn."""
 
     @cache
-    def of(file):
-        vectors = list(conformance.read_vectors(file))
-        cases = [conformance.Case(v, cut) for v in vectors for cut in conformance.parse_cuts("1,random:1", v)]
+    def of(dialect):
+        files = [file for file in FILES if dialect_of(file) == dialect]
+        vectors = [vector for file in files for vector in conformance.read_vectors(file)]
+        asked = {
+            "recorded": [cut_by("1,random:1", vector) for vector in vectors],
+            "each": [cut_by("each", vector) for vector in SMALL] if FILE in files else [],
+            "drawn": [drawn(dialect)] if dialect in DIALECTS else [],
+        }
+        kinds = {kind: [case for group in groups for case in group] for kind, groups in asked.items()}
         with tuned_for_tiny_queries(spark):
-            found = conformance.check(spark, cases)
-        return {vector["name"]: [one for one in found if one.vector == vector["name"]] for vector in vectors}
+            found = iter(conformance.check(spark, [case for its in kinds.values() for case in its]))
+        return {kind: [(case, next(found)) for case in its] for kind, its in kinds.items()}
 
     return of
+
+
+def dialect_of(file):
+    """The dialect whose random streams share jobs with a file's vectors; its own name where there are none."""
+    name = file.name.split(".")[0].removeprefix("flink_")
+    return max((dialect for dialect in DIALECTS if name.startswith(dialect)), key=len, default=name)
+
+
+def cut_by(cuts, vector):
+    return [conformance.Case(vector, cut) for cut in conformance.parse_cuts(cuts, vector)]
+
+
+def drawn(dialect):
+    found = []
+
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(cases(dialect))
+    def draw(case):
+        found.append(case)
+
+    draw()
+    assert len(found) >= EXAMPLES
+    return found
 
 
 @pytest.mark.parametrize(
@@ -50,28 +94,52 @@ def verdicts(spark):
         for vector in conformance.read_vectors(file)
     ],
 )
-def test_vector_uncut_and_cut(verdicts, file, name):
-    found = verdicts(file)[name]
+def test_vector_uncut_and_cut(replayed, file, name):
+    found = [verdict for case, verdict in replayed(dialect_of(file))["recorded"] if case.vector["name"] == name]
     assert len(found) == 2
     for verdict in found:
         assert verdict.passed, verdict
 
 
-def test_a_slice_per_event_in_one_job(spark):
-    vectors = [vector for vector in VECTORS if not vector["name"].startswith("big")]
-    vectors += FAILING
-    cases = [conformance.Case(vector, cut) for vector in vectors for cut in conformance.parse_cuts("each", vector)]
+def test_a_slice_per_event_in_one_job(replayed):
+    found = [verdict for _, verdict in replayed(dialect_of(FILE))["each"]]
+    assert len(found) == len(SMALL)
+    assert not [verdict for verdict in found if not verdict.passed]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_engine_equals_oracle(spark, replayed, dialect):
+    found = replayed(dialect)["drawn"]
+    assert len(found) >= EXAMPLES
+    failed = [case for case, verdict in found if not verdict.passed]
     with tuned_for_tiny_queries(spark):
-        assert not [verdict for verdict in conformance.check(spark, cases) if not verdict.passed]
+        assert not failed, smallest(spark, dialect, failed)
+
+
+def smallest(spark, dialect, failed):
+    """What to say of failures: how many, and the smallest such case that a minute's search finds."""
+    seed = min(failed, key=lambda case: len(json.dumps(case.vector)))
+    limits = settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck), deadline=None)
+    with contextlib.suppress(NoSuchExample):  # chance may not come upon it again
+        seed = find(cases(dialect), lambda case: not conformance.check(spark, [case])[0].passed, settings=limits)
+    [verdict] = conformance.check(spark, [seed])
+    return f"{len(failed)} cases fail; {verdict}; as a vector file: {json.dumps(seed.vector)}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(vector=DIALECTS["datastream_interval"])
+def test_the_oracle_never_pairs_a_row_with_itself_or_twice(vector):
+    pairs = [(row["left_id"], row["right_id"]) for row in vector["expected"]["rows"]]
+    assert len(pairs) == len(set(pairs))
 
 
 def test_state_of_picked_rows_in_two_jobs(spark, monkeypatch):
     # The way of millions of rows: what the second job continues is of those that the first has picked.
     monkeypatch.setattr(replay, "CACHED_ROWS", 0)
     monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    cases = [conformance.Case(vector, cut) for vector in VECTORS for cut in conformance.parse_cuts("2", vector)]
+    twice = [case for vector in VECTORS for case in cut_by("2", vector)]
     with tuned_for_tiny_queries(spark):
-        assert not [verdict for verdict in conformance.check(spark, cases) if not verdict.passed]
+        assert not [verdict for verdict in conformance.check(spark, twice) if not verdict.passed]
 
 
 def test_a_wrong_vector_fails_and_names_the_rows(tmp_path, capsys):

@@ -7,8 +7,10 @@ import pytest
 
 from tests.semantics import (
     flink_datastream_interval,
+    flink_datastream_trigger,
     flink_datastream_window,
     flink_sql_interval,
+    flink_sql_interval_proctime,
     flink_sql_window,
     spark_stream_stream,
 )
@@ -18,7 +20,9 @@ FOLDER = Path(__file__).parent / "vectors"
 FLINK = {
     "flink_datastream_interval": (flink_datastream_interval, 92),
     "flink_datastream_window": (flink_datastream_window, 92),
+    "flink_datastream_trigger": (flink_datastream_trigger, 120),
     "flink_sql_interval": (flink_sql_interval, 117),
+    "flink_sql_interval_proctime": (flink_sql_interval_proctime, 50),
     "flink_sql_window": (flink_sql_window, 92),
     # Not recorded but written by this oracle: boundaries that no recorded vector stands on.
     "flink_sql_interval_derived": (flink_sql_interval, 3),
@@ -42,6 +46,7 @@ def test_oracle_reproduces_flink(oracle, vector):
     told, expected = oracle.answer(vector), vector["expected"]
     assert counted(told["rows"]) == counted(expected["rows"])
     assert counted(told["dropped"]) == counted(expected["dropped"])
+    assert told.get("error") == expected.get("error")
 
 
 @pytest.mark.parametrize("vector", [*vectors("spark"), *vectors("spark_derived")], ids=lambda v: v["name"])

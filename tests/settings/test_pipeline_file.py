@@ -64,6 +64,15 @@ def changed(path, **changes):
         ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
         ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be longer than"),
         ({"join__interval": None, "join__window": {}}, "give exactly one of tumbling, sliding, session, cumulate"),
+        (
+            {"dialect": "flink-sql", "join__time": "processing"},
+            "left.event_time: on processing time a row's time is its arrival: name that here too",
+        ),
+        (
+            {"dialect": "flink-sql", "join__time": "processing", "left__event_time": "departed_at"},
+            "left.watermark_delay: there is no watermark with join.time: processing; leave it out",
+        ),
+        ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
         ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
         ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),
         ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
@@ -232,3 +241,25 @@ def test_who_tells_of_the_stream_is_looked_for_beside_the_file(tmp_path, monkeyp
     with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.told_by: there is no pipeline neer .*near"):
         told_by("neer")
     assert load_reference(FILES[0]) is None
+
+
+def test_slices_may_end_and_only_on_their_grid(tmp_path):
+    base = load_pipeline(FILES[0])
+    ended = load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 3 * base.slices.every))
+    assert ended.semantic_settings() == base.semantic_settings()
+    with pytest.raises(PipelineFileError, match=r"slices: end \(.*\) is no slice boundary; the one before is "):
+        load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 1.5 * base.slices.every))
+    with pytest.raises(PipelineFileError, match="is not after start"):
+        load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start))
+
+
+def test_how_airflow_runs_it_is_no_setting_of_the_join(tmp_path):
+    block = {"owner": "flights", "execution_timeout": "1 hour"}
+    pipeline = load_pipeline(changed(tmp_path / "p.yaml", airflow=block))
+    assert pipeline.semantic_settings() == load_pipeline(FILES[0]).semantic_settings()
+    assert pipeline.airflow.owner == "flights"
+
+
+def test_airflow_is_told_no_code(tmp_path):
+    with pytest.raises(PipelineFileError, match="airflow.owner"):
+        load_pipeline(changed(tmp_path / "p.yaml", airflow={"owner": "{{ var.value.x }}"}))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -37,8 +38,45 @@ JOINS = {
     "datastream session, lateness": ("flink-datastream", windowed("session", allowed_lateness="20 minutes")),
     "datastream coGroup": ("flink-datastream", windowed("tumbling", api="cogroup", allowed_lateness="10 minutes")),
     "datastream latest": ("flink-datastream", windowed("tumbling", emit="latest", allowed_lateness="20 minutes")),
+    "datastream sliding, count trigger": (
+        "flink-datastream",
+        windowed("sliding", trigger={"count": 2, "purging": True}, evictor={"count": 3}),
+    ),
+    "datastream session, continuous trigger": (
+        "flink-datastream",
+        windowed(
+            "session",
+            api="cogroup",
+            allowed_lateness="20 minutes",
+            trigger={"continuous_event_time": "2 minutes"},
+            evictor={"time": "4 minutes", "after": True},
+        ),
+    ),
+    "datastream sliding, continuous trigger": (
+        "flink-datastream",
+        windowed(
+            "sliding",
+            api="cogroup",
+            allowed_lateness="20 minutes",
+            trigger={"continuous_event_time": "4 minutes"},
+            evictor={"time": "0 seconds"},
+        ),
+    ),
+    "datastream tumbling, trigger by the clock": (
+        "flink-datastream",
+        windowed("tumbling", trigger={"continuous_processing_time": "3 minutes"}, allowed_lateness="10 minutes"),
+    ),
+    "datastream processing time": ("flink-datastream", windowed("tumbling", time="processing")),
+    "datastream processing time, session": (
+        "flink-datastream",
+        windowed("session", time="processing", trigger={"continuous_processing_time": "1 minute"}),
+    ),
     "sql interval inner": ("flink-sql", ranged(type="inner")),
     "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
+    "sql interval left, processing time": (
+        "flink-sql",
+        ranged(type="left", time="processing", min_cleanup="half", condition="left_v % 3 <> right_v % 3"),
+    ),
     "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
     "sql cumulate semi": ("flink-sql", windowed("cumulate", type="semi")),
     "sql session full, sources": ("flink-sql", windowed("session", type="full")),
@@ -48,30 +86,33 @@ JOINS = {
     "spark semi, sliding": ("spark", windowed("sliding", type="semi")),
     "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
 }
-FAST = [
-    "datastream interval, sources",
-    "datastream session, lateness",
-    "datastream coGroup",
-    "sql interval full",
-    "sql cumulate semi",
-    "spark full, range",
-]
+VARIANTS = {
+    "datastream tumbling",
+    "datastream session, continuous trigger",
+    "datastream processing time, session",
+    "sql interval inner",
+    "sql session left",
+    "spark semi, sliding",
+}
+"""Of joins and triggers that others of the list have too."""
 SOURCES = {"left__partition": "p", "left__idle_after": "10 minutes", "right__idle_after": "90 seconds"}
+BY_CLOCK = {f"{side}__event_time": "arrived" for side in ("left", "right")}
+BY_CLOCK |= {f"{side}__watermark_delay": None for side in ("left", "right")}
 
 
 @pytest.fixture(scope="module")
-def rows():
-    """Two hours of both inputs, a tenth of the rows up to an hour late."""
-    chance = random.Random(7)
-    sides = {}
+def inputs(spark, tmp_path_factory):
+    """A lake with two hours of both inputs, a tenth of the rows up to an hour late."""
+    chance, lake = random.Random(7), tmp_path_factory.mktemp("inputs")
     for side in ("left", "right"):
-        sides[side] = []
+        rows = []
         for number in range(100):
             arrived = START + timedelta(seconds=72 * number + chance.randrange(60))
             late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.1 else chance.randrange(8))
             happened = max(START, arrived - late)
-            sides[side].append((chance.choice(["a", "b", None]), happened, arrived, number, number % 3))
-    return sides
+            rows.append((chance.choice(["a", "b", None]), happened, arrived, number, number % 3))
+        spark.createDataFrame(rows, ROW).coalesce(1).write.format("delta").save(str(lake / side))
+    return lake
 
 
 def answer(spark, output):
@@ -83,18 +124,18 @@ def answer(spark, output):
     return Counter(emitted.selectExpr(*names, *lists).toJSON().collect()), Counter(late.toJSON().collect())
 
 
-@pytest.mark.parametrize("name", cases(JOINS, fast=FAST))
-def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkeypatch):
-    for side, its in rows.items():
-        write(side, its, ROW)
+@pytest.mark.parametrize("name", cases(JOINS, fast=JOINS.keys() - VARIANTS))
+def test_one_job_or_one_a_slice(spark, lake, pipeline, inputs, name, monkeypatch):
+    shutil.copytree(inputs, lake)
     dialect, join = JOINS[name]
     answers = []
     # The one job goes the way of millions of rows.
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.CACHED_ROWS)):
         monkeypatch.setattr(replay, "CACHED_ROWS", cached_rows)
         monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-        changes = SOURCES if "sources" in name else {}
-        settings = pipeline(dialect=dialect, join=join, output=output, left__watermark_delay="2 minutes", **changes)
+        changes = SOURCES if "sources" in name else BY_CLOCK if dialect == "flink-sql" and "time" in join else {}
+        given = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes", **changes}
+        settings = pipeline(**given)
         plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert len(done) == (1 if slices == "auto" else plan.slices) > 0
@@ -103,9 +144,11 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, write, rows, name, monkey
     assert answers[0] == answers[1]
     emitted, late = answers[0]
     assert emitted
-    assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark"))
+    assert any(f'"reason":"{reason}"' in row for row in late for reason in ("late", "behind_watermark", "lost_at_end"))
     panes = {json.loads(row)["_pane"] for row in emitted}
-    assert (len(panes) > 1) == ("lateness" in name or "coGroup" in name)
+    assert (len(panes) > 1) == any(
+        word in name for word in ("lateness", "coGroup", "trigger", "session") if dialect == "flink-datastream"
+    )
 
 
 @pytest.mark.parametrize(("dialect", "bound"), [("flink-datastream", "20 days"), ("spark", "30 minutes")])

@@ -38,7 +38,7 @@ from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.places import lake_root
-from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError
+from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
 from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import load_pipeline, pipeline_schema
@@ -98,6 +98,16 @@ PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", h
 AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
 
 
+IncompleteOption = Annotated[
+    bool,
+    typer.Option("--not-complete-yet/--no-not-complete-yet", help="Do not wait until inputs are complete."),
+]
+DryOption = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only plan: what would run again, and why.")]
+AssetsOption = Annotated[
+    bool, typer.Option("--assets-seen", help="Airflow has seen the assets of `complete`; its DAGs say so.")
+]
+
+
 @app.command()
 def plan(
     pipeline: PipelineArgument,
@@ -107,13 +117,18 @@ def plan(
     slices_per_job: PerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
+    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
+    assets_seen: AssetsOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Check a pipeline and show what would run, and why; runs nothing.
 
     Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state)
+    request = _request(
+        start, end, slices_per_job,
+        drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+    )  # fmt: skip
     made = _planned(pipeline, lake, request)
     if as_json:
         print_json(made.describe())
@@ -131,13 +146,19 @@ def run(
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyOption = False,  # noqa: FBT002
     atomic: AtomicOption = False,  # noqa: FBT002
+    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
+    assets_seen: AssetsOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run slices in order and commit them; committed ones are left alone.
 
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
-    request = _request(start, end, slices_per_job, drain=drain, from_empty_state=from_empty_state, atomic=atomic)
+    request = _request(
+        start, end, slices_per_job,
+        drain=drain, from_empty_state=from_empty_state, atomic=atomic,
+        not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+    )  # fmt: skip
     made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
@@ -217,6 +238,7 @@ def reprocess(
     end: AgainToOption = None,
     slices_per_job: PerJobOption = "auto",
     atomic: AtomicOption = False,  # noqa: FBT002
+    dry_run: DryOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Run committed slices again over the inputs as they are now, and those behind them until the state is as it was.
@@ -226,6 +248,13 @@ def reprocess(
     Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
     """
     request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    if dry_run:
+        made = _planned(pipeline, lake, request)
+        if as_json:
+            print_json(made.describe())
+        else:
+            out.print(plan_view(made))
+        return
     made = _planned_to_run(pipeline, lake, request)
     if not as_json:
         out.print(plan_view(made))
@@ -410,6 +439,9 @@ def main(arguments: list[str] | None = None) -> int:
         err.print(f"{kind}{_escaped(str(error))}", soft_wrap=True, highlight=False)
         return error.exit_code
     except Exception as error:  # whatever it is, a user gets one line of it
+        if isinstance(error, ModuleNotFoundError) and (mistake := lacking(error)):
+            err.print(f"[bold red]error:[/] {_escaped(str(mistake))}", soft_wrap=True, highlight=False)
+            return mistake.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
         line = f"{type(error).__name__}: {_escaped(in_one_line(told(error)))}"

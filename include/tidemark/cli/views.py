@@ -66,7 +66,12 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.waiting:
         table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(described)}")
         table.add_row("", f"{plan.proposed}")
-    for label, told in [*(("note", note) for note in plan.notes), *(("asked Spark", one) for one in plan.asked)]:
+    complete = (f"{one.table} up to {one.name}: {one.because}" for one in plan.reaches)
+    for label, told in [
+        *(("complete", one) for one in complete),
+        *(("note", note) for note in plan.notes),
+        *(("asked Spark", one) for one in plan.asked),
+    ]:
         table.add_row(label, told)
     return table
 

@@ -82,6 +82,7 @@ SCHEMA = pa.schema(
         "landed": _LONG,
         "landed_from": _TIME,
         "waiting": pa.list_(_TIME),
+        "incomplete": _TEXT,
         "tables_before": _struct("emissions late checkpoint"),
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }
@@ -189,7 +190,7 @@ class Ledger:
         """
         log = DeltaLog.open(tables.ledger)
         if log is None:
-            return cls(tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
+            return cls.empty(tables, grid)
         stored = attempts(log, grid)
         refuse_other_formats(tables, stored)
         number = int(stored["commit"].max()) if len(stored) else 0
@@ -197,6 +198,21 @@ class Ledger:
             for missed, references in _references(log, grid, come).items():
                 publish(tables, grid, missed, references)
         return cls.of_attempts(tables, grid, stored)
+
+    @classmethod
+    def seen(cls, tables: PipelineTables, grid: Grid) -> Ledger:
+        """As `read`, with the tables left as they are: for who only looks, while others run."""
+        log = DeltaLog.open(tables.ledger)
+        if log is None:
+            return cls.empty(tables, grid)
+        stored = attempts(log, grid)
+        refuse_other_formats(tables, stored)
+        return cls.of_attempts(tables, grid, stored)
+
+    @classmethod
+    def empty(cls, tables: PipelineTables, grid: Grid) -> Ledger:
+        """The ledger before the first commit."""
+        return cls(tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
 
     @classmethod
     def of_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:

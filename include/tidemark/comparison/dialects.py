@@ -153,9 +153,10 @@ class _DialectAnswer:
     def of(cls, answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> _DialectAnswer:
         """Keep what is told of a replay, which can then be released."""
         emitted = emissions(answer.joined, pipeline, Grid.of(pipeline.slices)).localCheckpoint()
-        labels = {one.side.name: _labels(answer, one.side.name, one.side.schema.names) for one in inputs}
-        late = answer.late.where(F.col("reason").isin("late", "behind_watermark")).count()
-        return cls(pipeline, inputs, emitted, {side: rows.localCheckpoint() for side, rows in labels.items()}, late)
+        labels = _labels(answer, inputs).localCheckpoint()
+        late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
+        by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
+        return cls(pipeline, inputs, emitted, by_side, late)
 
     @property
     def dialect(self) -> str:
@@ -163,22 +164,37 @@ class _DialectAnswer:
         return self.pipeline.dialect
 
 
-def _labels(answer: Replay, side: SideName, columns: list[str]) -> DataFrame:
-    aside = answer.late.where(F.col("side") == side).select(
-        F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window"), f"{side}.*"
+def _labels(answer: Replay, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
+    """Labels of both sides' rows, by `_side` and `_hash`, and how many were `_late`: each output is computed once."""
+    aside = answer.late.select(
+        "side", *SIDES, F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window")
     )
-    held = answer.carried.where((F.col("side") == side) & F.col("evicted_in").isNull()).select(f"{side}.*")
     none = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
-    both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumns({**none, "_waits": F.lit(True)}))
+    held = answer.carried.where(F.col("evicted_in").isNull()).select("side", *SIDES).withColumns(none)
+    both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumn("_waits", F.lit(True)))
+    columns = {one.side.name: _columns_of(one) for one in inputs}
+    wide = both.select(
+        *("side", "_reason", "_window", "_waits"),
+        *(F.col(side)[name].alias(told) for side, names in columns.items() for name, told in names.items()),
+    )
+    hashes = (F.when(F.col("side") == side, content_hash(wide, names.values())) for side, names in columns.items())
+    hashed = wide.select(
+        F.col("side").alias("_side"), F.coalesce(*hashes).alias("_hash"), "_reason", "_window", "_waits"
+    )
     partly = F.col("_reason") == "late_for_window"
-    hashed = both.select(content_hash(both, columns).alias("_hash"), "_reason", "_window", "_waits")
-    return hashed.groupBy("_hash").agg(
+    return hashed.groupBy("_side", "_hash").agg(
         F.struct(
             F.first(F.when(~partly, F.col("_reason")), ignorenulls=True).alias("reason"),
             F.collect_set(F.when(partly, F.col("_window"))).alias("lost"),
             F.max("_waits").alias("waits"),
-        ).alias("label")
+        ).alias("label"),
+        F.count_if(F.col("_reason").isin("late", "behind_watermark")).alias("_late"),
     )
+
+
+def _columns_of(source: StoredInput) -> dict[str, str]:
+    """An input's columns, and what emissions call them."""
+    return {name: f"{source.side.name}_{name}" for name in source.side.schema.names}
 
 
 def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]:
@@ -208,7 +224,7 @@ def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]
 
 def _with_labels(rows: DataFrame, source: StoredInput, *answers: _DialectAnswer) -> DataFrame:
     """`_SIDE`, the hash of the row of that input, null without one, and `_SIDE_DIALECT`, what each did with it."""
-    side, columns = source.side.name, [f"{source.side.name}_{name}" for name in source.side.schema.names]
+    side, columns = source.side.name, list(_columns_of(source).values())
     absent = {"left": ("padded_right",), "right": ("padded_left", *HALVES)}[side]
     part = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
     rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent), part))

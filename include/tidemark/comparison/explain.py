@@ -36,6 +36,12 @@ _NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
 _EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti": "emitted, for it has no partner"}
 
 
+_IN_A_WINDOW = {
+    "lost_at_end": "lost: the input ended before the clock had come to the timer of",
+    "no_event_time_for_window": "left out of a firing, since a time evictor fails without its event time, of",
+}
+
+
 @dataclass(frozen=True)
 class Life:
     """What happened to one input row, step by step."""
@@ -160,6 +166,10 @@ class _Story:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
         aside, emitted, held = self._aside(), self._emitted(), self._held()
+        aside, cut_off = (
+            [one for one in aside if one["reason"] not in _IN_A_WINDOW],
+            [one for one in aside if one["reason"] in _IN_A_WINDOW],
+        )
         slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
         arrived = max((view.grid.number_at(slice_of) for slice_of in slices), default=home)
         if arrived > home:
@@ -174,6 +184,9 @@ class _Story:
         yield from emitted
         if not emitted:
             yield "nothing was emitted of it"
+        if emitted:
+            yield from self._taken()
+        yield from (_cut_off(one) for one in cut_off)
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
 
@@ -198,6 +211,8 @@ class _Story:
         """How far on time the row was, by the watermark that it met, which a replay of its slice tells."""
         view = self.view
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
+        if pipeline.join.time == "processing":
+            return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
         rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
         join = join_of(pipeline, view.spark, schemas_of(view.inputs))
@@ -228,6 +243,27 @@ class _Story:
             f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
 
+    def _taken(self) -> Iterator[str]:
+        """A line for each window that the row was emitted in, and that went on without it."""
+        join, columns = self.view.pipeline.join, self.view.columns(self.side)
+        purging = join.trigger is not None and join.trigger.purging
+        names = {getattr(pair, self.side) for pair in join.keys}
+        keys = {name: source for name, source in columns.items() if source in names}
+        if not (purging or join.evictor) or set(keys.values()) != names:
+            return
+        row, window = self.row[self.side], ("_window_start", "_window_end")
+        rows = self.view.emissions()
+        alike = rows.where(
+            reduce(Column.__and__, (F.col(quoted(n)) == F.lit(row[source]) for n, source in keys.items()))
+        )
+        mine = alike.where(content_hash(rows, list(columns)) == self._part(columns))
+        last = mine.groupBy(*window).agg(F.max("_pane").alias("last"))
+        later = alike.join(last, list(window)).where(F.col("_pane") > F.col("last"))
+        start = F.unix_micros("_window_start").alias("start")
+        by = " or ".join([*(["the evictor"] if join.evictor else []), *(["a purge"] if purging else [])])
+        for one in later.groupBy(start).agg(F.min("_pane").alias("pane")).orderBy("start").collect():
+            yield f"left the window from {_instant(one['start'])} by {by} before pane {one['pane']}"
+
     def _part(self, columns: Mapping[str, str]) -> Column:
         """The hash of those columns of the row that emissions have."""
         spark, schema = self.view.spark, self.view.inputs[SIDES.index(self.side)].side.schema
@@ -255,6 +291,11 @@ class _Story:
 
     def _time(self, ticks: int | None) -> str | None:
         return None if ticks is None else _instant(ticks * self.view.pipeline.tick)
+
+
+def _cut_off(aside: Row) -> str:
+    what = "it" if aside["window_start"] is None else f"the window from {_instant(aside['window_start'])}"
+    return f"{_IN_A_WINDOW[aside['reason']]} {what}"
 
 
 def _instant(microseconds: int) -> str:

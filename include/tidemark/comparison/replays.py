@@ -17,7 +17,7 @@ from tidemark.execution.replay import Replay, replay
 from tidemark.execution.task import TINY_ROWS
 from tidemark.inputs.stored import StoredInput, read_as, rows_of_slices, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
-from tidemark.joins.keys import key_name
+from tidemark.joins.keys import key_columns, key_name
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.spark.tuning import compiled
@@ -95,7 +95,7 @@ def with_lane(rows: DataFrame) -> DataFrame:
     plain: dict[str, Column] = {}
     for side in SIDES:
         if isinstance(rows.schema[side].dataType, ArrayType):  # of a coGroup
-            told.append(F.get(side, F.lit(0))["_lane"])
+            told.append(F.col(key_columns(rows)[-1]))  # both arrays may be empty
             plain[side] = F.transform(side, lambda row: row.dropFields("_lane"))
         else:
             told.append(F.col(side)["_lane"])

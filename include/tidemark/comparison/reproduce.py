@@ -76,8 +76,8 @@ def reproduce(
         InputError: an input does not serve.
     """
     cause, example = _chosen(comparison, number)
-    if pipeline.dialect == "spark" or not pipeline.join.interval or pipeline.join.condition:
-        raise UserError("--reproduce: is for interval joins of Flink's dialects, without a condition")
+    if pipeline.dialect == "spark" or not pipeline.join.interval or pipeline.join.condition or pipeline.by_clock_alone:
+        raise UserError("--reproduce: is for interval joins of Flink's dialects on event time, without a condition")
     if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
         raise UserError("--reproduce: a vector has neither partitions nor idle inputs")
     if cause.cause not in _OF_THE_JOIN or not any(example.get(f"_{side}") for side in SIDES):

@@ -113,8 +113,10 @@ def what_if(
         raise UserError(f"--vary {setting}: what can be varied is {', '.join(SETTINGS)}")
     if pipeline.trace:
         raise UserError("--vary: the watermarks of a trace are recorded; name arrival columns to ask what others give")
-    grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
     decides_lateness = not setting.startswith("join.interval")
+    if decides_lateness and pipeline.join.time == "processing":
+        raise UserError(f"--vary {setting}: no row is late on processing time; vary the bounds of an interval")
+    grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
     pipelines = [_changed(pipeline, {setting: value}) for value in values]
     if decides_lateness:
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]

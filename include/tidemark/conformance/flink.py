@@ -21,11 +21,13 @@ from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
+from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline
 from tidemark.settings.bounds import closed_bounds
 from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Lane
+from tidemark.watermarks.processing_time import ClockLane
 
 _SIDES = {"L": "left", "R": "right"}
 _BOUNDS = ("lower", "upper")
@@ -251,8 +253,39 @@ class SqlInterval(FlinkKind):
 
     @override
     def found_loss(self, row: SparkRow, its: SparkRow) -> Iterator[str]:
-        if row["reason"] != "behind_watermark":
+        if row["reason"] not in {"behind_watermark", "lost_at_end"}:
             yield "rejected"
+
+
+class SqlIntervalOnProcessingTime(SqlInterval):
+    """Flink SQL, interval join on processing time."""
+
+    columns = (("pt", int),)
+
+    @override
+    def lane(self, pipeline: Pipeline, _clocks: Sequence[int]) -> Lane:
+        return ClockLane(watermark_lag(pipeline))
+
+    @override
+    def steps(self) -> Iterator[list[Row]]:
+        for [event] in super().steps():
+            yield [{**event, "ts": event["pt"]}]  # times of the vector's own make watermarks alone
+
+    @override
+    def clocks(self, cut: Cut, slices: range) -> dict[int, int]:
+        clock, found, events = 0, dict[int, int](), list(enumerate(self.vector["events"]))
+        for number in slices:
+            clock = max([clock, *(event["pt"] for at, event in events if cut.slice_of(at) == number)])
+            if number == len(cut.starts):
+                clock = max(clock, self.vector.get("end_pt", clock))
+            found[number] = clock
+        return found
+
+    @override
+    def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
+        join = super().join(spark, others)
+        assert isinstance(join, SqlIntervalJoin)
+        return ProcessingTimeJoin(join.rules, F.coalesce("left.pt", "right.pt"), join.join_type)
 
 
 class SqlWindow(FlinkKind):
@@ -348,5 +381,6 @@ KINDS: dict[str, type[Kind]] = {
     "datastream_interval": DatastreamInterval,
     "datastream_window": DatastreamWindow,
     "sql_interval": SqlInterval,
+    "sql_interval_proctime": SqlIntervalOnProcessingTime,
     "sql_window": SqlWindow,
 }

@@ -19,6 +19,8 @@ from tidemark.settings import Pipeline
 from tidemark.watermarks.buckets import Lane
 
 KEYS = ("key", "lane")
+REFUSED = "refused"
+"""What is told of a join that there is not."""
 Params = dict[str, int | str | bool]
 Row = dict[str, Any]
 
@@ -55,6 +57,15 @@ class Kind(ABC):
     @abstractmethod
     def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
         """The lane before its first slice, with the clock of each step."""
+
+    def clocks(self, cut: Cut, slices: range) -> dict[int, int]:  # noqa: ARG002
+        """The processing time at the end of slices, where the vector tells it."""
+        return {}
+
+    @property
+    def refused(self) -> bool:
+        """Whether the engine refused the join, and so does the pipeline file."""
+        return False
 
     @abstractmethod
     def steps(self) -> Iterator[list[Row]]:

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.checkpoint import buffered_after
-from tidemark.conformance import flink, stream_stream
-from tidemark.conformance.kind import KEYS, Kind, Row
+from tidemark.conformance import flink, stream_stream, triggered
+from tidemark.conformance.kind import KEYS, REFUSED, Kind, Row
 from tidemark.conformance.vectors import Case, Cut, Vector, Verdict, parse_cuts, read_vectors, steps
 from tidemark.errors import UserError
 from tidemark.execution.replay import Replay, replay
@@ -58,7 +58,8 @@ def readable(vector: Vector, path: Path) -> Vector:
     """
     try:
         kind = kind_of(vector)
-        kind.pipeline()
+        if not kind.refused:
+            kind.pipeline()
         hash(kind.group)
         columns = [("key", str), ("id", str), ("ts", int), *kind.columns]
         _arrow([row for step in kind.steps() for row in step], columns)
@@ -72,8 +73,9 @@ def readable(vector: Vector, path: Path) -> Vector:
 
 def check(spark: SparkSession, cases: Sequence[Case]) -> list[Verdict]:
     """Replay vectors side by side, each under its cut, and compare with what the engine did."""
-    verdicts: dict[int, Verdict] = {}
-    for group in _batches(cases):
+    refused = [case for case in cases if kind_of(case.vector).refused]
+    verdicts = {id(case): _compared(kind_of(case.vector), case, Counter([REFUSED])) for case in refused}
+    for group in _batches([case for case in cases if id(case) not in verdicts]):
         found: list[Counter[str]] = [Counter() for _ in group]
         kind = kind_of(group[0].vector)
         for answer in replays(spark, group):
@@ -94,7 +96,11 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
     sides = [_side(pipelines[0], "left", tables[0]), _side(pipelines[0], "right", tables[1])]
     join, carried = kinds[0].join(spark, kinds), None
     lanes = [
-        replace(kind.lane(pipeline, [_clock(case.cut, step) for step in range(steps(case.vector))]), drain=case.drain)
+        replace(
+            kind.lane(pipeline, [_clock(case.cut, step) for step in range(steps(case.vector))]),
+            drain=case.drain,
+            clocks=kind.clocks(case.cut, slices),
+        )
         for case, kind, pipeline in zip(cases, kinds, pipelines, strict=True)
     ]
     for job in [slices] if one_job else [range(n, n + 1) for n in slices]:
@@ -126,6 +132,8 @@ def kind_of(vector: Vector) -> Kind:
         raise UserError(
             f"vector {vector.get('name')} is of dialect {dialect}; this version replays {', '.join(_KINDS)}"
         )
+    if dialect == "datastream_window" and triggered.is_told_by(vector):
+        return triggered.DatastreamTrigger(vector)
     return _KINDS[dialect](vector)
 
 

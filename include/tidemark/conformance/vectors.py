@@ -46,8 +46,9 @@ class Case:
 
     @property
     def drain(self) -> int | None:
-        """The slice after which the vector's input ends."""
-        return len(self.cut.starts) if self.vector.get("drain", True) else None
+        """The slice after which the vector's input ends; None where it goes on, or the engine's job failed."""
+        fails = isinstance(self.vector["expected"], dict) and "error" in self.vector["expected"]
+        return len(self.cut.starts) if self.vector.get("drain", True) and not fails else None
 
 
 @dataclass(frozen=True)

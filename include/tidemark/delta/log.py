@@ -56,6 +56,10 @@ class DataFile:
 
 _ELSEWHERE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
 """In the path of a file that is not under the table's folder."""
+_UPKEEP = re.compile(r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE")
+"""Operations that Delta's writers name of commits that write no rows."""
+_RECENT = 100
+"""So many commits are looked through for one that writes rows."""
 Opened = dict[str, "DeltaLog"]
 """Tables that a process has open, by path, each as it was after its last commit there: what others have committed since
 is found out at the next one (`OvertakenError`)."""
@@ -131,6 +135,12 @@ class DeltaLog:
         )
         return found.astype({"rows": "float64"})
 
+    @property
+    def written_at(self) -> int | None:
+        """When rows were last written to it, in ms since 1970 UTC; None where its last commits are upkeep alone."""
+        commits = self.table.history(_RECENT)
+        return next((int(one["timestamp"]) for one in commits if not _UPKEEP.match(str(one.get("operation")))), None)
+
     def least(self, column: str) -> list[Any]:
         """The least value of a column in each file, in the order of `files`; None where the log is silent.
 
@@ -167,16 +177,22 @@ class DeltaLog:
         """The table's folder, as a file system."""
         return file_system(self.path)
 
-    def read(self, columns: Collection[str], where: ds.Expression | None = None, file: str | None = None) -> pa.Table:
+    def read(
+        self,
+        columns: Collection[str],
+        where: ds.Expression | None = None,
+        file: str | None = None,
+        paths: Collection[str] | None = None,
+    ) -> pa.Table:
         """A few columns of the rows, without those that the table does not have; `file` names one for the file's path.
 
-        A filter is over these columns.
+        A filter is over these columns; `paths` are the files to read, by default all.
         """
         wanted = json.loads(self.table.schema().to_json())
         wanted["fields"] = [one for one in wanted["fields"] if one["name"] in columns]
         known = pa.schema(Schema.from_json(json.dumps(wanted)).to_arrow())
-        paths = [str(path) for path in self.files["path"]]
-        rows = ds.dataset(paths, schema=known, filesystem=self.folder, format=ds.ParquetFileFormat())
+        chosen = [str(path) for path in (self.files["path"] if paths is None else paths)]
+        rows = ds.dataset(chosen, schema=known, filesystem=self.folder, format=ds.ParquetFileFormat())
         if file is None:
             return rows.to_table(filter=where)
         parts = [(one.path, one.to_table(schema=known, filter=where)) for one in rows.get_fragments()]

@@ -135,6 +135,7 @@ def _ledger_row(task: Task, tallied: Tally, entry: Entry, verdict: Verdict, seco
         "right": asdict(right),
         "quality": verdict.outcome,
         "findings": json.dumps([asdict(finding) for finding in verdict.findings]),
+        "incomplete": json.dumps(missing) if (missing := task.plan.incomplete(entry.number)) else None,
         "job_slices": len(task.slices),
         "job_seconds": seconds,
     }

@@ -138,7 +138,7 @@ def _as_joined(output: DataFrame, pipeline: Pipeline) -> dict[str, str]:
 def _outside(kinds: Mapping[str, str], pipeline: Pipeline) -> Column:
     """Whether a pair's event times, among columns of these types, are not where the join says."""
     times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
-    if any(kinds.get(name) != "timestamp" for name in times):
+    if any(kinds.get(name) != "timestamp" for name in times) or pipeline.join.time == "processing":
         return F.lit(False)
     # In whole ticks: Flink reckons in milliseconds.
     tick = pipeline.tick

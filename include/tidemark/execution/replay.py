@@ -19,8 +19,8 @@ from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 
-STILL_IN = ("late_for_window", "behind_watermark")
-"""Reasons in the side output of rows that take part all the same."""
+STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
+"""Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
 CACHED_ROWS = 1_000_000
 """A job of at most so many rows keeps them in Spark's cache: planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
@@ -94,7 +94,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     if carried is not None:
         cached += [carried.persist()]
     first = buckets.slices[0]
-    horizon = Horizon(found.lines, first)
+    horizon = Horizon(found.lines, first, lanes, buckets.grid)
     result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(result.kept, first, join.carries)
@@ -242,7 +242,7 @@ def _side_output(rows: DataFrame, tick: int) -> DataFrame:
         *key_columns(rows),
         F.when(late, F.col("watermark")).alias("watermark"),
         F.when(late, behind).alias("behind_ms"),
-        F.when(late, held_by).alias("held_by"),
+        F.when(late & F.col("watermark").isNotNull(), held_by).alias("held_by"),
         F.col("fate") if "fate" in rows.columns else F.lit(None).cast("string").alias("fate"),
         *SIDES,
     )

@@ -75,14 +75,19 @@ def _facts(
     facts = written.emissions.reindex(slices)
     starts = pd.Series([w.combined for w in [lane.before, *marks[:-1]]], index=slices, dtype="float")
     newest = pd.Series([max(w.newest(lane.lag), lane.before.combined) for w in marks], index=slices, dtype="float")
-    lateness = millis(task.plan.pipeline.join.allowed_lateness)
+    join = task.plan.pipeline.join
+    lateness = millis(join.allowed_lateness)
+    # A firing before its window's end has that end all the same.
+    early = 0 if join.fires_by_default or join.reach is None else millis(join.reach)
+    if join.time == "processing":
+        starts, newest = starts * float("nan"), newest * float("nan")
     return facts.assign(
         slice=[task.plan.grid.name(number) for number in slices],
         emissions=facts["emissions"].fillna(0).astype(int),
         pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
         null_keys=facts["null_keys"].fillna(0).astype(int),
         results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
-        results_after_newest_row=(facts["newest_result"] > newest).astype(int),
+        results_after_newest_row=(facts["newest_result"] > newest + early).astype(int),
         rows_unaccounted=_unaccounted(counts, written.evicted),
         rows_not_written=int(written.emitted - facts["emissions"].sum()),
     )

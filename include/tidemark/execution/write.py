@@ -70,7 +70,8 @@ def _write_carried(
 ) -> tuple[Staged, pd.DataFrame, Mapping[str, int]]:
     plan = task.plan
     rows = stored(replayed.carried, task.slices, plan.grid, plan.join)
-    staged = stage_run(rows.coalesce(files), plan.tables.checkpoint, task.run)
+    # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
+    staged = stage_run(rows.repartition(files), plan.tables.checkpoint, task.run)
     parts = state_parts(numbered(staged.rows(spark), plan.grid), plan.join)
     return staged, parts.toPandas(), replayed.evicted()
 
@@ -82,7 +83,7 @@ def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -
         return None, nothing
     late = replayed.late.withColumn("row", F.monotonically_increasing_id()).persist()
     known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
-    staged = stage_run(late_table(known, plan.pipeline, plan.grid).coalesce(files), plan.tables.late, task.run)
+    staged = stage_run(late_table(known, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run)
     late.unpersist()
     if not staged.files:
         return staged, nothing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -11,21 +12,26 @@ from pyspark.sql.types import StructType
 
 from tidemark.clock.times import whole
 from tidemark.joins import flink_datastream, flink_sql, window
-from tidemark.joins.base import Join
+from tidemark.joins.base import Join, clock_of_rows
 from tidemark.joins.condition import Condition, refuse_event_times
+from tidemark.joins.firing import Firing
 from tidemark.joins.firings import JoinType
 from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.micro_batch import MicroBatchJoin
+from tidemark.joins.panes import PaneSpec
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
+from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
+from tidemark.joins.triggered import TriggeredJoin
 from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline, WindowSettings
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros, millis
 from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
+from tidemark.watermarks.processing_time import ClockLane
 from tidemark.watermarks.sources import SourceLane
 from tidemark.watermarks.traces import QueryTrace
 
@@ -41,12 +47,17 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
     assert pipeline.join.interval, "settings.dialects sees to it"
     if pipeline.dialect == "flink-sql":
         rules = flink_sql.IntervalRules.of(pipeline.join.interval, pipeline.join.min_cleanup_ms)
-        return SqlIntervalJoin(rules, JoinType.of(pipeline.join.type), pipeline.join.condition)
+        join_type, condition = JoinType.of(pipeline.join.type), pipeline.join.condition
+        if pipeline.by_clock_alone:
+            return ProcessingTimeJoin(rules, clock_of_rows(), join_type, condition)
+        return SqlIntervalJoin(rules, join_type, condition)
     return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
 
 
 def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, trace: QueryTrace | None = None) -> Lane:
     """The one stream of a pipeline, with its watermarks when the first slice starts, and the batches of its query."""
+    if pipeline.by_clock_alone:
+        return ClockLane(WatermarkLag(0, 0), before, drain)
     if pipeline.dialect != "spark":
         inputs = pipeline.left, pipeline.right
         if not any(source.partition or source.idle_after for source in inputs):
@@ -91,6 +102,8 @@ def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     rules: window.Rules = flink_sql.WindowRules() if sql else flink_datastream.WindowRules(lateness)
     join_type, cogroup, latest = JoinType.of(join.type), join.api == "cogroup", join.emit == "latest"
     condition = join.condition if sql else None
+    if not join.fires_by_default:
+        return _triggered_join(pipeline, settings, rules)
     if settings.session:
         gap = whole(millis(settings.session.gap))
         return SessionJoin(gap, lateness, rules, join_type, sql, cogroup, latest, condition)
@@ -98,6 +111,32 @@ def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     shape = Windows(size, slide, offset, cumulating=F.lit(settings.cumulate is not None))
     refires = join.allowed_lateness > timedelta()
     return WindowJoin(shape, rules, join_type, refires, cogroup, latest, condition)
+
+
+def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.Rules) -> Join:
+    join = pipeline.join
+    trigger, evictor = join.triggered_by, join.evictor
+    spec = PaneSpec(
+        trigger.kind,
+        trigger.amount,
+        trigger.purging,
+        evictor.kind if evictor else None,
+        evictor.amount if evictor else 0,
+        evictor.after if evictor else False,
+        join.time == "processing",
+        millis(join.allowed_lateness),
+        millis(settings.session.gap) if settings.session else None,
+    )
+    shape = None
+    if not settings.session:
+        size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
+        shape = Windows(size, slide, offset, cumulating=F.lit(False))
+    now, cogroup = clock_of_rows(), join.api == "cogroup"
+    closed = shape is not None and spec.is_closed
+    # Continuous triggers ask which rows came before a fire time, all others only which rows were late.
+    exact = not closed or spec.continuous or spec.processing
+    how: Literal["all", "none"] = "all" if closed else "none"
+    return TriggeredJoin(shape, rules, Firing.of(spec), now, spec.has_both_times, how, cogroup, exact)
 
 
 def _size_and_slide(window: WindowSettings) -> tuple[timedelta, timedelta, timedelta]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.clock.times import floor_div
 from tidemark.settings.dialects import TICK
 from tidemark.watermarks.buckets import Horizon, Timeline
 
@@ -102,6 +103,11 @@ class Join(ABC):
     @abstractmethod
     def apply(self, rows: JobRows) -> JoinResult:
         """Join the rows of a job."""
+
+
+def clock_of_rows() -> Column:
+    """The processing time at which labelled rows came: their arrival clock, in ms."""
+    return floor_div(F.col("clock"), 1000)
 
 
 def with_reason(rows: DataFrame, reason: Column, start: Column | None = None, end: Column | None = None) -> DataFrame:

@@ -79,11 +79,13 @@ def join_members(members: Members, join_type: JoinType, condition: str | None = 
 
 
 def group_members(members: Members) -> DataFrame:
-    """One row per firing, with all of its left and right rows as arrays: a coGroup."""
+    """One row per firing, with all of its left and right rows as arrays: a coGroup. It has the keys as well."""
     both = {side: F.collect_list(F.when(F.col("side") == side, F.col(side))).alias(side) for side in PADDING}
     grouped = members.rows.groupBy(*members.firing).agg(*both.values())
     start = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
-    return grouped.select("*", *start).withColumn("emission", F.lit("grouped")).select(*_emission())
+    return (
+        grouped.select("*", *start).withColumn("emission", F.lit("grouped")).select(*_emission(), *key_columns(grouped))
+    )
 
 
 def _emission() -> list[Column]:

@@ -49,6 +49,10 @@ class IntervalRules:
         """The wait of a right row."""
         return -self.lower
 
+    def wait_of(self, side: Column) -> Column:
+        """The wait of a row of either side."""
+        return F.when(side == "left", self.left_wait).otherwise(self.right_wait)
+
     def within(self, left: Column, right: Column) -> Column:
         """Whether two event times are in bounds."""
         return (right >= left + self.lower) & (right <= left + self.upper)
@@ -65,6 +69,18 @@ class IntervalRules:
     def expires_at(self, event_time: Column, wait: Column) -> Column:
         """The least O at which the engine may remove a cached row; until it does, the row is joined."""
         return event_time + wait + self.lateness + 1
+
+    @staticmethod
+    def waits_by_clock(wait: Column) -> Column:
+        """Whether a row on processing time waits for partners: one that comes at the last of their clocks does not."""
+        return wait > 0
+
+    def timer_after(self, wait: Column) -> Column:
+        """How long after the clock of the row that it was set for a timer takes rows, on processing time, in ms.
+
+        It stands at expiry plus the clean-up interval, and runs once the clock has left that millisecond.
+        """
+        return wait + self.min_cleanup + 2
 
     def stale_at(self, event_time: Column) -> Column:
         """The least O of the other side's last removal of expired rows at which a row skips its search for partners.

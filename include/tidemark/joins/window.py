@@ -79,7 +79,7 @@ class WindowJoin(Join):
         """A row enters a window unless it meets the watermark that purges it; it is on time unless the window fired."""
         horizon, end = came.horizon, F.col("window_end")
         rows = came.taking_part()
-        copies = _copies(rows, self.windows)
+        copies = copies_of(rows, self.windows, F.col("event_time"))
         entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
         level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
         on_time = entered if self.latest else entered.where(F.col("watermark") < level)
@@ -120,16 +120,8 @@ class WindowJoin(Join):
         """Rows that entered no window, and what others lost of theirs."""
         maybe_late = came.maybe_late
         rejected = with_reason(maybe_late.where(F.col("rejected").isNotNull()), F.col("rejected"))
-        copies = maybe_late.where(F.col("rejected").isNull()).withColumn("windows", self._windows())
-        gone = F.filter("windows", lambda window: self.rules.purged_at(window["end"]) <= F.col("watermark"))
-        copies = copies.withColumn("gone", gone)
-        left_out = F.size("gone") == F.size("windows")
-        late = left_out & ((F.size("gone") > 0) | self.rules.dropped(F.col("event_time"), F.col("watermark")))
-        whole = with_reason(copies.where(late).drop("windows", "gone"), F.lit("late"))
-        parts = copies.where(~left_out).withColumn("window", F.explode("gone"))
-        bounds = F.col("window.start"), F.col("window.end")
-        partly = with_reason(parts, F.lit("late_for_window"), *bounds).drop("windows", "gone", "window")
-        return rejected.unionByName(whole).unionByName(partly)
+        taken = maybe_late.where(F.col("rejected").isNull())
+        return rejected.unionByName(late_rows(taken, self.windows, self.rules))
 
     def _windows(self) -> Column:
         return self.windows.of(F.col("event_time"))
@@ -139,9 +131,23 @@ class WindowJoin(Join):
         return F.array_max(self._windows())["end"]
 
 
-def _copies(rows: DataFrame, windows: Windows) -> DataFrame:
-    """Each row once for each of its windows, with `window_start` and `window_end`."""
-    copies = rows.withColumn("window", F.explode(windows.of(F.col("event_time"))))
+def late_rows(rows: DataFrame, windows: Windows, rules: Rules) -> DataFrame:
+    """Of rows with exact watermarks those that entered no window, and what others lost of theirs."""
+    copies = rows.withColumn("windows", windows.of(F.col("event_time")))
+    gone = F.filter("windows", lambda window: rules.purged_at(window["end"]) <= F.col("watermark"))
+    copies = copies.withColumn("gone", gone)
+    left_out = F.size("gone") == F.size("windows")
+    late = left_out & ((F.size("gone") > 0) | rules.dropped(F.col("event_time"), F.col("watermark")))
+    whole = with_reason(copies.where(late).drop("windows", "gone"), F.lit("late"))
+    parts = copies.where(~left_out).withColumn("window", F.explode("gone"))
+    bounds = F.col("window.start"), F.col("window.end")
+    partly = with_reason(parts, F.lit("late_for_window"), *bounds).drop("windows", "gone", "window")
+    return whole.unionByName(partly)
+
+
+def copies_of(rows: DataFrame, windows: Windows, time: Column) -> DataFrame:
+    """Each row once for each of the windows of a time, with `window_start` and `window_end`."""
+    copies = rows.withColumn("window", F.explode(windows.of(time)))
     bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
     return copies.withColumns(bounds).drop("window")
 

@@ -19,7 +19,8 @@ from tidemark.commits.ledger import Entry, Ledger, settings_of
 from tidemark.commits.outputs import check_expressions
 from tidemark.commits.staleness import consumed_versions, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
-from tidemark.errors import SliceOrderError
+from tidemark.errors import IncompleteError, SliceOrderError
+from tidemark.inputs.completeness import Reach, reaches
 from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
 from tidemark.planning.estimate import Estimate, estimate, past_jobs
@@ -52,6 +53,10 @@ class Request:
     """Run committed slices again; without `start` and `end` those that rows have landed for since."""
     atomic: bool = False
     """Commit all jobs at once, at the end."""
+    not_complete_yet: bool = False
+    """Run slices though their inputs are not complete by the rules of the pipeline file."""
+    assets_seen: bool = False
+    """Airflow has seen the events of the assets in those rules."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ class Plan:
     waiting: tuple[int, ...] | None = None
     """Under policy `reprocess`: committed slices that rows have landed for and not been taken."""
     atomic: bool = False
+    reaches: tuple[Reach, ...] = ()
+    """Up to when the inputs with a rule are complete."""
     asked: tuple[str, ...] = ()
     """What Spark had to be asked, because settings and the tables' logs do not tell."""
 
@@ -149,6 +156,13 @@ class Plan:
         """The command that would take the rows that wait, None without any."""
         return _reprocess_command(self.pipeline) if self.waiting else None
 
+    def incomplete(self, number: int) -> list[dict[str, str | None]]:
+        """The inputs that are not complete for a new slice, as the ledger has them; none where it ran before."""
+        if self.ledger.entry(number):
+            return []
+        end = self.grid.datetime_of(number + 1)
+        return [{"input": one.side, **one.describe()} for one in self.reaches if not one.covers(end)]
+
     def number_after(self, ledger: Ledger) -> int:
         """Number of the commit of a job that continues a ledger."""
         return (self.ledger if self.atomic else ledger).number + 1
@@ -173,6 +187,7 @@ class Plan:
                 source.side.name: {"table": source.table.name, "version": source.table.version, **asdict(scan)}
                 for source, scan in zip(self.inputs, self.scans, strict=True)
             },
+            "complete": {one.side: one.describe() for one in self.reaches},
             "estimate": asdict(self.estimate) if self.estimate else None,
             "waiting": [self._extent(slices) for slices in ranges(self.waiting or ())],
             "proposed": self.proposed,
@@ -205,6 +220,7 @@ class _Scene:
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
     ledger: Ledger
+    lake: str
     asked: list[str] = field(default_factory=list)
     """What Spark has been asked so far."""
 
@@ -244,6 +260,7 @@ class _Scene:
             drain_from=last.number if last and last.drained else drain,
             waiting=self.waiting if self.pipeline.late_landing == "reprocess" else None,
             atomic=self.request.atomic,
+            reaches=self.reaches,
             asked=tuple(self.asked),
         )  # fmt: skip
         return self._checked(made) if made.jobs else made
@@ -282,6 +299,13 @@ class _Scene:
         before, since = self.grid.name(first - 1), self.grid.name(start)
         because = f"the checkpoint after {before} is rebuilt from {since} on"
         return Segment(range(start, first), "expired checkpoint", because)
+
+    @cached_property
+    def reaches(self) -> tuple[Reach, ...]:
+        """Up to when inputs are complete; nothing is waited for to run again, or where the input ends."""
+        if self.request.reprocess or self.request.drain:
+            return ()
+        return reaches(self.pipeline, self.lake, assets_seen=self.request.assets_seen)
 
     @cached_property
     def waiting(self) -> tuple[int, ...]:
@@ -327,12 +351,13 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
 
     Raises:
         SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
+        IncompleteError: inputs are not complete, by the rules of the pipeline file, up to the end that was asked for.
         InputError: an input does not serve, or rows that slices have read are gone.
         PipelineFileError: the condition or the output columns do not suit the inputs.
     """
     PipelineTables.of(pipeline, lake).check()
     inputs, ledger = stored_inputs(spark, pipeline, lake), Ledger.of(pipeline, lake)
-    scene = _Scene(pipeline, request, ledger.grid, ledger.tables, inputs, ledger)
+    scene = _Scene(pipeline, request, ledger.grid, ledger.tables, inputs, ledger, lake)
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
 
 
@@ -343,6 +368,8 @@ def _plan_to_run(scene: _Scene) -> Plan:
     after = last.number + 1 if last else 0
     first = grid.boundary(request.start, "--from") if request.start else after
     end, notes = _end(scene, first_time=last is None)
+    end = _not_beyond(scene, end, notes)
+    end = _as_far_as_complete(scene, max(first, after), end, notes)
     if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
     if first > after and not request.from_empty_state:
@@ -471,6 +498,39 @@ def _end(scene: _Scene, *, first_time: bool) -> tuple[int, list[str]]:
             notes.append(f"{source.table.name} reaches to {grid.name(newest)}; slices that are not over yet wait")
         last = max(last, -1 if newest is None else min(newest, now - 1))
     return last + 1, notes
+
+
+def _not_beyond(scene: _Scene, end: int, notes: list[str]) -> int:
+    """The end, not after that of the pipeline's last slice."""
+    request, grid, bound = scene.request, scene.grid, scene.pipeline.slices.end
+    if bound is None or end <= (most := grid.number_at(micros(bound))):
+        return end
+    if request.end:
+        raise SliceOrderError(
+            f"--to {grid.name(end)} is after the pipeline's last slice (slices.end is {grid.name(most)}); use --to "
+            f"{grid.name(most)}"
+        )
+    notes.append(f"rows lie behind slices.end, {grid.name(most)}, and take no part")
+    return most
+
+
+def _as_far_as_complete(scene: _Scene, first: int, end: int, notes: list[str]) -> int:
+    """The end of the slices whose inputs are complete, noted; another one that was asked for is refused."""
+    request, grid = scene.request, scene.grid
+    if end <= first:
+        return end
+    short = [one for one in scene.reaches if not one.covers(grid.datetime_of(end))]
+    if not short or request.not_complete_yet:
+        return end
+    reached = min(0 if one.until is None else grid.number_at(micros(one.until)) for one in short)
+    told = "; ".join(one.told() for one in short)
+    if request.end:
+        sooner = f"run up to {grid.name(reached)}, or " if reached > first else "wait for it, or "
+        raise IncompleteError(
+            f"slices up to {grid.name(end)} are not complete yet: {told}; {sooner}pass --not-complete-yet"
+        )
+    notes.append(f"slices from {grid.name(max(reached, first))} on wait: {told}")
+    return max(reached, first)
 
 
 def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:

@@ -9,8 +9,10 @@ from tidemark.settings.load import (
     pipelines_folder,
 )
 from tidemark.settings.pipeline import (
+    AirflowSettings,
     Budget,
     CompareSettings,
+    Completeness,
     Expectation,
     Guard,
     Input,
@@ -25,8 +27,10 @@ from tidemark.settings.pipeline import (
 )
 
 __all__ = [
+    "AirflowSettings",
     "Budget",
     "CompareSettings",
+    "Completeness",
     "Expectation",
     "Guard",
     "Input",

@@ -18,12 +18,27 @@ _TYPES = {
     "flink-sql": {"interval": "inner left right full", "window": "inner left right full semi anti"},
     "spark": dict.fromkeys(("interval", "window", "event_time_equality"), "inner left right full semi"),
 }
+TRIGGERS = (
+    "event_time",
+    "continuous_event_time",
+    "processing_time",
+    "continuous_processing_time",
+    "count",
+    "delta",
+)
+"""Of Flink's DataStream API."""
+_WINDOWS = (("flink-datastream", "window"),)
+_SQL_INTERVALS = (("flink-sql", "interval"),)
 _ONLY_FOR = {
-    "api": ("flink-datastream", "window"),
-    "allowed_lateness": ("flink-datastream", "window"),
-    "emit": ("flink-datastream", "window"),
-    "min_cleanup": ("flink-sql", "interval"),
+    "api": _WINDOWS,
+    "allowed_lateness": _WINDOWS,
+    "emit": _WINDOWS,
+    "trigger": _WINDOWS,
+    "evictor": _WINDOWS,
+    "time": _WINDOWS + _SQL_INTERVALS,
+    "min_cleanup": _SQL_INTERVALS,
 }
+"""The dialects and shapes that have a setting."""
 _SOURCES = ("partition", "idle_after")
 _BY_UPPER = "right.watermark_delay and join.interval.upper"
 _BY_LOWER = "left.watermark_delay and join.interval.lower"
@@ -45,7 +60,7 @@ def check_watermarks(pipeline: Pipeline) -> None:
     Raises:
         ValueError: says what is missing.
     """
-    for wrong in _missing_watermarks(pipeline):
+    for wrong in (*_missing_watermarks(pipeline), *_missing_clock(pipeline)):
         raise ValueError(wrong)
 
 
@@ -57,7 +72,9 @@ def takes_null_keys(dialect: str) -> bool:
 def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
     given = {side for side in SIDES if getattr(pipeline, side).watermark_delay is not None}
-    if pipeline.dialect != "spark":
+    if pipeline.by_clock_alone:
+        yield from _watermarks_of_the_clock(pipeline)
+    elif pipeline.dialect != "spark":
         yield from (f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in SIDES if side not in given)
         if "spark" in pipeline.model_fields_set:
             yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
@@ -77,6 +94,29 @@ def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
         yield f"join.type: spark refuses a {join.type} join without a watermark_delay on either side"
 
 
+def _watermarks_of_the_clock(pipeline: Pipeline) -> Iterator[str]:
+    """Flink SQL's processing time: an input has no other time than that of arrival, and no watermark."""
+    for side in SIDES:
+        source = getattr(pipeline, side)
+        if source.arrival and source.arrival != source.event_time:
+            yield f"{side}.event_time: on processing time a row's time is its arrival: name that here too"
+        for name in ("watermark_delay", *_SOURCES):
+            if getattr(source, name) is not None:
+                yield f"{side}.{name}: there is no watermark with join.time: processing; leave it out"
+
+
+def _missing_clock(pipeline: Pipeline) -> Iterator[str]:
+    join = pipeline.join
+    by_clock = join.triggered_by.kind.endswith("processing_time")
+    if pipeline.clock != "arrival" and (by_clock or join.time == "processing"):
+        asks = "join.time: processing" if join.time == "processing" else f"join.trigger: {join.triggered_by.kind}"
+        yield f"{asks} goes by when rows arrived; name an arrival column on both inputs"
+    by_watermark = join.triggered_by.kind.endswith("event_time")
+    mixed = by_clock if join.time == "event" else by_watermark
+    if mixed and (held := [f"{s}.{n}" for s in SIDES for n in _SOURCES if getattr(getattr(pipeline, s), n)]):
+        yield f"{held[0]}: does not go with a trigger of the other time than the windows'"
+
+
 def _mistakes(dialect: str, join: Join) -> Iterator[str]:
     shapes = [name for name in ("interval", "window", "event_time_equality") if getattr(join, name)]
     known = _TYPES[dialect]
@@ -89,9 +129,9 @@ def _mistakes(dialect: str, join: Join) -> Iterator[str]:
     elif join.type not in known[shape].split():
         yield f"join.type: {dialect} has {known[shape].replace(' ', ', ')} for {shape} joins, not {join.type}"
     yield from _shape_mistakes(dialect, join)
-    for name, (only, wanted) in _ONLY_FOR.items():
-        if getattr(join, name) != type(join).model_fields[name].default and (dialect, shape) != (only, wanted):
-            yield f"join.{name}: is for {wanted} joins of {only} only"
+    for name, only in _ONLY_FOR.items():
+        if getattr(join, name) != type(join).model_fields[name].default and (dialect, shape) not in only:
+            yield f"join.{name}: is for {' and '.join(f'{wanted} joins of {one}' for one, wanted in only)} only"
 
 
 def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:
@@ -102,5 +142,9 @@ def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:
         yield f"join.window: {dialect} has no cumulate windows; flink-sql has them"
     if join.window and join.window.session and dialect == "spark":
         yield "join.window: spark joins on tumbling and sliding windows only"
+    if join.window and join.window.session and join.trigger and join.trigger.kind == "delta":
+        yield "join.trigger: delta does not support merging, which sessions do; use another trigger, or other windows"
+    if join.emit == "latest" and not join.fires_by_default:
+        yield "join.emit: latest is the last word of windows of event time that fire at their end; leave out emit"
     if join.api == "cogroup" and join.condition:
         yield "join.condition: a coGroup emits arrays of rows; filter them where they are read"

@@ -97,9 +97,14 @@ def pipeline_schema() -> dict[str, Any]:
     properties["output"].pop("default", None)
     properties["guard"]["anyOf"] = [{"$ref": "#/$defs/Guard"}, {"enum": [True, False, "on", "off"]}]
     definitions = schema["$defs"]
-    for short in ("TimeColumn", "KeyPair"):
+    for short in ("TimeColumn", "KeyPair", "Completeness"):
         full = definitions[short]
         definitions[short] = {"description": full.pop("description", ""), "anyOf": [{"type": "string"}, full]}
+    bare = {"enum": ["event_time", "processing_time"]}
+    definitions["Trigger"] = {
+        "description": definitions["Trigger"].pop("description"),
+        "anyOf": [bare, definitions["Trigger"]],
+    }
     definitions["Expectation"]["additionalProperties"] = True
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tidemark pipeline", **schema}
 

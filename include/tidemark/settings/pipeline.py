@@ -9,12 +9,22 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.cluster import Cluster
-from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.dialects import TICK, TRIGGERS, check_join, check_watermarks, takes_null_keys
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.sides import SideName
-from tidemark.settings.values import Cleanup, Duration, Instant, PositiveDuration, Rows, format_duration, micros, millis
+from tidemark.settings.values import (
+    Cleanup,
+    Duration,
+    Instant,
+    PositiveDuration,
+    Rows,
+    format_duration,
+    format_instant,
+    micros,
+    millis,
+)
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -70,6 +80,44 @@ Arrival = Annotated[
 ]
 
 
+class Completeness(Settings):
+    """When an input holds all that it will have up to the end of a slice, so that the slice may run.
+
+    Exactly one rule: `row`, `commit`, `asset` or `marker`; the first two may be written as a bare name.
+    """
+
+    by: Literal["row", "commit", "asset", "marker"]
+    """`row`: it has a row whose clock is at or past that time; `commit`: rows were committed to it then or later;
+    `asset`: Airflow has an event of it from then or later; `marker`: a table says up to when it is complete."""
+    settle: Duration = timedelta()
+    """How much later the row, the commit or the event has to be."""
+    asset: str | None = None
+    """The name of Airflow's asset."""
+    table: str | None = None
+    """The marker table: a Delta path, as that of an input."""
+    column: str | None = None
+    """Its column of instants, the greatest of which counts: the input is complete before it."""
+    where: dict[str, str] = {}
+    """Which of its rows tell of this input, by the texts of columns; by default all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"by": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.settle < timedelta():
+            raise ValueError("settle must not be negative")
+        wanted = {"asset": {"asset", "settle"}, "marker": {"table", "column", "where"}}.get(self.by, {"settle"})
+        if extra := sorted(self.model_fields_set - {"by"} - wanted):
+            raise ValueError(f"{', '.join(extra)}: means nothing with by: {self.by}; leave it out")
+        needed = {"asset": ("asset",), "marker": ("table", "column")}.get(self.by, ())
+        if missing := [name for name in needed if not getattr(self, name)]:
+            raise ValueError(f"by: {self.by} needs {' and '.join(missing)}")
+        return self
+
+
 class Input(Settings):
     """One of the two streams, as a bounded Delta table."""
 
@@ -89,6 +137,8 @@ class Input(Settings):
     idle_after: PositiveDuration | None = None
     """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
     until its next row; by default it always does."""
+    complete: Completeness | None = None
+    """When a slice may run: `row`, `commit`, or {by: row, settle: 10 minutes}; by default no slice waits."""
 
     @field_validator("watermark_delay")
     @classmethod
@@ -198,6 +248,77 @@ class WindowSettings(Settings):
         return self
 
 
+class Trigger(Settings):
+    """When a window fires: exactly one of Flink's triggers, `event_time` and `processing_time` by their bare names."""
+
+    event_time: Literal[True] | None = None
+    """When the watermark reaches its end, and for each late row that it takes: the default of windows of event time."""
+    continuous_event_time: PositiveDuration | None = None
+    """At multiples of this in event time as well."""
+    processing_time: Literal[True] | None = None
+    """When the clock reaches its end: the default of windows of processing time."""
+    continuous_processing_time: PositiveDuration | None = None
+    """At multiples of this on the clock; a window of event time does not fire at its end then."""
+    count: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """At every so many-th row of both sides together (1 or less: at each row), and not at its end."""
+    delta: Duration | None = None
+    """At a row whose event time is more than this after that of the row that fired last, at first the first row."""
+    purging: bool = False
+    """Whether each firing takes the window's rows away (`PurgingTrigger`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {value: True} if value in ("event_time", "processing_time") else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in TRIGGERS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(TRIGGERS)}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which one it is."""
+        return next(name for name in TRIGGERS if getattr(self, name) is not None)
+
+    @property
+    def amount(self) -> int:
+        """Its interval or threshold in ms, or its count; 0 where it has none."""
+        value = getattr(self, self.kind)
+        return millis(value) if isinstance(value, timedelta) else 0 if value is True else int(value)
+
+
+class Evictor(Settings):
+    """What a firing takes out of its window for good: exactly one of Flink's evictors."""
+
+    count: int | None = Field(default=None, ge=0, lt=2**63)
+    """Leaves so many rows of both sides together, those that arrived last."""
+    time: Duration | None = None
+    """Leaves the rows whose event time is less than this before the newest in the window."""
+    after: bool = False
+    """Whether rows go after they were emitted, so that the next firing does without them."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.count is None) == (self.time is None):
+            raise ValueError("give exactly one of count, time")
+        if self.time is not None and self.time < timedelta():
+            raise ValueError("time must not be negative")
+        return self
+
+    @property
+    def kind(self) -> Literal["count", "time"]:
+        """Which one it is."""
+        return "time" if self.count is None else "count"
+
+    @property
+    def amount(self) -> int:
+        """How many rows it leaves, or of how many ms."""
+        return self.count if self.count is not None else millis(self.time or timedelta())
+
+
 class Join(Settings):
     """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
 
@@ -216,6 +337,13 @@ class Join(Settings):
     """flink-datastream windows: pairs, or for each firing the arrays of its left and right rows."""
     allowed_lateness: Duration = timedelta()
     """flink-datastream windows: how long a window takes late rows, each of which fires it again."""
+    trigger: Trigger | None = None
+    """flink-datastream windows: what fires them, in place of their end."""
+    evictor: Evictor | None = None
+    """flink-datastream windows: which rows a firing takes out of its window for good."""
+    time: Literal["event", "processing"] = "event"
+    """flink-datastream windows and flink-sql intervals: whether a row's time is its event time, or that of its
+    arrival: then no row is late, and what waits for the clock when the input ends is lost."""
     emit: Literal["every-pane", "latest"] = "every-pane"
     """Windows: what the engine emits, a pane per firing; or each window once, when it takes no more rows."""
     min_cleanup: Cleanup = timedelta()
@@ -228,6 +356,17 @@ class Join(Settings):
         if value:
             check_expression(value)
         return value
+
+    @property
+    def fires_by_default(self) -> bool:
+        """Whether windows are of event time, fire at their end and for late rows, and keep all rows until they go."""
+        default = self.trigger is None or (self.trigger.kind == "event_time" and not self.trigger.purging)
+        return default and self.evictor is None and self.time == "event"
+
+    @property
+    def triggered_by(self) -> Trigger:
+        """The trigger of its windows, the default one too."""
+        return self.trigger or Trigger.model_validate(f"{self.time}_time")
 
     @property
     def min_cleanup_ms(self) -> int:
@@ -270,9 +409,17 @@ class Join(Settings):
         if self.window:
             windows = self.window.model_dump(mode="json", exclude_defaults=True)
             parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in windows.items())}")
+        if self.window and not self.fires_by_default:
+            told = {name: getattr(self, name) for name in ("trigger", "evictor", "time")}
+            given = {name: value for name, value in told.items() if value not in (None, "event")}
+            parts += [f"{name}: {_plain(_dumped(value))}" for name, value in given.items()]
         if self.event_time_equality:
             parts.append("event times are equal")
         return "; ".join(parts)
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Settings) else value
 
 
 def _plain(value: Any) -> str:
@@ -296,6 +443,19 @@ class Slices(Settings):
 
     every: PositiveDuration
     start: Instant
+    end: Instant | None = None
+    """No slice begins then or after; by default there is no last one."""
+
+    @model_validator(mode="after")
+    def _whole_slices(self) -> Self:
+        if self.end is None:
+            return self
+        if self.end <= self.start:
+            raise ValueError(f"end ({format_instant(self.end)}) is not after start ({format_instant(self.start)})")
+        if off := (self.end - self.start) % self.every:
+            before = format_instant(self.end - off)
+            raise ValueError(f"end ({format_instant(self.end)}) is no slice boundary; the one before is {before}")
+        return self
 
 
 class Guard(Settings):
@@ -374,7 +534,35 @@ class CompareSettings(Settings):
     budget: Budget = Budget()
 
 
-_NOT_SEMANTIC = {"name", "output", "select", "quality", "show_rows", "late_landing", "compare", "cluster"}
+class AirflowSettings(Settings):
+    """How Airflow runs the pipeline; no row depends on it."""
+
+    owner: str = Field(default="tidemark", pattern=r"^[\w.@-]+$")
+    """Whose DAGs they are, as Airflow's list shows it: letters, digits, _, -, . and @."""
+    retries: int = Field(default=2, ge=0, le=100)
+    """How often a fault is tried again; mistakes and failed checks are not."""
+    retry_delay: PositiveDuration = timedelta(minutes=1)
+    execution_timeout: PositiveDuration | None = None
+    """A job that takes longer is ended, and tried again."""
+    poll: PositiveDuration = timedelta(minutes=1)
+    """How often a waiting slice looks whether its inputs are complete."""
+    wait_at_most: PositiveDuration | None = None
+    """A slice that has waited longer fails; by default it waits on."""
+    deadline: PositiveDuration | None = None
+    """A run that is not over so long after it was queued is told of, by a call back; it goes on."""
+    pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    """The pool of its jobs; by default one of the pipeline's own, where the project makes them (`TIDEMARK_POOLS`)."""
+    connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
+    """The connection that names the Spark to submit to."""
+
+
+_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare", "airflow", "cluster")
+_NOT_SEMANTIC: dict[str, Any] = {
+    **dict.fromkeys(_OF_NO_ROW, True),
+    "left": {"complete"},
+    "right": {"complete"},
+    "slices": {"end"},
+}
 
 
 class Pipeline(Settings):
@@ -407,6 +595,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    airflow: AirflowSettings = AirflowSettings()
+    """How Airflow runs it."""
     cluster: Cluster = Cluster()
     """What a job takes of a cluster, where it runs on one."""
 
@@ -454,6 +644,9 @@ class Pipeline(Settings):
         columns = [source for source in (self.left, self.right) if isinstance(source.arrival, TimeColumn)]
         if len(traces) > 1 or (traces and columns):
             raise ValueError("arrival: a trace tells of both inputs; name the same checkpoint on both")
+        for side, source in (("left", self.left), ("right", self.right)):
+            if traces and source.complete:
+                raise ValueError(f"{side}.complete: a trace ends with the batches that have run; leave it out")
         if traces and self.dialect != "spark":
             raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
         return self
@@ -497,12 +690,20 @@ class Pipeline(Settings):
     @property
     def takes_null_times(self) -> bool:
         """Whether a row may take part though its event time is null; the clock has to place it."""
+        if self.dialect == "flink-datastream":
+            reads_times = {"delta", "continuous_event_time"}
+            return self.join.time == "processing" and self.join.triggered_by.kind not in reads_times
         return self.dialect == "spark" and self.clock == "arrival"
 
     @property
     def takes_null_keys(self) -> bool:
         """Whether a row may take part though its key is null."""
         return takes_null_keys(self.dialect)
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether rows have no other time than that of arrival: on Flink SQL's processing time."""
+        return self.dialect == "flink-sql" and self.join.time == "processing"
 
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that decide the answer; slices under different ones do not continue each other."""

@@ -9,9 +9,9 @@ inside their bucket.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import ClassVar, Self, TypeVar
 
 import numpy as np
@@ -180,6 +180,9 @@ class Lane:
     drain: int | None = None
     """The slice after which the input ends: the watermark goes to infinity, and every buffered row out."""
 
+    clocks: Mapping[int, int] = field(default_factory=dict)
+    """The processing time at the end of slices, ms, where it is not their end."""
+
     known_of_buckets: ClassVar[str] = BUCKETS
     """What `Timeline.buckets` says of each bucket: names and types."""
 
@@ -220,29 +223,66 @@ class Horizon:
     lines: Sequence[Timeline]
     first: int
     """First slice of the job."""
+    lanes: Sequence[Lane]
+    grid: Grid
+
+    @cached_property
+    def clocks(self) -> Sequence[Mapping[int, int]]:
+        """The processing time at the end of each slice, ms, lane by lane, from the one before the job on."""
+        return [
+            {n: lane.clocks.get(n, (self.grid.start_of(n + 1) - 1) // 1000) for n in line.reached}
+            for lane, line in zip(self.lanes, self.lines, strict=True)
+        ]
+
+    @property
+    def drained_in(self) -> Column:
+        """The slice of the job in which the input of a row's lane ends; null for none."""
+        last = max(self.lines[0].ends)
+        drains = [lane.drain if lane.drain is not None and lane.drain <= last else None for lane in self.lanes]
+        return of_lane(drains)
 
     def first_slice_reaching(self, rows: DataFrame, watermark: Column, name: str) -> DataFrame:
         """Add column `name`: the first slice at whose end the lane's combined watermark is at least `watermark` (ms).
 
-        The slice before the job for one that was reached by then, null for one that no slice of the job reaches. A
-        binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that a double holds:
-        with one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
+        The slice before the job for one that was reached by then, null for one that no slice of the job reaches.
+        """
+        return self._first_slice([line.reached for line in self.lines], rows, watermark, name)
+
+    def first_slice_at(self, rows: DataFrame, clock: Column, name: str) -> DataFrame:
+        """The same of the processing time, ms."""
+        return self._first_slice(self.clocks, rows, clock, name)
+
+    def _first_slice(
+        self, reached_by_lane: Sequence[Mapping[int, int]], rows: DataFrame, level: Column, name: str
+    ) -> DataFrame:
+        """A binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that one holds.
+
+        With one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
         """
         from pyspark.ml.feature import Bucketizer  # noqa: PLC0415 - a fifth of the time that a command takes to start
 
         half = 2**52 // len(self.lines)
         levels: dict[int, int | None] = {}
-        for lane, line in enumerate(self.lines):
-            for number, reached in line.reached.items():
+        for lane, reached_in in enumerate(reached_by_lane):
+            for number, reached in reached_in.items():
                 levels.setdefault(lane * 2 * half + min(max(reached, -half), half - 1), number)
             levels[lane * 2 * half + half] = None
-        place = F.col("lane") * (2 * half) + F.greatest(F.least(watermark, F.lit(half - 1)), F.lit(1 - half))
+        place = F.col("lane") * (2 * half) + F.greatest(F.least(level, F.lit(half - 1)), F.lit(1 - half))
         splits = [-_INF, *map(float, levels), _INF]
         search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
         found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
-        # One literal, which Spark parses once; an array of literals would be as many expressions.
-        numbers = F.from_json(F.lit(json.dumps([*levels.values()])), "array<bigint>")
-        return found.withColumn(name, F.get(numbers, F.col("_level").cast("int"))).drop("_level", "_below")
+        slices = _numbers([*levels.values()])
+        return found.withColumn(name, F.get(slices, F.col("_level").cast("int"))).drop("_level", "_below")
+
+
+def _numbers(values: Sequence[int | None]) -> Column:
+    """One literal, which Spark parses once; an array of literals would be as many expressions."""
+    return F.from_json(F.lit(json.dumps(values)), "array<bigint>")
+
+
+def of_lane(values: Sequence[int | None]) -> Column:
+    """Of whole numbers, one for each lane, that of a row's."""
+    return F.get(_numbers(values), F.col("lane").cast("int"))
 
 
 def bucket_maxima(rows: DataFrame) -> DataFrame:

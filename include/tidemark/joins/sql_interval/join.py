@@ -19,22 +19,27 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.clock.times import as_json
-from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import PADDING, JoinType
 from tidemark.joins.flink_sql import IntervalRules
 from tidemark.joins.interval import candidates
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.cleanups import Cleanups
+from tidemark.joins.sql_interval.pairs import (
+    ARRIVAL,
+    emissions,
+    first_matches,
+    is_padded,
+    mark,
+    matching,
+    with_first_match,
+)
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.timers import with_leaves_at
-from tidemark.spark.confined import confined
-from tidemark.wording import quoted
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
-_ARRIVAL = ("clock", "tiebreak", "event_time")
 _LABELS = ("slice", "watermark", "clock", "tiebreak", "mark")
-_PAIR = ("slice", "left_mark", "right_mark", "left", "right")
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class SqlIntervalJoin(Join):
             for row in replayed.where(F.col("role") == "end").collect():
                 ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
             emitted = replayed.where(~F.col("role").isin("state", "end"))
-            joined = joined.unionByName(_emissions(emitted, F.col("role")))
+            joined = joined.unionByName(emissions(emitted, F.col("role")))
             states = states.unionByName(replayed.where(F.col("role") == "state").select(*states.columns))
         return JoinResult(
             joined,
@@ -88,13 +93,11 @@ class SqlIntervalJoin(Join):
 
     @property
     def _wait(self) -> Column:
-        return F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
+        return self.rules.wait_of(F.col("side"))
 
     @property
     def _outer(self) -> Column:
-        """Whether a row comes out padded if it finds no partner."""
-        left, right = (self.join_type.is_one_of(*types) for types in PADDING.values())
-        return F.when(F.col("side") == "left", left).otherwise(right)
+        return is_padded(F.col("side"), self.join_type)
 
     def _labelled(self, came: JobRows) -> DataFrame:
         """All rows that take part, with what becomes of them by themselves; and what the slice before knew."""
@@ -105,7 +108,6 @@ class SqlIntervalJoin(Join):
         for name in _STATE:
             if name not in rows.columns:
                 rows = rows.withColumn(name, F.lit(None).cast("long"))
-        payload = [as_json(F.struct("left", "right"))] if self.condition else []
         event_time, now = F.col("event_time"), rules.now(F.col("watermark"))
         labels = {
             **{name: F.when(F.col(name) < first, F.col(name)) for name in _IN_SLICES},
@@ -115,8 +117,7 @@ class SqlIntervalJoin(Join):
             "stale_at": rules.stale_at(event_time),
             "stale": (rules.stale_at(event_time) <= now) & ~rules.empty,
             "off_the_path": rules.off_the_path(event_time, self._wait),
-            # Rows of a key that agree in all of this have the same partners.
-            "mark": F.xxhash64("side", *_ARRIVAL, *payload),
+            "mark": mark(self.condition),
         }
         known = rows.withColumns(labels)
         kept = with_leaves_at(known.where("waits"))
@@ -136,13 +137,12 @@ class SqlIntervalJoin(Join):
         known = pairs if self.join_type.types - {"inner"} else self._with_fleeting(rows, first)
         if late is not None:
             pairs, known = pairs.unionByName(late), known.unionByName(late)
-        matches = _matches(known).persist()
-        states = rows.join(matches, [*key_columns(rows), "mark"], "left")
-        states = states.withColumn("matched_in", F.coalesce("matched_in", "first_match")).drop("first_match")
+        matches = first_matches(known).persist()
+        states = with_first_match(rows, matches)
         leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
         padded = states.where(leaves).withColumn("slice", F.greatest("slice", "reached"))
         side = F.concat(F.lit("padded_"), F.col("side"))
-        return _emissions(pairs, F.lit("matched")).unionByName(_emissions(padded, side)), states, matches
+        return emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)), states, matches
 
     def _with_fleeting(self, rows: DataFrame, first: int) -> DataFrame:
         """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""
@@ -164,7 +164,7 @@ class SqlIntervalJoin(Join):
         later = F.greatest("left_slice", "right_slice")
         joins = rules.within(*times) & waited & (later >= first)
         found = candidates(rows, rules.lower, rules.upper, _LABELS, joins)
-        return self._matching(found.withColumn("slice", later))
+        return matching(found.withColumn("slice", later), self.condition)
 
     def _found_expired(self, looked_up: DataFrame) -> DataFrame:
         """Pairs of expired rows and the first row that looked for partners since."""
@@ -173,19 +173,7 @@ class SqlIntervalJoin(Join):
             for name, column in ((f"{side}_time", "event_time"), (f"{side}_mark", "mark"), (side, side)):
                 both[name] = F.when(F.col("side") == side, F.col(column)).otherwise(F.col(f"by.{column}"))
         found = looked_up.where(F.col("by").isNotNull() & ~has_null_key(looked_up)).withColumns(both)
-        return self._matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))))
-
-    def _matching(self, pairs: DataFrame) -> DataFrame:
-        """The pairs that meet the join's condition."""
-        pairs = pairs.select(*_PAIR, *key_columns(pairs))
-        if self.condition is None:
-            return pairs
-        flat = (
-            F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}") for side in PADDING for name in _names(pairs, side)
-        )
-        agrees = confined(pairs.sparkSession, self.condition).column
-        met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(agrees)
-        return met.select("_pair.*")
+        return matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))), self.condition)
 
     def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:
         """Whole lanes, row by row."""
@@ -196,7 +184,7 @@ class SqlIntervalJoin(Join):
         if self.condition:
             within = rules.within(F.col("left_event_time"), F.col("right_event_time"))
             pairs = candidates(rows, rules.lower, rules.upper, _LABELS, within).withColumn("slice", F.lit(0))
-            agreed = self._matching(pairs).groupBy(*keys, F.col("right_mark").alias("mark"))
+            agreed = matching(pairs, self.condition).groupBy(*keys, F.col("right_mark").alias("mark"))
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
         known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
@@ -234,7 +222,7 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
     both = stays.withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
     both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": searcher}))
     # Backwards: a frame that ends with the partition is gone through anew for each of its rows.
-    backwards = [one.desc() for one in (F.col("level"), F.col("by").isNotNull(), *map(F.col, _ARRIVAL))]
+    backwards = [one.desc() for one in (F.col("level"), F.col("by").isNotNull(), *map(F.col, ARRIVAL))]
     following = Window.partitionBy(*keys, "of").orderBy(*backwards).rowsBetween(Window.unboundedPreceding, -1)
     by = F.last("by", ignorenulls=True).over(following)
     found = both.withColumn("search", by).where(F.col("by").isNull())
@@ -242,25 +230,5 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
     return found.withColumn("by", sooner).drop("search", "level", "of")
 
 
-def _matches(pairs: DataFrame) -> DataFrame:
-    """The slice of the first match of each row that has one, by key and `mark`."""
-    keys = key_columns(pairs)
-    sides = (pairs.select(*keys, F.col(f"{side}_mark").alias("mark"), "slice") for side in PADDING)
-    return reduce(DataFrame.unionByName, sides).groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
-
-
 def _kind(rows: DataFrame, column: Column) -> T.DataType:
     return rows.select(column.alias("it")).schema["it"].dataType
-
-
-def _names(rows: DataFrame, side: str) -> list[str]:
-    kind = rows.schema[side].dataType
-    assert isinstance(kind, T.StructType)
-    return kind.names
-
-
-def _emissions(rows: DataFrame, emission: Column) -> DataFrame:
-    """Rows or pairs as `JoinResult.joined` has them."""
-    none = F.lit(None).cast("long")
-    known = {"emission": emission, "pane": F.lit(0), "result_time": none, "window_start": none, "window_end": none}
-    return rows.select(*(known.get(name, F.col(name)).alias(name) for name in EMISSION))

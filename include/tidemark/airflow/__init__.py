@@ -1,0 +1,28 @@
+"""DAGs, task groups and operators of pipeline files, for the DAG files of any project.
+
+A whole one::
+
+    from pathlib import Path
+    from tidemark.airflow import TidemarkDag
+
+    dag = TidemarkDag(Path(__file__).with_name("orders.yaml"))
+
+`pip install tidemark[airflow]`; importing it starts no Spark and opens no table.
+"""
+
+from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags, slices_of
+from tidemark.airflow.operators import ReportSlices, RunSlices, WaitForInputs
+from tidemark.airflow.project import Project
+from tidemark.airflow.triggers import InputsComplete
+
+__all__ = [
+    "InputsComplete",
+    "Project",
+    "ReportSlices",
+    "RunSlices",
+    "TidemarkDag",
+    "TidemarkTaskGroup",
+    "WaitForInputs",
+    "pipeline_dags",
+    "slices_of",
+]

@@ -1,0 +1,81 @@
+"""What tasks ask of the tables: whether slices are committed, whether inputs are complete, what a run has committed.
+
+Ledgers and logs tell it, without Spark; nothing is written. delta-rs does not survive `fork`, so that this is imported
+where the work is, in a task's or the triggerer's own process, and by no DAG file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.staleness import stale
+from tidemark.delta.lake import PipelineTables
+from tidemark.errors import OlderFormatError
+from tidemark.execution.quality import docs_page
+from tidemark.inputs.completeness import reaches
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.settings.sides import SIDES
+from tidemark.settings.values import micros
+
+
+def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
+    """Whether the slices from `start` to `end` (exclusive) are committed, and every committed slice still holds.
+
+    An instant off the grid is for the job to refuse, and so are other settings, by the next slice that is new.
+    """
+    grid = Grid.of(pipeline.slices)
+    first, last = (divmod(micros(instant) - grid.start, grid.every) for instant in (start, end))
+    if first[1] or last[1] or first >= last:
+        return False
+    try:
+        ledger = Ledger.seen(PipelineTables.of(pipeline, lake), grid)
+    except OlderFormatError:
+        return False
+    return all(number in ledger.entries for number in range(first[0], last[0])) and not stale(ledger)
+
+
+def short_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
+    """A line for each input that is not complete up to an instant, by the rules in a pipeline file.
+
+    Assets are left out, unless asked for.
+
+    Raises:
+        UserError: the file, or a table that it names, does not serve.
+    """
+    found = reaches(load_pipeline(Path(file)), lake, assets_seen=not assets)
+    return [one.told() for one in found if not one.covers(datetime.fromisoformat(end))]
+
+
+def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str, Any] | None:
+    """What was committed at an instant or after, summed up for people and events: JSON-ready; None for nothing."""
+    tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
+    ledger = Ledger.seen(tables, grid)
+    if ledger.rows.empty:
+        return None
+    rows = ledger.rows[ledger.rows["committed_at"] >= pd.Timestamp(since)]
+    if rows.empty:
+        return None
+    numbers = rows["number"].astype(int)
+    sides: dict[str, Any] = {
+        side: {name: int(sum(counts[name] for counts in rows[side])) for name in ("read", "late", "rejected")}
+        for side in SIDES
+    }
+    return {
+        "pipeline": pipeline.name,
+        "from": grid.name(int(numbers.min())),
+        "to": grid.name(int(numbers.max()) + 1),
+        "slices": len(rows),
+        "again": int((rows["attempt"] > 1).sum()),
+        "emissions": int(rows["emissions"].sum()),
+        **sides,
+        "incomplete": int(rows["incomplete"].notna().sum()),
+        "quality": dict(Counter(rows["quality"])),
+        "docs": docs_page(tables),
+    }

@@ -1,0 +1,206 @@
+"""The tasks of a run of slices: wait for the inputs, run a Spark application, report what it has committed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Asset, BaseHook, BaseOperator, Context
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
+
+from tidemark.airflow.project import Project
+from tidemark.airflow.triggers import InputsComplete
+from tidemark.errors import CheckFailedError, UserError, submitted_code
+from tidemark.settings import Input, Pipeline, load_pipeline
+from tidemark.settings.cluster import SECRET
+from tidemark.settings.values import parse_instant
+
+_FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
+"""What the operator says of a job after which trying again cannot help."""
+
+
+class WaitForInputs(BaseOperator):
+    """Passes once the inputs are complete up to `end`; skips what follows where the slices are committed already.
+
+    It looks once in a worker, and then waits deferred, without a slot.
+    """
+
+    template_fields: Sequence[str] = ("start", "end", "unless")
+
+    def __init__(self, *, file: Path, project: Project, start: str, end: str, unless: str = "", **kwargs: Any) -> None:
+        """`start` and `end` bound the slices (exclusive), as templates; with `unless` True nothing is waited for."""
+        super().__init__(**kwargs)
+        self.file, self.lake = str(file), project.lake
+        self.start, self.end, self.unless = start, end, unless
+
+    def execute(self, context: Context) -> None:
+        """Look, and wait.
+
+        Raises:
+            AirflowSkipException: the slices are committed.
+            AirflowFailException: the pipeline file or a table does not serve.
+        """
+        from tidemark.airflow.look import are_committed  # noqa: PLC0415 - opens tables
+
+        try:
+            pipeline, start, end = load_pipeline(Path(self.file)), parse_instant(self.start), parse_instant(self.end)
+            done = are_committed(pipeline, self.lake, start, end)
+        except (UserError, ValueError) as error:
+            raise AirflowFailException(str(error)) from None
+        if done:
+            raise AirflowSkipException(f"slices from {self.start} to {self.end} are committed")
+        if self.unless == "True":
+            return
+        most = pipeline.airflow.wait_at_most
+        self._wait(context, pipeline, (datetime.now(UTC) + most).isoformat() if most else None)
+
+    def resume(self, context: Context, event: dict[str, str], give_up: str | None) -> None:
+        """Go on after the trigger.
+
+        Raises:
+            AirflowFailException: it has waited for as long as it may, or a table does not serve.
+        """
+        if told := event.get("mistake"):
+            raise AirflowFailException(told)
+        if told := event.get("gave_up"):
+            raise AirflowFailException(f"waited until {give_up}, and up to {self.end} this was not complete: {told}")
+        self._wait(context, load_pipeline(Path(self.file)), give_up)
+
+    def _wait(self, context: Context, pipeline: Pipeline, give_up: str | None) -> None:
+        from tidemark.airflow.look import short_inputs  # noqa: PLC0415 - opens tables
+
+        end = parse_instant(self.end)
+        try:
+            short = short_inputs(self.file, self.lake, end.isoformat())
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
+        short += [f"asset {asset.name} has no event since {since}" for asset, since in self._unseen(context, pipeline)]
+        if not short:
+            return
+        told = "; ".join(short)
+        if give_up and datetime.now(UTC) >= datetime.fromisoformat(give_up):
+            raise AirflowFailException(f"waited until {give_up}, and up to {self.end} this was not complete: {told}")
+        self.log.info("waiting for inputs to be complete up to %s: %s", self.end, told)
+        poll = pipeline.airflow.poll.total_seconds()
+        trigger = InputsComplete(file=self.file, lake=self.lake, end=end.isoformat(), poll=poll, give_up=give_up)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"give_up": give_up})
+
+    def _unseen(self, context: Context, pipeline: Pipeline) -> list[tuple[Asset, str]]:
+        """The assets of the inputs' rules without an event since the end."""
+        found = []
+        for source in (pipeline.left, pipeline.right):
+            if source.complete and source.complete.asset:
+                asset = Asset(source.complete.asset)
+                since = (parse_instant(self.end) + source.complete.settle).isoformat()
+                if not len(context["inlet_events"][asset].after(since).limit(1)):
+                    found.append((asset, since))
+        return found
+
+
+class RunSlices(SparkSubmitOperator):
+    """Runs a command over slices of a pipeline where its connection says, with the Spark of this environment."""
+
+    def __init__(
+        self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
+    ) -> None:
+        """`options` are those of the command, as templates."""
+        super().__init__(
+            application=str(Path(__file__).with_name("submitted.py")),
+            application_args=[*command, str(file), "--lake", project.lake, *options],
+            jars=",".join(project.jars) or None,
+            spark_binary=str(Path(sys.executable).with_name("spark-submit")),
+            env_vars={
+                "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            },
+            **kwargs,
+        )
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait.
+
+        Raises:
+            AirflowFailException: there is no connection, or the job ended for good; trying again cannot help.
+            AirflowException: the job failed; running it again changes no slice that is committed.
+        """
+        self._need_connection()
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            if any(code in str(error) for code in _FINAL):
+                raise AirflowFailException(str(error)) from None
+            raise
+
+    def _get_hook(self) -> SparkSubmitHook:
+        # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown on a
+        # page, and stand on the command line of other clusters.
+        hook = super()._get_hook()
+        secret = BaseHook.get_connection(self._conn_id).password
+        if secret and hook._connection["master"].startswith("spark://"):  # noqa: SLF001
+            hook._env_vars = {**(self.env_vars or {}), SECRET: secret}  # noqa: SLF001
+        return hook
+
+    def _need_connection(self) -> None:
+        # The operator takes a missing connection for a YARN cluster.
+        try:
+            BaseHook.get_connection(self._conn_id)
+        except AirflowNotFoundException:
+            variable, local = f"AIRFLOW_CONN_{self._conn_id.upper()}", '{"conn_type": "spark", "host": "local[*]"}'
+            raise AirflowFailException(
+                f"connection {self._conn_id} is missing; add it in Airflow, or set {variable}='{local}'"
+            ) from None
+
+
+class ReportSlices(BaseOperator):
+    """Tells what the run has committed, also where it ended half-way, and publishes it with the event of the asset."""
+
+    def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
+        """As the other tasks of the run."""
+        super().__init__(**kwargs)
+        self.file, self.lake = str(file), project.lake
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Read the ledger.
+
+        Raises:
+            AirflowSkipException: the run has committed nothing, so that there is no event.
+        """
+        from tidemark.airflow.look import committed_since  # noqa: PLC0415 - opens tables
+
+        pipeline = load_pipeline(Path(self.file))
+        since = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
+        found = committed_since(pipeline, self.lake, since)
+        if found is None:
+            raise AirflowSkipException("nothing was committed")
+        self.log.info("%s", _told(found))
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = found
+        return found
+
+
+def _told(found: dict[str, Any]) -> str:
+    late = " and ".join(f"{found[side]['late']:,} {side}" for side in ("left", "right"))
+    return (
+        f"{found['pipeline']}: {found['slices']:,} slices from {found['from']} to {found['to']}, "
+        f"{found['emissions']:,} emissions, {late} rows late; quality {found['quality']}; {found['docs']}"
+    )
+
+
+def inlets_of(pipeline: Pipeline) -> list[Asset]:
+    """The inputs as assets: what their rules name, else their tables."""
+
+    def asset(source: Input) -> Asset:
+        return Asset(source.complete.asset if source.complete and source.complete.asset else source.table)
+
+    return [asset(source) for source in (pipeline.left, pipeline.right)]

@@ -1,0 +1,30 @@
+"""Prints a pool of one slot for each pipeline of a project, as `airflow pools import` reads it.
+
+Slices, ranges and reprocessing of a pipeline then never run at the same time. Usage: python -m tidemark.airflow.pools
+[PROJECT]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tidemark.airflow.project import Project
+
+
+def pools(project: Project) -> dict[str, dict[str, object]]:
+    """By their names."""
+    return {
+        pipeline.airflow.pool or pipeline.name: {
+            "slots": 1,
+            "description": f"jobs of pipeline {pipeline.name}",
+            "include_deferred": False,
+        }
+        for pipeline in project.pipelines()[0].values()
+    }
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    sys.stdout.write(json.dumps(pools(Project(folder)), indent=1))

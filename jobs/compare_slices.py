@@ -1,9 +1,0 @@
-"""What is submitted to Spark: `tidemark compare --record` with the arguments of the application."""
-
-import sys
-
-from tidemark.cli.app import main
-from tidemark.errors import submitted_code
-
-if __name__ == "__main__":
-    sys.exit(submitted_code(main(["compare", "--record", *sys.argv[1:]])))

@@ -1,0 +1,22 @@
+"""What a submitted job ends with."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.dags.conftest import PROJECT
+
+SUBMITTED = PROJECT / "include/tidemark/airflow/submitted.py"
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare", "--record"], ["reprocess"]], ids=" ".join)
+def test_a_mistake_of_the_users_is_none_of_pythons(command, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, SUBMITTED, *command, "no_such", "--lake", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "there is no pipeline no_such" in ended.stderr
+    assert ended.returncode == 64
