@@ -30,7 +30,7 @@ demo: setup ## join January's real flights with the weather, slice by slice
 test: ready ## run the tests that each promise has, three files at a time
 	@$(VENV)/pytest $(WORKERS) -m "not slow"
 
-test-slow: ready ## run the rest of the grid: more kills, twins, exports, formats and days
+test-slow: ready $(WORKER) ## run the rest of the grid: more kills, twins, exports, formats and days
 	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"
 
 ready: $(DEV) $(JARS) browser

@@ -183,7 +183,12 @@ def test_executors_have_no_tidemark_of_their_own(cluster):
 
 
 def test_a_session_of_its_own_has_the_secret_on_no_command_line_either(cluster):
-    script = "from tidemark.spark.session import spark_session; print(spark_session('own').range(5).count(), 'rows')"
+    script = """
+from tidemark.settings.cluster import Cluster
+from tidemark.spark.session import spark_session
+small = Cluster(executors=1, executor_cores=1, executor_memory="600m")
+print(spark_session("own", cluster=small).range(5).count(), "rows")
+"""
     code, said, seen = watched([sys.executable, "-c", script], environment(**cluster["env"]))
     assert (code, "5 rows" in said) == (0, True), said
     assert any("spark.authenticate=true" in line for line in seen)
@@ -197,3 +202,21 @@ def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
     assert code != 0, said
     state = ask(cluster["master"])
     assert "count.py" not in [app["name"] for app in state["activeapps"] + state["completedapps"]]
+
+
+def test_a_job_that_asks_for_more_than_the_cluster_has_says_that_it_waits(cluster):
+    script = """
+from tidemark.settings.cluster import Cluster
+from tidemark.spark.session import spark_session
+spark_session("large", cluster=Cluster(executor_memory="900g")).range(5).count()
+"""
+    command = [sys.executable, "-c", script]
+    env = environment(TIDEMARK_DEBUG="1", **cluster["env"])
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert any("has not accepted any resources" in line for line in process.stdout)
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.terminate()
+        process.kill()
+        process.wait(timeout=30)

@@ -22,6 +22,12 @@ def can_load(spark: SparkSession, class_name: str) -> bool:
     return bool(_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
 
 
+def warn_of(spark: SparkSession, class_name: str) -> None:
+    """Let the driver's log have the warnings of one class."""
+    log4j = _jvm(spark).org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(class_name, log4j.Level.WARN)
+
+
 def execution_memory(spark: SparkSession) -> int:
     """Add up the bytes that Spark's executors share between execution and storage."""
     driver = _jvm(spark).org.apache.spark.SparkEnv.get().blockManager().blockManagerId()

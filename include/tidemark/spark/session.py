@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
 from tidemark.settings.cluster import SECRET, Cluster
-from tidemark.spark.jvm import can_load
+from tidemark.spark.jvm import can_load, warn_of
 from tidemark.spark.local import (
     AUTHENTICATED,
     EVENT_LOGS,
@@ -97,6 +97,8 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     _need_delta(session)
     if not str(session.sparkContext.master).startswith("local"):
         session.sparkContext.addPyFile(str(package()))
+        # It says that no executor has come, or that one is gone, and has seen no row.
+        warn_of(session, "org.apache.spark.scheduler.TaskSchedulerImpl")
     return session
 
 
