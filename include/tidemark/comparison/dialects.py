@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any, get_args
@@ -21,14 +22,16 @@ from tidemark.commits.digest import content_hash
 from tidemark.commits.outputs import emissions
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.comparison.replays import replayed
+from tidemark.comparison.replays import replayed, rows_of
 from tidemark.errors import PipelineFileError
 from tidemark.execution.replay import Replay
+from tidemark.execution.task import TINY_ROWS
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.tuning import spread
 from tidemark.wording import quoted
 
 RULES = {
@@ -103,7 +106,14 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
     Raises:
         InputError: an input does not serve.
     """
-    inputs, grid = stored_inputs(spark, pipeline, lake), Grid.of(pipeline.slices)
+    inputs = stored_inputs(spark, pipeline, lake)
+    many = rows_of(inputs) * len(get_args(Dialect)) > TINY_ROWS
+    with spread(spark) if many else nullcontext():
+        return _told(pipeline, inputs, slices)
+
+
+def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> Dialects:
+    grid = Grid.of(pipeline.slices)
     answers: list[_DialectAnswer] = []
     answered: list[Answered] = []
     for dialect in get_args(Dialect):

@@ -84,9 +84,13 @@ def tuned_for(spark: SparkSession, inputs: Inputs, times: int) -> AbstractContex
 
     Around the whole of a replay, which plans what it caches as it goes.
     """
+    return compiled(spark) if rows_of(inputs) * times > TINY_ROWS else nullcontext()
+
+
+def rows_of(inputs: Inputs) -> float:
+    """How many rows both inputs have, as far as their logs tell."""
     logs = [source.table.log for source in inputs]
-    rows = sum(float(log.files["rows"].sum()) for log in logs if log)
-    return compiled(spark) if rows * times > TINY_ROWS else nullcontext()
+    return sum(float(log.files["rows"].sum()) for log in logs if log)
 
 
 def with_lane(rows: DataFrame) -> DataFrame:

@@ -24,6 +24,12 @@ _COMPILED = {
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
 
+_SPREAD = {
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+    "spark.sql.files.minPartitionNum": str(os.cpu_count() or 1),
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
+
 
 @contextmanager
 def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
@@ -35,9 +41,22 @@ def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Inside `tuned_for_tiny_queries`, queries over some hundred thousand rows: compiled, and by all cores."""
-    tuned = spark.conf.get("spark.sql.codegen.factoryMode", None) == _TINY["spark.sql.codegen.factoryMode"]
-    with session_settings(spark, _COMPILED if tuned else {}):
+    with session_settings(spark, _COMPILED if _is_tuned(spark) else {}):
         yield
+
+
+@contextmanager
+def spread(spark: SparkSession) -> Iterator[None]:
+    """Inside `tuned_for_tiny_queries`, many different queries over some ten thousand rows: by all cores.
+
+    Their projections are compiled, and no whole stages: that would take longer than it saves.
+    """
+    with session_settings(spark, _SPREAD if _is_tuned(spark) else {}):
+        yield
+
+
+def _is_tuned(spark: SparkSession) -> bool:
+    return spark.conf.get("spark.sql.codegen.factoryMode", None) == _TINY["spark.sql.codegen.factoryMode"]
 
 
 @contextmanager
