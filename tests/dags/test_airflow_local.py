@@ -145,7 +145,7 @@ def test_ten_slices_wait_without_a_slot_or_jvm_and_a_committed_one_is_skipped(sp
         assert healthy(get(f"{api}/monitor/health", healthy, seconds=100))
         total = 3 * len(names) + len(DAGS)
         assert get(f"{api}/dags?limit=1", lambda answer: answer["total_entries"] == total, seconds=60)
-        found = get(f"{api}/pools", lambda answer: answer["total_entries"] > 1, seconds=60)
+        found = get(f"{api}/pools", lambda answer: answer["total_entries"] == len(names) + 2, seconds=60)
         assert {one["name"]: one["slots"] for one in found["pools"] if one["name"] in names} == dict.fromkeys(names, 1)
         waiting = [f"{name}__slice" for name in names]
         for dag_id in waiting:
