@@ -1,5 +1,9 @@
 """What the user wrote, validated: the pipeline file and its settings."""
 
+from tidemark.settings.airflow import AirflowSettings
+from tidemark.settings.checks import Budget, CompareSettings, Expectation
+from tidemark.settings.inputs import Completeness, Input, TimeColumn, Trace
+from tidemark.settings.join import Interval, Join, KeyPair, WindowSettings
 from tidemark.settings.load import (
     changed,
     load_pipeline,
@@ -8,23 +12,7 @@ from tidemark.settings.load import (
     pipeline_schema,
     pipelines_folder,
 )
-from tidemark.settings.pipeline import (
-    AirflowSettings,
-    Budget,
-    CompareSettings,
-    Completeness,
-    Expectation,
-    Guard,
-    Input,
-    Interval,
-    Join,
-    KeyPair,
-    Pipeline,
-    Slices,
-    TimeColumn,
-    Trace,
-    WindowSettings,
-)
+from tidemark.settings.pipeline import Guard, Pipeline, Slices
 
 __all__ = [
     "AirflowSettings",

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from tidemark.settings.base import Settings
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$", description="as Spark has it: 900m, 4g")]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
 """The environment variable from which Spark itself takes the secret of a standalone cluster."""
-_FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 _TASKS_PER_CORE = 4
 """Of a shuffle: when the last ones run, few cores wait, and Spark merges what is small."""
 
 
-class Executors(BaseModel):
+class Executors(Settings):
     """As many executors as there is work for (dynamic allocation)."""
-
-    model_config = _FROZEN
 
     least: int = Field(default=0, ge=0, le=10_000)
     """How many are kept while there is none."""
@@ -31,10 +30,8 @@ class Executors(BaseModel):
         return self
 
 
-class Cluster(BaseModel):
+class Cluster(Settings):
     """What a job takes of a cluster, and what it leaves there; a session on one machine takes that machine."""
-
-    model_config = _FROZEN
 
     executors: Count | Executors = 2
     """How many, or `{least: 1, most: 8}` for as many as there is work for."""

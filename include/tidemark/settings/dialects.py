@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tidemark.settings.sides import SIDES
 
 if TYPE_CHECKING:
-    from tidemark.settings.pipeline import Join, Pipeline
+    from tidemark.settings.join import Join
+    from tidemark.settings.pipeline import Pipeline
 
 TICK = {"flink-datastream": 1000, "flink-sql": 1000, "spark": 1}
 """Microseconds: what each dialect compares event times in."""

@@ -142,10 +142,10 @@ def _dialect() -> Any:
         """Spark's dialect without a function that sqlglot knows, so that none gets another name or shape."""
 
         class Parser(SparkParser):
-            FUNCTIONS = {}  # noqa: RUF012 - as sqlglot has them
-            NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
-            ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
-            NO_PAREN_FUNCTION_PARSERS = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}  # noqa: RUF012
-            FUNCTION_PARSERS = {name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS}  # noqa: RUF012
+            FUNCTIONS = {}
+            NO_PAREN_FUNCTIONS = {}
+            ARRAY_CONSTRUCTORS = {}
+            NO_PAREN_FUNCTION_PARSERS = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+            FUNCTION_PARSERS = {name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS}
 
     return Plain()

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from tidemark.errors import PipelineFileError, nearest
 from tidemark.settings.files import read_yaml
-from tidemark.settings.pipeline import ARRIVAL_TAGS, Pipeline
+from tidemark.settings.inputs import ARRIVAL_TAGS
+from tidemark.settings.pipeline import Pipeline
 from tidemark.wording import in_one_line
 
 _SUFFIXES = (".yaml", ".yml")

@@ -1,0 +1,79 @@
+"""What a pipeline file expects of its output, and of a comparison with what a stream wrote."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tidemark.settings.base import Settings
+from tidemark.settings.expectations import ARGUMENTS, check_expectation
+from tidemark.settings.values import PositiveDuration, Rows
+
+Severity = Literal["critical", "warning", "info"]
+
+
+class Expectation(Settings):
+    """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
+
+    Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
+    It is judged on the rows of each slice by itself, however many one Spark job takes.
+    """
+
+    type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
+    kwargs: dict[str, Any] = {}
+    severity: Severity = "critical"
+    """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
+    per: Literal["slice", "job"] = "slice"
+    """What it is judged on: the rows of each slice, or of all that one Spark job takes, whose slices then fail all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        match value:
+            case {"type": _}:
+                pass
+            case _ if len(value) == 1:
+                [(name, arguments)] = value.items()
+                value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
+        own = {k: v for k, v in value.items() if k in cls.model_fields}
+        flat = {k: v for k, v in value.items() if k not in cls.model_fields}
+        given = own.get("kwargs", {})
+        return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
+
+    @model_validator(mode="after")
+    def _confined(self) -> Self:
+        check_expectation(self.type, self.kwargs)
+        return self
+
+
+class Budget(Settings):
+    """How many rows may differ before a comparison fails: a number, or a share of the rows compared such as 0.1 %."""
+
+    unexplained: Rows = Field(default=0, validate_default=True)
+    """Rows that differ without a cause."""
+    differing: Rows | None = None
+    """All rows that differ, but for those not due yet; by default any number."""
+
+
+class CompareSettings(Settings):
+    """What `tidemark compare` does by default; its options come before these."""
+
+    table: str = Field(alias="with")
+    """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
+    told_by: str | None = None
+    """A pipeline that has replayed how the stream ran: its name, or its file in this one's folder or that of
+    pipelines."""
+    on: list[str] = []
+    """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
+    ignore: list[str] = []
+    """Columns that are not compared."""
+    within: float = Field(default=0.0, ge=0)
+    """How much fractions may differ."""
+    every: PositiveDuration | None = None
+    """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
+    lag: PositiveDuration | None = None
+    """How much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
+    budget: Budget = Budget()

@@ -1,0 +1,117 @@
+"""An input of a pipeline file: its table, its times, and when it is complete."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from tidemark.settings.base import Settings
+from tidemark.settings.values import Duration, PositiveDuration
+
+EpochUnit = Literal["s", "ms", "us", "ns"]
+
+
+class TimeColumn(Settings):
+    """A column that holds a time: a bare name, or `{column: ts, unit: ms}` for epoch numbers."""
+
+    column: str
+    """Name of the column: timestamp, timestamp_ntz (read as UTC), date, or a number with its unit."""
+    unit: EpochUnit | None = None
+    """What a number stands for, counted from 1970-01-01T00:00Z."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"column": value} if isinstance(value, str) else value
+
+
+class Trace(Settings):
+    """Dialect spark: the order in which a Structured Streaming query read the rows, from its checkpoint."""
+
+    trace: str
+    """The checkpoint's path, relative to the lake root, or absolute or a URI where the operator allows it
+    (`TIDEMARK_ROOTS`): rows arrive in the micro-batch that read them, at its timestamp."""
+    starting_version: int | None = Field(default=None, ge=0)
+    """The `startingVersion` of the query's reader, which no checkpoint tells; by default it read all of the table."""
+    file: str | None = None
+    """The column that has the path of each row's file, for a query that read files; by default the table is made of the
+    very files, as after CONVERT TO DELTA."""
+
+
+ARRIVAL_TAGS = ("(column)", "(trace)")
+Arrival = Annotated[
+    Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")],
+    Discriminator(
+        lambda given: ARRIVAL_TAGS[isinstance(given, Trace) or (isinstance(given, dict) and "trace" in given)]
+    ),
+]
+
+
+class Completeness(Settings):
+    """When an input holds all that it will have up to the end of a slice, so that the slice may run.
+
+    Exactly one rule: `row`, `commit`, `asset` or `marker`; the first two may be written as a bare name.
+    """
+
+    by: Literal["row", "commit", "asset", "marker"]
+    """`row`: it has a row whose clock is at or past that time; `commit`: rows were committed to it then or later;
+    `asset`: Airflow has an event of it from then or later; `marker`: a table says up to when it is complete."""
+    settle: Duration = timedelta()
+    """How much later the row, the commit or the event has to be."""
+    asset: str | None = Field(default=None, pattern=r"^[\w.:/-]{1,200}$")
+    """The name of Airflow's asset."""
+    table: str | None = None
+    """The marker table: a Delta path, as that of an input."""
+    column: str | None = None
+    """Its column of instants, the greatest of which counts: the input is complete before it."""
+    where: dict[str, str] = {}
+    """Which of its rows tell of this input, by the texts of columns; by default all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"by": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.settle < timedelta():
+            raise ValueError("settle must not be negative")
+        wanted = {"asset": {"asset", "settle"}, "marker": {"table", "column", "where"}}.get(self.by, {"settle"})
+        if extra := sorted(self.model_fields_set - {"by"} - wanted):
+            raise ValueError(f"{', '.join(extra)}: means nothing with by: {self.by}; leave it out")
+        needed = {"asset": ("asset",), "marker": ("table", "column")}.get(self.by, ())
+        if missing := [name for name in needed if not getattr(self, name)]:
+            raise ValueError(f"by: {self.by} needs {' and '.join(missing)}")
+        return self
+
+
+class Input(Settings):
+    """One of the two streams, as a bounded Delta table."""
+
+    table: str
+    """A Delta path relative to the lake root, or a catalog name."""
+    event_time: TimeColumn
+    """When it happened."""
+    arrival: Arrival | None = None
+    """When the engine saw it: a column, or {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then
+    the clock is event time)."""
+    tiebreak: str | None = None
+    """An integer column that orders rows of equal arrival, such as a log offset."""
+    watermark_delay: Duration | None = None
+    """Bounded out-of-orderness: watermark = max event time so far - delay. Dialect spark has inputs without one."""
+    partition: str | None = None
+    """A column that tells the log's partitions apart: the input's watermark is the least of those of its partitions."""
+    idle_after: PositiveDuration | None = None
+    """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
+    until its next row; by default it always does."""
+    complete: Completeness | None = None
+    """When a slice may run: `row`, `commit`, or {by: row, settle: 10 minutes}; by default no slice waits."""
+
+    @field_validator("watermark_delay")
+    @classmethod
+    def _not_negative(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < timedelta():
+            raise ValueError("must not be negative")
+        return value
