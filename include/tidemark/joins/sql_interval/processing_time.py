@@ -73,7 +73,7 @@ class ProcessingTimeJoin(Join):
         pairs = self._pairs(rows, first)
         states, joined, cached = rows, emissions(pairs, F.lit("matched")), []
         aside = [with_reason(rejected, F.col("rejected"))]
-        if self.join_type.types - {"inner"}:
+        if self._pads:
             matches = first_matches(pairs).persist()
             cached.append(matches)
             states = with_first_match(self._removed(rows, came.horizon), matches)
@@ -84,6 +84,11 @@ class ProcessingTimeJoin(Join):
             aside.append(_lost(states.where(unmatched & F.col("gone_in").isNull()), came))
         kept = states.withColumn("reached", F.coalesce("reached", came.horizon.drained_in))
         return JoinResult(joined, reduce(DataFrame.unionByName, aside), kept, cached=tuple(cached))
+
+    @property
+    def _pads(self) -> bool:
+        """Whether rows of some lane come out padded."""
+        return bool(self.join_type.types - {"inner"})
 
     def _labelled(self, came: JobRows) -> DataFrame:
         """All rows that take part, with their timers and `reached`, the slice that these fire in."""
@@ -101,13 +106,14 @@ class ProcessingTimeJoin(Join):
                 "mark": mark(self.condition),
             }
         )
-        kept = known.where("waits")
-        if self.join_type.types - {"inner"}:
-            kept = anchored(kept, self.rules.min_cleanup + 1)
-        else:
+        kept, others = known.where("waits"), known.where(~F.col("waits")).withColumn("reached", F.col("slice"))
+        if not self._pads:
             kept = kept.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
+            return came.horizon.first_slice_at(kept, F.col("leaves_at"), "reached").unionByName(others)
+        kept = anchored(kept, self.rules.min_cleanup + 1)
         timed = came.horizon.first_slice_at(kept, F.col("leaves_at"), "reached")
-        return timed.unionByName(known.where(~F.col("waits")).withColumn("reached", F.col("slice")))
+        # Not `persist`: the answer uses these rows six times, and each time their plan would be analysed anew.
+        return timed.unionByName(others).localCheckpoint(eager=False)
 
     def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
         """Each pair once, in the slice of its later row."""
