@@ -99,9 +99,9 @@ def test_lives(spark, lake, write, ran, tmp_path, capsys):
         (
             {"window": {"tumbling": "2 hours"}, "time": "processing"},
             [
-                "on time, as all rows are in windows of processing time",
+                "on time, as all rows are on processing time",
                 "nothing was emitted of it",
-                "lost: the input ended before the clock fired the window from 2024-01-01T00:00Z",
+                "lost: the input ended before the clock had come to the timer of the window from 2024-01-01T00:00Z",
                 "left the buffers before the end of that slice",
             ],
         ),

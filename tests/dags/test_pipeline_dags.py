@@ -83,15 +83,13 @@ def test_backfills_are_refused_on_sqlite_alone(demo, describe):
 
 
 def test_a_file_says_how_airflow_runs_it_and_where_its_slices_end(describe, pipeline_file):
-    airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours, spark: {spark.cores.max: 3}}"
+    airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours}"
     folder = pipeline_file("p.yaml", name="p", more=f"airflow: {airflow}\n")
     file = folder / "p.yaml"
     file.write_text(file.read_text().replace("slices: {", 'slices: {end: "2013-01-01T03:00:00Z", '))
     dag = describe(TIDEMARK_PIPELINES=folder, TIDEMARK_POOLS=1)["dags"]["p__slice"]
     assert (dag["owner"], dag["retries"], dag["execution_timeout"]) == ("clicks", 5, 3600)
-    assert (dag["pool"], dag["deadline"], dag["conf"]) == ("p", ["2:00:00"], {"spark.cores.max": "3"})
-    at = dag["command"].index("--conf")
-    assert dag["command"][at + 1] == "spark.cores.max=3"
+    assert (dag["pool"], dag["deadline"], dag["conf"]) == ("p", ["2:00:00"], None)
     assert [start[11:13] for start, _ in dag["intervals"]] == ["00", "01", "02"]
     assert dag["end_date"] == "2013-01-01T02:00:00+00:00", "the scheduler makes no run after it"
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyspark import SparkContext
 
 from tidemark.commits.ledger import Ledger
 from tidemark.errors import IncompleteError, InputError, PipelineFileError, SliceOrderError
@@ -53,7 +54,10 @@ def until(settings, lake):
 
 
 def planned(settings, lake, **request):
-    return make_plan(deferred(no_spark), settings, str(lake), Request(**request))
+    with pytest.MonkeyPatch.context() as alone:
+        # A session of another file would be asked what it has.
+        alone.setattr(SparkContext, "_active_spark_context", None)
+        return make_plan(deferred(no_spark), settings, str(lake), Request(**request))
 
 
 def test_a_row_at_or_past_the_end_completes_a_slice(lake, pipeline, both, land):
