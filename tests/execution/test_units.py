@@ -61,6 +61,10 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
     ]
     frame = spark.createDataFrame(rows, "unit int, n int, m int, s string").localCheckpoint()
     asked = [expectation(name) for name in ARGUMENTS]
+    asked.append(
+        _built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
+    )
+    asked.append(_built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
     found = units.failures(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
     for unit, failed in found.items():
         alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
