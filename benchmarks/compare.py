@@ -20,7 +20,7 @@ from benchmarks.peers.own import Tidemark, pipeline
 from benchmarks.peers.peer import Work
 from tidemark.comparison import Asked, Comparison, compare
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.execution import quality
+from tidemark.quality import project
 from tidemark.spark.session import spark_session
 
 ONE_IN = 10_000
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     spark = spark_session("tidemark bench")
-    quality.import_early()
+    project.import_early()
     with tempfile.TemporaryDirectory() as folder:
         work = Work(cases(arguments.rows)["base"], Path(folder), "bench")
         write(spark, work.case.shape, work.lake)

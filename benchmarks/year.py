@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.delta.lake import PipelineTables
-from tidemark.execution import quality
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.quality import project
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.values import parse_instant
 from tidemark.spark.session import spark_session
@@ -180,7 +180,7 @@ def main() -> None:
     if arguments.one_by_one is not None and arguments.one_by_one <= TURNS:
         parser.error(f"--one-by-one {arguments.one_by_one}: give more than {TURNS}")
     spark = spark_session("tidemark year")
-    quality.import_early()
+    project.import_early()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.one_by_one:
             one_by_one(spark, Path(folder), arguments.one_by_one)

@@ -16,8 +16,8 @@ from tidemark.cli.views import differences, status_view
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.places import lake_root
 from tidemark.errors import TidemarkError
-from tidemark.execution import quality
 from tidemark.planning.plan import Request, make_plan
+from tidemark.quality import project
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
 
@@ -28,7 +28,7 @@ ONE_BY_ONE = 6
 def demo(lake: str, console: Console) -> None:
     """Run the demo on a lake; what is committed already is not run again."""
     began = time.monotonic()
-    quality.import_early()
+    project.import_early()
     console.print("[bold]1. Landing[/bold] January 2013's flights and weather as Delta tables")
     landed = land(spark_session("tidemark demo"), lake)
     console.print(
@@ -69,7 +69,7 @@ def _where_to_look(lake: str, console: Console) -> None:
     tables = PipelineTables(f"{lake}/{STREAM}")
     console.print()
     console.print(f"Tables:     {tables.root}/emissions, late, checkpoint, ledger (Delta)", soft_wrap=True)
-    console.print(f"Data Docs:  {quality.docs_page(tables)}", soft_wrap=True)
+    console.print(f"Data Docs:  {project.docs_page(tables)}", soft_wrap=True)
     console.print("Try next:   tidemark plan flights_weather       what would run now, and why")
     console.print("            tidemark status flights_weather     what is committed")
     console.print("            make airflow                        the same in a local Airflow, hour by hour")

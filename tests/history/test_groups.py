@@ -12,14 +12,15 @@ from tidemark.commits import ledger as ledgers
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import CheckFailedError, StoppedError
-from tidemark.execution import quality
-from tidemark.execution.quality import DERIVED, judge
 from tidemark.execution.run import execute
 from tidemark.planning import grouping
 from tidemark.planning.estimate import PastJob
 from tidemark.planning.grouping import Room
 from tidemark.planning.plan import Request, make_plan
 from tidemark.planning.scan_estimate import InputFiles
+from tidemark.quality import project
+from tidemark.quality.facts import DERIVED
+from tidemark.quality.gate import judge
 from tidemark.settings import Expectation
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -151,7 +152,7 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
 @pytest.mark.slow
 def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
-    monkeypatch.setattr(quality, "KEPT_RESULTS", 2)
+    monkeypatch.setattr(project, "KEPT_RESULTS", 2)
     land(*[row(hour, at(hour, 20)) for hour in range(4)])
     go(pipeline(), end=at(4), slices_per_job=1)
     assert list(ledger(pipeline()).entries) == [0, 1, 2, 3]

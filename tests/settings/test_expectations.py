@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.execution.quality import _gx
+from tidemark.quality.project import gx_library
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 
 BETWEEN = "expect_column_values_to_be_between"
@@ -34,7 +34,7 @@ def test_what_asks_for_more_than_the_output_is_refused_in_one_line(name, argumen
 
 
 def test_great_expectations_has_every_one_of_them_with_these_arguments():
-    implementation = _gx().expectations.registry.get_expectation_impl
+    implementation = gx_library().expectations.registry.get_expectation_impl
     assert {name for name, given in ARGUMENTS.items() if given - set(implementation(name).__fields__)} == set()
 
 

@@ -18,8 +18,8 @@ from tidemark.commits.ledger import Ledger
 from tidemark.commits.staleness import stale
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import OlderFormatError
-from tidemark.execution.quality import docs_page
 from tidemark.inputs.completeness import reaches
+from tidemark.quality.project import docs_page
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros

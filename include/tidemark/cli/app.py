@@ -39,8 +39,8 @@ from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.places import lake_root
 from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
-from tidemark.execution import quality
 from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.quality import project
 from tidemark.settings import load_pipeline, pipeline_schema
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
@@ -466,7 +466,7 @@ def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
         err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
         made = _planned(name, lake, request)
     if made.jobs:
-        quality.import_early()
+        project.import_early()
         begin(made.spark, brief=made.is_brief)
     return made
 

@@ -19,13 +19,13 @@ from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.runs import StagedRun, read_slices, within
 from tidemark.execution.judge import judge
-from tidemark.execution.quality import Verdict
 from tidemark.execution.read import read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import Written, write
 from tidemark.planning.plan import Plan
+from tidemark.quality.findings import Verdict
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 

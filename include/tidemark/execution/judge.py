@@ -8,10 +8,11 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.prepare import set_aside
 from tidemark.errors import CheckFailedError
-from tidemark.execution import quality
 from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
+from tidemark.quality import gate, project
+from tidemark.quality.findings import Verdict
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Judgement:
 
     fit: int
     """How many of its slices, the first ones, may be published."""
-    verdict: quality.Verdict
+    verdict: Verdict
     """The verdict on those."""
     refusal: str | None
     """Why the slices behind them may not; None where all may."""
@@ -34,11 +35,11 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
     starts = [plan.grid.start_of(number) for number in task.slices]
-    verdict = quality.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run)
+    verdict = gate.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
 
-    quality.write_docs(tables, verdict.results)
+    project.write_docs(tables, verdict.results)
     sound = verdict.fit
     fit = 0 if plan.atomic else sound
     since = plan.grid.datetime_of(first + fit)
@@ -50,7 +51,7 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
     return Judgement(fit, verdict.of(0, fit), refusal)
 
 
-def _refusal(task: Task, verdict: quality.Verdict, sound: int) -> str:
+def _refusal(task: Task, verdict: Verdict, sound: int) -> str:
     """What is wrong after so many slices that are fit to be published, and what is published."""
     plan, slices = task.plan, task.slices
     worst, *more = verdict.critical

@@ -18,9 +18,9 @@ from tidemark.commits.runs import StagedRun
 from tidemark.commits.staleness import repaired_until, restorable, stale
 from tidemark.delta.log import Opened
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
-from tidemark.execution import quality
 from tidemark.execution.job import JobResult, run_job
 from tidemark.planning.plan import Plan
+from tidemark.quality import project
 from tidemark.spark.deferred import awake
 
 STEPS = ("reading", "joining", "checking", "committing")
@@ -45,7 +45,7 @@ def execute(
         FaultError: the disk is full.
     """
     if plan.jobs:
-        quality.check_arguments(plan.pipeline)
+        project.check_arguments(plan.pipeline)
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():
@@ -143,7 +143,7 @@ class _Work:
             self._document()
 
     def _document(self) -> None:
-        quality.write_docs(self.plan.tables, self.undocumented)
+        project.write_docs(self.plan.tables, self.undocumented)
         self.undocumented.clear()
         self.documented_at = time.monotonic()
 

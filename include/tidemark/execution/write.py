@@ -15,10 +15,10 @@ from tidemark.commits.digest import state_parts
 from tidemark.commits.outputs import emissions, late_table
 from tidemark.commits.runs import StagedRun, stage_run
 from tidemark.delta.staging import Staged
-from tidemark.execution import quality
 from tidemark.execution.replay import STILL_IN, Replay
 from tidemark.execution.task import Task
 from tidemark.execution.would_match import with_would_match
+from tidemark.quality.facts import slice_facts
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Written:
     output: DataFrame
     """The emissions."""
     emissions: pd.DataFrame
-    """One row per slice that has any, by its number: `quality.slice_facts`."""
+    """One row per slice that has any, by its number: `slice_facts`."""
     emitted: int
     """How many emissions the replay gave."""
     late: pd.DataFrame
@@ -60,7 +60,7 @@ def _write_output(spark: SparkSession, task: Task, replayed: Replay) -> tuple[St
     output = emissions(replayed.joined, plan.pipeline, plan.grid)
     counted = output.observe(observed, F.count("*").alias("pairs"))
     staged = stage_run(counted, plan.tables.emissions, task.run)
-    facts = quality.slice_facts(staged.rows(spark), plan.pipeline)
+    facts = slice_facts(staged.rows(spark), plan.pipeline)
     by_number = facts.set_index((facts["slice_start"] - plan.grid.start) // plan.grid.every)
     return staged, by_number, int(observed.get.get("pairs", 0))
 

@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 
 from tidemark.delta.lake import PipelineTables
-from tidemark.execution.quality import DERIVED, judge, write_docs
+from tidemark.quality.facts import DERIVED
+from tidemark.quality.gate import judge
+from tidemark.quality.project import write_docs
 from tidemark.settings import Expectation
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.execution import units
-from tidemark.execution.quality import _built
+from tidemark.quality import units
+from tidemark.quality.project import built
 from tidemark.settings import Expectation
 from tidemark.settings.expectations import ARGUMENTS
 
@@ -42,7 +42,7 @@ def expectation(name):
     given = {argument: values[argument] for argument in ARGUMENTS[name] if argument in values}
     if "z_scores" in name:
         given["double_sided"] = True
-    return _built(Expectation(type=name, kwargs=given))
+    return built(Expectation(type=name, kwargs=given))
 
 
 def told(result):
@@ -62,9 +62,9 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
     frame = spark.createDataFrame(rows, "unit int, n int, m int, s string").localCheckpoint()
     asked = [expectation(name) for name in ARGUMENTS]
     asked.append(
-        _built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
+        built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
     )
-    asked.append(_built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
+    asked.append(built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
     found = units.failures(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
     for unit, failed in found.items():
         alone = units.on_rows(frame.where(F.col("unit") == unit), asked)

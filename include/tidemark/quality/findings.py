@@ -1,0 +1,91 @@
+"""What the gate found: expectations that did not hold, by slice, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An expectation that did not hold."""
+
+    expectation: str
+    severity: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate found in some slices; only a critical finding keeps them from being published."""
+
+    by_slice: tuple[tuple[Finding, ...], ...]
+    """In the order of the slices; what is known of the job alone is found in each."""
+    seconds: float
+    docs: str
+    """Data Docs' first page."""
+    results: tuple[Any, ...] = ()
+    """What Great Expectations calls its results, for `write_docs`."""
+
+    def of(self, start: int, stop: int) -> Verdict:
+        """That on the slices `start` <= n < `stop` of these."""
+        return replace(self, by_slice=self.by_slice[start:stop])
+
+    @property
+    def fit(self) -> int:
+        """How many slices come before the first one that is refused."""
+        refused = (n for n, found in enumerate(self.by_slice) if any(one.severity == "critical" for one in found))
+        return next(refused, len(self.by_slice))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them, those of several slices once."""
+        return tuple(dict.fromkeys(one for found in self.by_slice for one in found))
+
+    @property
+    def critical(self) -> tuple[Finding, ...]:
+        """Findings that refuse the output."""
+        return tuple(f for f in self.findings if f.severity == "critical")
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `warned` or `failed`."""
+        if self.critical:
+            return "failed"
+        return "warned" if self.findings else "passed"
+
+
+def findings_of(results: Iterable[Any]) -> list[Finding]:
+    """Those that Great Expectations' results hold."""
+    return [_finding(result.to_json_dict()) for result in results if not result.success]
+
+
+def _finding(result: dict[str, Any]) -> Finding:
+    config = result["expectation_config"]
+    arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
+    named = ", ".join(f"{k} {v}" for k, v in arguments.items())
+    raised = result["exception_info"]
+    message = _exception(raised)
+    seen = message or f"found {_seen(result['result'])}"
+    return Finding(f"{config['type']}({named})", config["severity"], seen)
+
+
+def _seen(result: dict[str, Any]) -> str:
+    if "unexpected_count" in result:
+        some = result.get("partial_unexpected_list", [])[:3]
+        return f"{result['unexpected_count']} of {result['element_count']} values" + (
+            f", such as {some}" if some else ""
+        )
+    return str(result.get("observed_value", result))
+
+
+def _exception(info: dict[str, Any]) -> str | None:
+    messages = [str(one["exception_message"]) for one in raised_in(info)]
+    return " ".join(messages[0].split()) if messages else None
+
+
+def raised_in(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """The exceptions of an expectation, or of the metrics that it needs."""
+    known = [info] if "exception_message" in info else info.values()
+    return [one for one in known if one.get("raised_exception")]

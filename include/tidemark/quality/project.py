@@ -1,0 +1,166 @@
+"""Great Expectations as the gate uses it: a project of which only results and Data Docs are files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+
+from tidemark.delta.lake import PipelineTables
+from tidemark.errors import PipelineFileError
+from tidemark.quality.findings import raised_in
+from tidemark.settings import Expectation, Pipeline
+from tidemark.spark.faults import without_values
+
+if TYPE_CHECKING:
+    from great_expectations.datasource.fluent.interfaces import DataAsset
+    from great_expectations.expectations.expectation import Expectation as GxExpectation
+
+KEPT_RESULTS = 50
+"""How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
+
+SHOWN = 20
+"""How many of the values that fail an expectation are kept with its result, if any."""
+
+_one_project = Lock()
+
+
+def import_early() -> None:
+    """Import Great Expectations in the background: it takes seconds, and Spark is busy meanwhile."""
+    Thread(target=gx_library, daemon=True).start()
+
+
+def check_arguments(pipeline: Pipeline) -> None:
+    """See that every expectation of a pipeline file takes its arguments.
+
+    Raises:
+        PipelineFileError: names the expectation and the argument.
+    """
+    for expectation in pipeline.quality:
+        built(expectation)
+
+
+def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
+    """Bring Data Docs up to some results (`Verdict.results`): half a second, mostly that of the index."""
+    if wanted := set(results):
+        with project(tables) as context:
+            # Another process may have removed old ones.
+            kept = wanted.intersection(context.validation_results_store.list_keys())
+            context.build_data_docs(resource_identifiers=sorted(kept, key=str))
+
+
+def docs_page(tables: PipelineTables) -> str:
+    """Data Docs' first page."""
+    return f"{tables.quality}/gx/uncommitted/data_docs/local_site/index.html"
+
+
+@cache
+def gx_library() -> Any:
+    """Great Expectations, imported on first use."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
+    import great_expectations.expectations as _  # noqa: F401, PLC0415
+
+    # It warns of results that another process has removed since they were listed.
+    logging.getLogger("great_expectations.render.renderer.site_builder").setLevel(logging.ERROR)
+    return gx
+
+
+@contextmanager
+def project(tables: PipelineTables) -> Iterator[Any]:
+    """A project of Great Expectations of which only results and Data Docs are files: processes may share these.
+
+    It is for one thread at a time: a process has one project, and one parser.
+    """
+    root = Path(tables.quality) / "gx/uncommitted"
+
+    def files(folder: str) -> dict[str, str]:
+        return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}
+
+    kinds = gx_library().data_context.types.base
+    config = kinds.DataContextConfig(
+        store_backend_defaults=kinds.InMemoryStoreBackendDefaults(), progress_bars={"globally": False}
+    )
+    config.stores[config.validation_results_store_name]["store_backend"] = files("validations")
+    config.data_docs_sites = {
+        "local_site": {
+            "class_name": "SiteBuilder",
+            "store_backend": files("data_docs/local_site"),
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        }
+    }
+    with _one_project:
+        yield gx_library().get_context(mode="ephemeral", project_config=config)
+
+
+def forget_old_results(context: Any) -> None:
+    """Remove all results but the newest `KEPT_RESULTS`."""
+    store = context.validation_results_store
+    for key in sorted(store.list_keys(), key=lambda key: key.run_id.run_time)[:-KEPT_RESULTS]:
+        store.remove_key(key)
+
+
+def built(expectation: Expectation) -> GxExpectation:
+    """An expectation as Great Expectations has it.
+
+    Raises:
+        PipelineFileError: it does not take these arguments.
+    """
+    gx = gx_library()
+    implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
+    try:
+        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity)
+    except (ValueError, TypeError) as error:
+        raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
+    return built
+
+
+def run_suite(
+    context: Any,
+    name: str,
+    asset: DataAsset[Any, Any],
+    data: pd.DataFrame | DataFrame,
+    expectations: Iterable[GxExpectation],
+    run: str,
+    told: dict[str, Any] | None = None,
+) -> dict[Any, Any]:
+    """The results by their identifiers."""
+    gx = gx_library()
+    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=list(expectations)))
+    batch = asset.add_batch_definition_whole_dataframe("job")  # type: ignore[attr-defined]
+    definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
+    checkpoint = context.checkpoints.add(
+        gx.Checkpoint(
+            name=name,
+            validation_definitions=[definition],
+            result_format=told or "SUMMARY",
+        )
+    )
+    outcome = checkpoint.run(batch_parameters={"dataframe": data}, run_id=gx.RunIdentifier(run_name=run))
+    for key, result in outcome.run_results.items():
+        if told and withhold_values(result.results, told):
+            context.validation_results_store.set(key, result)
+    return dict(outcome.run_results)
+
+
+def withhold_values(results: Iterable[Any], told: Mapping[str, Any]) -> bool:
+    """Cut what exceptions quote of rows, unless results may show some; whether there was any."""
+    raised = [one for result in results for one in raised_in(result.exception_info)]
+    if told["partial_unexpected_count"]:
+        return False
+    for one in raised:
+        one["exception_message"], one["exception_traceback"] = without_values(str(one["exception_message"])), ""
+    return bool(raised)
+
+
+def told_of(pipeline: Pipeline) -> dict[str, Any]:
+    """What results say: counts, and some of the values that failed where the pipeline file lets them be shown."""
+    return {"result_format": "SUMMARY", "partial_unexpected_count": SHOWN if pipeline.show_rows else 0}
