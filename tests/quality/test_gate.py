@@ -12,6 +12,7 @@ import pytest
 
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
+from tidemark.quality.findings import Measure
 from tidemark.quality.gate import judge
 from tidemark.quality.project import write_docs
 from tidemark.settings import Expectation
@@ -60,6 +61,8 @@ def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be
     verdict = judge(SOUND[:1], rows, [0], pipeline, tables, "run")
     write_docs(tables, verdict.results)
     [finding] = verdict.findings
+    [[measure]] = verdict.measures
+    assert measure == Measure(finding.expectation, "critical", 0.5, passed=False)
     assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
     assert any("4711" in text for text in files) == shown
@@ -76,6 +79,7 @@ def test_an_expectation_that_fails_on_a_value_quotes_it_only_where_the_file_lets
     verdict = judge(SOUND[:2], rows, [0, 1_000_000], pipeline, tables, "run")
     write_docs(tables, verdict.results)
     assert [len(found) for found in verdict.by_slice] == [1, 1]
+    assert [[(one.value, one.passed) for one in found] for found in verdict.measures] == [[(None, False)]] * 2
     for finding in verdict.findings:
         assert "[CAST_INVALID_INPUT]" in finding.detail
     # Of several slices that fail the results of the first are stored.

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Finding, Verdict, findings_of
+from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named
 from tidemark.quality.project import (
     built,
     docs_page,
@@ -56,13 +56,16 @@ def judge(
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
         stored = run_suite(context, "derived", slices, facts, derived, run)
         by_slice = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
+        measures: list[tuple[Measure, ...]] = [()] * len(starts)
         for per, judged in (("slice", _of_slices), ("job", _of_job)):
             if own := [built(expectation) for expectation in pipeline.quality if expectation.per == per]:
                 gate = _Gate(context, f"pipeline_{per}", own, run, told_of(pipeline))
-                found, results = judged(gate, output, starts)
-                by_slice = [(*before, *more) for before, more in zip(by_slice, found, strict=True)]
-                stored |= results
-    return Verdict(tuple(by_slice), time.monotonic() - began, docs_page(tables), tuple(stored))
+                found = judged(gate, output, starts)
+                by_slice = [(*before, *more) for before, more in zip(by_slice, found.findings, strict=True)]
+                measures = [(*before, *more) for before, more in zip(measures, found.measures, strict=True)]
+                stored |= found.stored
+    seconds = time.monotonic() - began
+    return Verdict(tuple(by_slice), seconds, docs_page(tables), tuple(stored), tuple(measures))
 
 
 def _of_facts(facts: pd.DataFrame, findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
@@ -82,20 +85,26 @@ class _Gate:
     run: str
     told: dict[str, Any]
 
-    def judge(self, rows: DataFrame) -> tuple[tuple[Finding, ...], dict[Any, Any]]:
-        """What they find in some rows, and the results as they are stored."""
+    def judge(self, rows: DataFrame, count: int) -> _Found:
+        """What they come to in some rows, for so many slices."""
         asset = self.context.data_sources.add_spark(self.suite).add_dataframe_asset("emissions")
-        results = run_suite(self.context, self.suite, asset, rows, self.expectations, self.run, self.told)
-        return tuple(finding for one in results.values() for finding in findings_of(one.results)), results
+        stored = run_suite(self.context, self.suite, asset, rows, self.expectations, self.run, self.told)
+        results = [result for one in stored.values() for result in one.results]
+        findings, measures = tuple(findings_of(results)), measures_of(results, self.expectations)
+        return _Found([findings] * count, [measures] * count, stored)
 
 
-_Found = tuple[list[tuple[Finding, ...]], dict[Any, Any]]
-"""Findings of each slice, and the results that are stored."""
+@dataclass(frozen=True)
+class _Found:
+    """Findings and measures of each slice, and the results that are stored."""
+
+    findings: list[tuple[Finding, ...]]
+    measures: list[tuple[Measure, ...]]
+    stored: dict[Any, Any]
 
 
 def _of_job(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
-    findings, stored = gate.judge(output)
-    return [findings] * len(starts), stored
+    return gate.judge(output, len(starts))
 
 
 def _of_slices(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
@@ -104,12 +113,19 @@ def _of_slices(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
     from tidemark.quality import units  # noqa: PLC0415 - imports Great Expectations
 
     slice_of = F.unix_micros("_slice")
-    failed = units.failures(output, slice_of, starts, gate.expectations)
-    for results in failed.values():
+    judged = units.judged(output, slice_of, starts, gate.expectations)
+    failed = [[one.failed for one in judged[start] if one.failed] for start in starts]
+    for results in failed:
         withhold_values(results, gate.told)
-    found = [tuple(findings_of(failed[start])) for start in starts]
+    found = [tuple(findings_of(results)) for results in failed]
     warned = [number for number, findings in enumerate(found) if findings]
     refused = Verdict(tuple(found), 0, "").fit
     shown = refused if refused < len(starts) else warned[-1] if warned else len(starts) - 1
-    found[shown], stored = gate.judge(output.where(slice_of == starts[shown]))
-    return found, stored
+    alone = gate.judge(output.where(slice_of == starts[shown]), 1)
+    found[shown] = alone.findings[0]
+    names = [named(expectation.configuration.to_json_dict()) for expectation in gate.expectations]
+    measures = [
+        tuple(Measure(*name, one.value, one.failed is None) for name, one in zip(names, judged[start], strict=True))
+        for start in starts
+    ]
+    return _Found(found, measures, alone.stored)

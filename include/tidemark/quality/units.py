@@ -27,11 +27,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
+from tidemark.quality.findings import observed
+
 _FORMAT = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": 0}, "catch_exceptions": True}
 """Counts, and none of the values."""
 _AGGREGATE = ".aggregate_fn"
 _ROWS = "table.row_count"
 """Others ask for it before they ask for what they are about."""
+_NULLS = "column_values.nonnull.unexpected_count"
+_ABOUT_NULLS = ("column_values.nonnull", "column_values.null")
 _OF_COLUMNS = ("table.columns", "table.column_types", "table.column_count")
 _UNEXPECTED = tuple(f".unexpected_{name}" for name in ("values", "index_list", "index_query"))
 _OF_NO_ROW = (_AGGREGATE, ".condition", ".map", *_UNEXPECTED)
@@ -40,10 +44,28 @@ Metric = Any
 """What Great Expectations identifies a metric by."""
 
 
-def failures(
+@dataclass(frozen=True)
+class Judged:
+    """What an expectation came to in a unit."""
+
+    value: float | None
+    """`findings.Measure.value`."""
+    failed: Any = None
+    """Great Expectations' result where it does not hold, else None."""
+
+    @classmethod
+    def of(cls, result: Any) -> Judged:
+        """That of one of Great Expectations' results."""
+        return cls(observed(result.result), None if result.success else result)
+
+
+_NONE_BROKEN, _NO_VALUES = Judged(0.0), Judged(None)
+
+
+def judged(
     rows: DataFrame, unit: Column, units: Sequence[int], expectations: Sequence[Expectation]
-) -> dict[int, list[Any]]:
-    """The results of the expectations that do not hold, by unit, in the order of `expectations`.
+) -> dict[int, tuple[Judged, ...]]:
+    """What each of the expectations comes to, in their order, by unit.
 
     `unit` tells the unit of a row, a long; of `units` some may have no rows.
     """
@@ -55,11 +77,11 @@ def failures(
     apart = [number for number in range(len(expectations)) if number not in asked]
     found = {}
     for one in units:
-        failed = {n: result for n in asked if (result := engine.failed(expectations[n], asked[n], one))}
+        here = {n: engine.judged(expectations[n], asked[n], one) for n in asked}
         if apart:
-            judged = on_rows(rows.where(unit == one), [expectations[n] for n in apart])
-            failed |= {n: result for n, result in zip(apart, judged, strict=True) if not result.success}
-        found[one] = [result for _, result in sorted(failed.items())]
+            results = on_rows(rows.where(unit == one), [expectations[n] for n in apart])
+            here |= {n: Judged.of(result) for n, result in zip(apart, results, strict=True)}
+        found[one] = tuple(here[n] for n in range(len(expectations)))
     return found
 
 
@@ -73,13 +95,31 @@ def on_rows(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
 
 
 @dataclass(frozen=True)
+class _OfRows:
+    """Metrics of an expectation on single rows: how many it is about, less those without a value, and that break it."""
+
+    rows: Metric
+    without: Metric | None
+    broken: Metric
+
+    @classmethod
+    def of(cls, expectation: Expectation, wanted: Iterable[Any]) -> _OfRows | None:
+        """Those among the metrics that an expectation asks for."""
+        about, named = getattr(expectation, "map_metric", None), {one.metric_name: one.id for one in wanted}
+        if (broken := named.get(f"{about}.unexpected_count")) is None:
+            return None
+        without = None if about in _ABOUT_NULLS else named.get(_NULLS)
+        return cls(named.get(f"{about}.filtered_row_count", named[_ROWS]), without, broken)
+
+
+@dataclass(frozen=True)
 class _Asked:
     """The metrics that an expectation asks for."""
 
     graph: ValidationGraph
     wanted: tuple[Metric, ...]
-    unexpected: Metric | None
-    """The number of rows that do not meet it, where it is about single rows."""
+    of_rows: _OfRows | None
+    """Where it is about single rows."""
 
 
 class _ByUnit(SparkDFExecutionEngine):
@@ -92,7 +132,7 @@ class _ByUnit(SparkDFExecutionEngine):
         self._aggregates: dict[Metric, tuple[Mapping[int, Any], Any]] = {}
         """Of each metric the values by unit, and that of a unit without rows."""
         self._others: dict[Metric, Any] = {}
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._known: dict[tuple[Any, ...], Judged] = {}
 
     def asked_by(self, expectation: Expectation) -> _Asked | None:
         """The metrics of an expectation; None where they do not follow from aggregates and columns."""
@@ -110,9 +150,7 @@ class _ByUnit(SparkDFExecutionEngine):
                 return None
             if edge.right and edge.right.id in aggregates and edge.right.metric_name != _ROWS:
                 return None
-        about = f"{getattr(expectation, 'map_metric', None)}.unexpected_count"
-        unexpected = next((one.id for one in wanted if one.metric_name == about), None)
-        return _Asked(graph, tuple(one.id for one in wanted), unexpected)
+        return _Asked(graph, tuple(one.id for one in wanted), _OfRows.of(expectation, wanted))
 
     def compute(self, asked: Iterable[_Asked]) -> None:
         """Find all metrics."""
@@ -126,15 +164,15 @@ class _ByUnit(SparkDFExecutionEngine):
         """Whether all metrics of an expectation were found."""
         return all(metric in self._aggregates or metric in self._others for metric in asked.wanted)
 
-    def failed(self, expectation: Expectation, asked: _Asked, unit: int) -> Any:
-        """The result of an expectation that does not hold for a unit; None where it does."""
+    def judged(self, expectation: Expectation, asked: _Asked, unit: int) -> Judged:
+        """What an expectation comes to in a unit."""
         metrics = {metric: self._value(metric, unit) for metric in asked.wanted}
-        if asked.unexpected is not None and metrics[asked.unexpected] == 0:
-            return None
+        if (single := asked.of_rows) and metrics[single.broken] == 0:
+            without = metrics[single.without] if single.without else 0
+            return _NONE_BROKEN if metrics[single.rows] > without else _NO_VALUES
         key = (id(expectation), *(repr(value) for value in metrics.values()))
         if key not in self._known:
-            result = expectation.metrics_validate(metrics, deepcopy(_FORMAT), self)
-            self._known[key] = None if result.success else result
+            self._known[key] = Judged.of(expectation.metrics_validate(metrics, deepcopy(_FORMAT), self))
         return self._known[key]
 
     def _value(self, metric: Metric, unit: int) -> Any:
