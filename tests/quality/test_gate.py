@@ -54,7 +54,7 @@ def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be(spark, tmp_path, shown):
-    rows = spark.createDataFrame([(1,), (4711,)], "right_v int")
+    rows = spark.createDataFrame([(1,), (471147114711,)], "right_v bigint")
     bound = Expectation.model_validate({"expect_column_values_to_be_between": {"column": "right_v", "max_value": 50}})
     pipeline = SimpleNamespace(quality=[bound], show_rows=shown)
     tables = PipelineTables(str(tmp_path))
@@ -63,9 +63,9 @@ def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be
     [finding] = verdict.findings
     [[measure]] = verdict.measures
     assert measure == Measure(finding.expectation, "critical", 0.5, passed=False)
-    assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
+    assert finding.detail == ("found 1 of 2 values, such as [471147114711]" if shown else "found 1 of 2 values")
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
-    assert any("4711" in text for text in files) == shown
+    assert any("471147114711" in text for text in files) == shown
 
 
 @pytest.mark.parametrize("shown", [False, True])
