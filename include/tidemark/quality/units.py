@@ -82,11 +82,11 @@ def judged(
     engine.compute(asked.values())
     # What raised, on a column that is not there say, is told by Great Expectations on the rows.
     asked = {number: one for number, one in asked.items() if engine.knows(one)}
-    apart = [number for number in range(len(expectations)) if number not in asked]
     found = {}
     for one in units:
-        here = {n: engine.judged(expectations[n], asked[n], one) for n in asked}
-        if apart:
+        known = {n: engine.judged(expectations[n], asked[n], one) for n in asked}
+        here = {n: judged for n, judged in known.items() if judged is not None}
+        if apart := [number for number in range(len(expectations)) if number not in here]:
             results = on_rows(rows.where(unit == one), [expectations[n] for n in apart])
             here |= {n: Judged.of(result) for n, result in zip(apart, results, strict=True)}
         found[one] = tuple(here[n] for n in range(len(expectations)))
@@ -102,6 +102,11 @@ def on_rows(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
     return [validator.graph_validate([one.configuration], deepcopy(_FORMAT))[0] for one in expectations]
 
 
+def _key(metric: Any) -> Metric:
+    """What tells a metric from others: the identifier of quantiles is made before it is known which are asked for."""
+    return (metric.metric_name, metric.metric_domain_kwargs.to_id(), metric.metric_value_kwargs.to_id())
+
+
 @dataclass(frozen=True)
 class _OfRows:
     """Metrics of an expectation on single rows: how many it is about, less those without a value, and that break it."""
@@ -113,7 +118,7 @@ class _OfRows:
     @classmethod
     def of(cls, expectation: Expectation, wanted: Iterable[Any]) -> _OfRows | None:
         """Those among the metrics that an expectation asks for."""
-        about, named = getattr(expectation, "map_metric", None), {one.metric_name: one.id for one in wanted}
+        about, named = getattr(expectation, "map_metric", None), {one.metric_name: _key(one) for one in wanted}
         if (broken := named.get(f"{about}.unexpected_count")) is None:
             return None
         without = None if about in _ABOUT_NULLS else named.get(_NULLS)
@@ -124,7 +129,8 @@ class _OfRows:
 class _Asked:
     """The metrics that an expectation asks for."""
 
-    wanted: tuple[Metric, ...]
+    wanted: Mapping[Metric, Any]
+    """As Great Expectations identifies them, by their keys."""
     of_rows: _OfRows | None
     """Where it is about single rows."""
     edges: tuple[Any, ...]
@@ -147,7 +153,7 @@ class _ByUnit(SparkDFExecutionEngine):
         self._by_condition: dict[Metric, tuple[Any, Metric]] = {}
         """Those that are aggregates once a condition is known, and that."""
         self._parts: list[tuple[Metric, Grouped]] = []
-        self._known: dict[tuple[Any, ...], Judged] = {}
+        self._known: dict[tuple[Any, ...], Judged | None] = {}
 
     def asked_by(self, expectation: Expectation) -> _Asked | None:
         """The metrics of an expectation; None where they do not follow from aggregates and columns."""
@@ -164,26 +170,26 @@ class _ByUnit(SparkDFExecutionEngine):
         resolved: list[Any] = []
         if not all(self._follows(one, edges, resolved) for one in wanted):
             return None
-        return _Asked(tuple(one.id for one in wanted), _OfRows.of(expectation, wanted), tuple(resolved))
+        return _Asked({_key(one): one.id for one in wanted}, _OfRows.of(expectation, wanted), tuple(resolved))
 
     def _follows(self, metric: Any, edges: Mapping[Metric, Sequence[Any]], resolved: list[Any]) -> bool:
         """Whether a metric follows from aggregates and columns; what Great Expectations has to find for it is added."""
         name, needs = metric.metric_name, [edge.right for edge in edges[metric.id] if edge.right]
         if name.endswith(_UNWANTED):
-            self._others[metric.id] = None if name.endswith(_NOWHERE) else []
+            self._others[_key(metric)] = None if name.endswith(_NOWHERE) else []
             return True
         if name in _BY_OTHERS:
-            self._made[metric.id] = metric
+            self._made[_key(metric)] = metric
             return all(self._follows(one, edges, resolved) for one in needs)
         if any(one.metric_name == f"{name}{_AGGREGATE}" for one in needs):
             resolved += edges[metric.id]
             return all(_is_plain(one, edges, resolved) for one in needs)
         if (part := by_name(metric, self.dataframe.schema)) is not None:
-            self._parts.append((metric.id, part))
+            self._parts.append((_key(metric), part))
             return True
         if is_by_condition(metric):
             [condition] = (one for one in needs if one.metric_name.endswith(".condition"))
-            self._by_condition[metric.id] = metric, condition.id
+            self._by_condition[_key(metric)] = metric, condition.id
             return _is_plain(condition, edges, resolved)
         return _is_plain(metric, edges, resolved)
 
@@ -196,9 +202,9 @@ class _ByUnit(SparkDFExecutionEngine):
         found, _ = graph.resolve(runtime_configuration=_FORMAT, show_progress_bars=False)
         to_come = {name for name, _ in self._parts}
         self._others |= {name: value for name, value in found.items() if name not in to_come}
-        for metric, condition in self._by_condition.values():
+        for name, (metric, condition) in self._by_condition.items():
             if condition in found:
-                self._parts.append((metric.id, by_condition(metric, found[condition])))
+                self._parts.append((name, by_condition(metric, found[condition])))
         together: dict[Any, dict[Metric, Grouped]] = defaultdict(dict)
         for name, part in self._parts:
             together[part.domain.to_id(), part.each, part.present][name] = part
@@ -211,19 +217,25 @@ class _ByUnit(SparkDFExecutionEngine):
 
     def _is_known(self, metric: Metric) -> bool:
         if (made := self._made.get(metric)) is not None:
-            return all(self._is_known(one.id) for one in made.metric_dependencies.values())
+            return all(self._is_known(_key(one)) for one in made.metric_dependencies.values())
         return metric in self._aggregates or metric in self._others
 
-    def judged(self, expectation: Expectation, asked: _Asked, unit: int) -> Judged:
-        """What an expectation comes to in a unit."""
-        metrics = {metric: self._value(metric, unit) for metric in asked.wanted}
-        if (single := asked.of_rows) and metrics[single.broken] == 0:
+    def judged(self, expectation: Expectation, asked: _Asked, unit: int) -> Judged | None:
+        """What an expectation comes to in a unit; None where it raises, comparing a text with a number say."""
+        values = {metric: self._value(metric, unit) for metric in asked.wanted}
+        if (single := asked.of_rows) and values[single.broken] == 0:
             # Of no rows the sum is null.
-            without = metrics[single.without] or 0 if single.without else 0
-            return _NONE_BROKEN if metrics[single.rows] > without else _NO_VALUES
-        key = (id(expectation), *(repr(value) for value in metrics.values()))
+            without = values[single.without] or 0 if single.without else 0
+            return _NONE_BROKEN if values[single.rows] > without else _NO_VALUES
+        key = (id(expectation), *map(repr, values.values()))
         if key not in self._known:
-            self._known[key] = Judged.of(expectation.metrics_validate(metrics, deepcopy(_FORMAT), self))
+            metrics = {asked.wanted[metric]: value for metric, value in values.items()}
+            try:
+                result = expectation.metrics_validate(metrics, deepcopy(_FORMAT), self)
+            except Exception:  # noqa: BLE001 - Great Expectations says on the rows what there is to say
+                self._known[key] = None
+            else:
+                self._known[key] = Judged.of(result)
         return self._known[key]
 
     def _value(self, metric: Metric, unit: int) -> Any:
@@ -232,7 +244,9 @@ class _ByUnit(SparkDFExecutionEngine):
             return values.get(unit, without_rows)
         if (made := self._made.get(metric)) is not None:
             _, provider = get_metric_provider(made.metric_name, self)
-            return provider(metrics={name: self._value(one.id, unit) for name, one in made.metric_dependencies.items()})
+            return provider(
+                metrics={name: self._value(_key(one), unit) for name, one in made.metric_dependencies.items()}
+            )
         return self._others[metric]
 
     @override
