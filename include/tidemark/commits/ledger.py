@@ -142,6 +142,9 @@ class Entry:
     """The earliest slice that those rows belong to; 0 for rows without a usable clock."""
     waiting: tuple[int, ...] | None = None
     """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
+    counts: tuple[Counts, Counts] | None = None
+    """Where its left and right rows went."""
+    emissions: int | None = None
 
     @property
     def takes_all(self) -> bool:
@@ -349,7 +352,7 @@ def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return found
 
 
-_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"}
+_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting", "counts", "emissions"}
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
 
@@ -380,6 +383,8 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         landed=known("landed"),
         landed_from=known("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
+        counts=(Counts(**row["left"]), Counts(**row["right"])),
+        emissions=known("emissions"),
     )
 
 

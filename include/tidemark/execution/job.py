@@ -19,7 +19,8 @@ from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.runs import StagedRun, read_slices, within
 from tidemark.execution.judge import judge
-from tidemark.execution.read import read
+from tidemark.execution.judge_inputs import judge_inputs, refused
+from tidemark.execution.read import JobInput, read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
@@ -84,7 +85,12 @@ def run_job(
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with _tuned(spark, tiny=task.expected_tiny):
-        replayed = _replayed(spark, task)
+        found = read(spark, task)
+        seen = judge_inputs(task, found.rows)
+        if refusal := refused(task, seen):
+            before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
+            return replace(before, refusal=before.refusal or refusal)
+        replayed = _replayed(task, found)
     try:
         tiny = is_tiny(replayed.read, task.carry_in)
         with _tuned(spark, tiny=tiny):
@@ -93,21 +99,22 @@ def run_job(
             tallied = tally(task, replayed, written)
             progress("checking")
             judgement = judge(task, written, tallied)
+            verdict = judgement.verdict.beside(seen.of(0, judgement.fit))
             changes = _changes(spark, task, written)
     finally:
         replayed.release()
     seconds = time.monotonic() - began
-    verdicts = (judgement.verdict.of(number, number + 1) for number in range(len(tallied.entries)))
+    verdicts = (verdict.of(number, number + 1) for number in range(len(tallied.entries)))
     rows = tuple(
         _ledger_row(task, tallied, entry, verdict, seconds)
         for entry, verdict in zip(tallied.entries, verdicts, strict=True)
     )
-    result = JobResult(slices, written.staged, tallied.entries, rows, judgement.verdict, seconds, changes)
+    result = JobResult(slices, written.staged, tallied.entries, rows, verdict, seconds, changes)
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
-def _replayed(spark: SparkSession, task: Task) -> Replay:
-    join, found = task.plan.join, read(spark, task)
+def _replayed(task: Task, found: JobInput) -> Replay:
+    join = task.plan.join
     buckets = Buckets.of(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)
 

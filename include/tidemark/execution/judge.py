@@ -35,7 +35,7 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run)
+    verdict = gate.judge(tallied.facts, job_rows(task, written, tallied), plan.pipeline, tables, task.run)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
 

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from tidemark.settings.base import Settings
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
+from tidemark.settings.history import DEFAULTS, TYPE, check_history
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import PositiveDuration, Rows
 
 Severity = Literal["critical", "warning", "info"]
@@ -24,8 +26,10 @@ class Expectation(Settings):
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
     """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
-    on: Literal["emissions", "pairs", "late"] = "emissions"
-    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`."""
+    on: Literal["emissions", "pairs", "late", "left", "right", "history"] = "emissions"
+    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`; the
+    left or the right input's, with its own columns, before they are joined; or the slice's figures beside those of
+    earlier slices (`settings.history.COLUMNS`), a number each."""
     per: Literal["slice", "day", "job"] = "slice"
     """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
     which then fails; or of all slices that one Spark job takes, which then fail all."""
@@ -49,7 +53,19 @@ class Expectation(Settings):
     @model_validator(mode="after")
     def _confined(self) -> Self:
         check_expectation(self.type, self.kwargs)
+        if self.on == "history":
+            check_history(self.type, self.kwargs, self.per)
+        if self.per == "day" and self.on in SIDES:
+            raise ValueError(f"on: {self.on} is judged before the join, per slice or per job; not per day")
         return self
+
+
+def default_expectations() -> list[Expectation]:
+    """What every pipeline warns of."""
+    return [
+        Expectation(type=TYPE, kwargs={"column": column, **bounds}, severity="warning", on="history")
+        for column, bounds in DEFAULTS
+    ]
 
 
 class Budget(Settings):
