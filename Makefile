@@ -74,10 +74,10 @@ races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same ti
 faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
 	@$(VENV)/python -m tests.comparison.faults
 
-flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
 
-flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidemark compare
+flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink, for tidemark compare
 	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)
 
 airflow: setup ## start a local Airflow with the demo's pipelines
