@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.prepare import set_aside
 from tidemark.errors import CheckFailedError
+from tidemark.execution.subjects import job_rows
 from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
@@ -34,8 +35,7 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    starts = [plan.grid.start_of(number) for number in task.slices]
-    verdict = gate.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run)
+    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from math import isfinite
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,19 @@ class Finding:
     expectation: str
     severity: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What an expectation of the pipeline file came to in a slice, whether it held or not."""
+
+    expectation: str
+    """As in `Finding`."""
+    severity: str
+    value: float | None
+    """What was observed, where that is one number; of an expectation on single rows the share (0 to 1) of its values,
+    those that are not null, which break it. None where there is neither: no value, several, a text, an exception."""
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -27,10 +44,13 @@ class Verdict:
     """Data Docs' first page."""
     results: tuple[Any, ...] = ()
     """What Great Expectations calls its results, for `write_docs`."""
+    measures: tuple[tuple[Measure, ...], ...] = ()
+    """In the order of the slices; in each the pipeline file's expectations on slices, then those on jobs, in its order.
+    What follows from the join itself is not among them."""
 
     def of(self, start: int, stop: int) -> Verdict:
         """That on the slices `start` <= n < `stop` of these."""
-        return replace(self, by_slice=self.by_slice[start:stop])
+        return replace(self, by_slice=self.by_slice[start:stop], measures=self.measures[start:stop])
 
     @property
     def fit(self) -> int:
@@ -61,14 +81,36 @@ def findings_of(results: Iterable[Any]) -> list[Finding]:
     return [_finding(result.to_json_dict()) for result in results if not result.success]
 
 
-def _finding(result: dict[str, Any]) -> Finding:
-    config = result["expectation_config"]
+def measures_of(results: Iterable[Any], expectations: Iterable[Any]) -> tuple[Measure, ...]:
+    """Those that Great Expectations' results hold, in the order of its expectations."""
+    known = {}
+    for result in results:
+        name = named(result.expectation_config.to_json_dict())
+        known[name] = Measure(*name, observed(result.result), bool(result.success))
+    return tuple(known[named(expectation.configuration.to_json_dict())] for expectation in expectations)
+
+
+def named(config: Mapping[str, Any]) -> tuple[str, str]:
+    """How an expectation is called, by its configuration, and its severity."""
     arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
-    named = ", ".join(f"{k} {v}" for k, v in arguments.items())
-    raised = result["exception_info"]
-    message = _exception(raised)
-    seen = message or f"found {_seen(result['result'])}"
-    return Finding(f"{config['type']}({named})", config["severity"], seen)
+    return f"{config['type']}({', '.join(f'{k} {v}' for k, v in arguments.items())})", config["severity"]
+
+
+def observed(result: Mapping[str, Any]) -> float | None:
+    """`Measure.value`, by the details of one of Great Expectations' results."""
+    if "unexpected_percent" in result:
+        percent = result["unexpected_percent"]
+        return None if percent is None else percent / 100
+    value = result.get("observed_value")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | np.number):
+        return None
+    number = float(value)
+    return number if isfinite(number) else None
+
+
+def _finding(result: dict[str, Any]) -> Finding:
+    message = _exception(result["exception_info"])
+    return Finding(*named(result["expectation_config"]), message or f"found {_seen(result['result'])}")
 
 
 def _seen(result: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ Severity = Literal["critical", "warning", "info"]
 
 
 class Expectation(Settings):
-    """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
+    """An expectation by Great Expectations' own name and arguments, over the columns of what it is on.
 
     Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
     It is judged on the rows of each slice by itself, however many one Spark job takes.
@@ -24,8 +24,11 @@ class Expectation(Settings):
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
     """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
-    per: Literal["slice", "job"] = "slice"
-    """What it is judged on: the rows of each slice, or of all that one Spark job takes, whose slices then fail all."""
+    on: Literal["emissions", "pairs", "late"] = "emissions"
+    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`."""
+    per: Literal["slice", "day", "job"] = "slice"
+    """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
+    which then fails; or of all slices that one Spark job takes, which then fail all."""
 
     @model_validator(mode="before")
     @classmethod
