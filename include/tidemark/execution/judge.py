@@ -14,6 +14,7 @@ from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality import gate, project
 from tidemark.quality.findings import Verdict
+from tidemark.quality.notice import Notice
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
     verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run)
+    notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
+    project.tell(notice, plan.pipeline.notify, tables, verdict)
     if not verdict.critical:
         return Judgement(len(task.slices), verdict, None)
 

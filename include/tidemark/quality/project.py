@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame
 
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
-from tidemark.quality.findings import raised_in
+from tidemark.quality.findings import Verdict, raised_in
+from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.notify import Receiver
 from tidemark.spark.faults import without_values
 
 if TYPE_CHECKING:
@@ -55,6 +57,15 @@ def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
             # Another process may have removed old ones.
             kept = wanted.intersection(context.validation_results_store.list_keys())
             context.build_data_docs(resource_identifiers=sorted(kept, key=str))
+
+
+def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, verdict: Verdict) -> None:
+    """Send a verdict to those who are to know of it; a receiver that fails is told in a warning, and nothing else."""
+    if wanted := [one for one in receivers if one.wants(notice.outcome)]:
+        from tidemark.quality import receivers as ways  # noqa: PLC0415 - imports Great Expectations
+
+        with project(tables) as context:
+            ways.send(notice, wanted, context, next(iter(verdict.results)))
 
 
 def docs_page(tables: PipelineTables) -> str:
