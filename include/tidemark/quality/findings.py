@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from tidemark.commits.waivers import Waiver
+
+ON_FAILURE = "on_failure"
+"""Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +19,16 @@ class Finding:
     expectation: str
     severity: str
     detail: str
+    on_failure: str = "stop"
+    """What follows for the slice: `stop`, `quarantine`, `warn`; `waived` where somebody lets the slice through."""
+
+
+_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found in some slices; only a critical finding keeps them from being published."""
+    """What the gate found in some slices; only one that stops keeps them from being published."""
 
     by_slice: tuple[tuple[Finding, ...], ...]
     """In the order of the slices; what is known of the job alone is found in each."""
@@ -35,7 +45,7 @@ class Verdict:
     @property
     def fit(self) -> int:
         """How many slices come before the first one that is refused."""
-        refused = (n for n, found in enumerate(self.by_slice) if any(one.severity == "critical" for one in found))
+        refused = (n for n, found in enumerate(self.by_slice) if any(one.on_failure == "stop" for one in found))
         return next(refused, len(self.by_slice))
 
     @property
@@ -44,16 +54,15 @@ class Verdict:
         return tuple(dict.fromkeys(one for found in self.by_slice for one in found))
 
     @property
-    def critical(self) -> tuple[Finding, ...]:
+    def stopping(self) -> tuple[Finding, ...]:
         """Findings that refuse the output."""
-        return tuple(f for f in self.findings if f.severity == "critical")
+        return tuple(f for f in self.findings if f.on_failure == "stop")
 
     @property
     def outcome(self) -> str:
-        """`passed`, `warned` or `failed`."""
-        if self.critical:
-            return "failed"
-        return "warned" if self.findings else "passed"
+        """The gravest: `failed`, `quarantined`, `waived`, `warned` or `passed`."""
+        found = {finding.on_failure for finding in self.findings}
+        return next((outcome for action, outcome in _OUTCOMES.items() if action in found), "passed")
 
 
 def findings_of(results: Iterable[Any]) -> list[Finding]:
@@ -61,14 +70,30 @@ def findings_of(results: Iterable[Any]) -> list[Finding]:
     return [_finding(result.to_json_dict()) for result in results if not result.success]
 
 
+def waived(findings: Iterable[Finding], waivers: Mapping[str, Waiver]) -> tuple[Finding, ...]:
+    """Findings of a slice, those told as waived that somebody lets it through for."""
+    return tuple(
+        replace(one, on_failure="waived", detail=f"{one.detail}; {waiver.told()}")
+        if one.on_failure != "warn" and (waiver := waivers.get(one.expectation))
+        else one
+        for one in findings
+    )
+
+
 def _finding(result: dict[str, Any]) -> Finding:
     config = result["expectation_config"]
-    arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
-    named = ", ".join(f"{k} {v}" for k, v in arguments.items())
-    raised = result["exception_info"]
-    message = _exception(raised)
+    message = _exception(result["exception_info"])
     seen = message or f"found {_seen(result['result'])}"
-    return Finding(f"{config['type']}({named})", config["severity"], seen)
+    action = (config.get("meta") or {}).get(ON_FAILURE, "stop")
+    if message and action == "quarantine":  # it does not tell which rows
+        action = "stop"
+    return Finding(called(config), config["severity"], seen, action)
+
+
+def called(config: Mapping[str, Any]) -> str:
+    """An expectation by Great Expectations' configuration of it, as findings name it."""
+    arguments = ", ".join(f"{k} {v}" for k, v in config["kwargs"].items() if k != "batch_id")
+    return f"{config['type']}({arguments})"
 
 
 def _seen(result: dict[str, Any]) -> str:

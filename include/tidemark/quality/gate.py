@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.commits.waivers import Waivers
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Finding, Verdict, findings_of
+from tidemark.quality.findings import Finding, Verdict, findings_of, waived
 from tidemark.quality.project import (
     built,
     docs_page,
     forget_old_results,
     gx_library,
+    noted,
     project,
     run_suite,
     told_of,
@@ -36,11 +39,18 @@ if TYPE_CHECKING:
 
 
 def judge(
-    facts: pd.DataFrame, output: DataFrame, starts: Sequence[int], pipeline: Pipeline, tables: PipelineTables, run: str
+    facts: pd.DataFrame,
+    output: DataFrame,
+    starts: Sequence[int],
+    pipeline: Pipeline,
+    tables: PipelineTables,
+    run: str,
+    waivers: Waivers = MappingProxyType({}),
 ) -> Verdict:
     """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and its output rows.
 
-    `starts` are those of its slices, in microseconds. Rows are only read where the pipeline file has expectations.
+    `starts` are those of its slices, in microseconds, by which `waivers` go as well: what is waived is told,
+    and does not keep it from being published. Rows are only read where the pipeline file has expectations.
     Results are stored, of slices those of one: the first that is refused, else the last with a warning, else the last.
     `write_docs` shows them.
     """
@@ -58,7 +68,7 @@ def judge(
         by_slice = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
         for per, judged in (("slice", _of_slices), ("job", _of_job)):
             if own := [built(expectation) for expectation in pipeline.quality if expectation.per == per]:
-                gate = _Gate(context, f"pipeline_{per}", own, run, told_of(pipeline))
+                gate = _Gate(context, f"pipeline_{per}", own, run, told_of(pipeline), waivers)
                 found, results = judged(gate, output, starts)
                 by_slice = [(*before, *more) for before, more in zip(by_slice, found, strict=True)]
                 stored |= results
@@ -81,6 +91,12 @@ class _Gate:
     expectations: list[GxExpectation]
     run: str
     told: dict[str, Any]
+    waivers: Waivers
+
+    def of_slice(self, start: int) -> _Gate:
+        """The same for one slice: results say of an expectation that is waived for it who did so, and why."""
+        waived = self.waivers.get(start, {})
+        return replace(self, expectations=[noted(one, waived) for one in self.expectations])
 
     def judge(self, rows: DataFrame) -> tuple[tuple[Finding, ...], dict[Any, Any]]:
         """What they find in some rows, and the results as they are stored."""
@@ -100,16 +116,18 @@ def _of_job(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
 
 def _of_slices(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
     if len(starts) == 1:
-        return _of_job(gate, output, starts)
+        [findings], stored = _of_job(gate.of_slice(starts[0]), output, starts)
+        return [waived(findings, gate.waivers.get(starts[0], {}))], stored
     from tidemark.quality import units  # noqa: PLC0415 - imports Great Expectations
 
     slice_of = F.unix_micros("_slice")
     failed = units.failures(output, slice_of, starts, gate.expectations)
     for results in failed.values():
         withhold_values(results, gate.told)
-    found = [tuple(findings_of(failed[start])) for start in starts]
+    found = [waived(findings_of(failed[start]), gate.waivers.get(start, {})) for start in starts]
     warned = [number for number, findings in enumerate(found) if findings]
     refused = Verdict(tuple(found), 0, "").fit
     shown = refused if refused < len(starts) else warned[-1] if warned else len(starts) - 1
-    found[shown], stored = gate.judge(output.where(slice_of == starts[shown]))
+    findings, stored = gate.of_slice(starts[shown]).judge(output.where(slice_of == starts[shown]))
+    found[shown] = waived(findings, gate.waivers.get(starts[shown], {}))
     return found, stored
