@@ -265,6 +265,16 @@ class PipelineTables:
         return f"{self.root}/rejected_output"
 
     @property
+    def quarantined(self) -> str:
+        """Output rows that break an expectation, kept apart from those that are published."""
+        return f"{self.root}/quarantined"
+
+    @property
+    def waivers(self) -> str:
+        """Expectations that somebody lets a slice through for."""
+        return f"{self.root}/waivers"
+
+    @property
     def quality(self) -> str:
         """Great Expectations' results and Data Docs."""
         return f"{self.root}/quality"
