@@ -17,7 +17,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ airflow: setup ## start a local Airflow with the demo's pipelines
 
 cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in the foreground
 	@bin/spark-cluster
+
+connect: setup ## start a Spark Connect server on this machine, in the foreground
+	@bin/spark-connect
 
 sbom: setup ## print what an installation is made of, as CycloneDX
 	@$(VENV)/python bin/sbom
