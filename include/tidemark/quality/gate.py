@@ -10,21 +10,24 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
 
+from tidemark.commits.waivers import Waivers
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named
+from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named, waived
 from tidemark.quality.history import judged_by_history
 from tidemark.quality.project import (
     built,
     docs_page,
     forget_old_results,
     gx_library,
+    noted,
     project,
     run_suite,
     told_of,
@@ -39,11 +42,19 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
 
 
-def judge(facts: pd.DataFrame, rows: JobRows, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:
+def judge(
+    facts: pd.DataFrame,
+    rows: JobRows,
+    pipeline: Pipeline,
+    tables: PipelineTables,
+    run: str,
+    waivers: Waivers = MappingProxyType({}),
+) -> Verdict:
     """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and what it has written.
 
-    Rows are only read where the pipeline file has expectations. Results are stored, of slices those of one: the first
-    that is refused, else the last with a warning, else the last. `write_docs` shows them.
+    What is waived, by a slice's start in microseconds, is told and does not keep the slice from being published. Rows
+    are only read where the pipeline file has expectations. Results are stored, of slices those of one: the first that
+    is refused, else the last with a warning, else the last. `write_docs` shows them.
     """
     began = time.monotonic()
     derived = [
@@ -59,30 +70,42 @@ def judge(facts: pd.DataFrame, rows: JobRows, pipeline: Pipeline, tables: Pipeli
         known = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
         found = _Found(known, [()] * len(facts), stored)
         asked = [one for one in pipeline.quality if one.on not in SIDES]
-        found = _with_all(found, context, rows, asked, run, told_of(pipeline))
+        found = _with_all(found, context, rows, asked, run, told_of(pipeline), waivers)
     if rows.figures is not None:
         usual = default_expectations() if pipeline.quality_defaults else []
         beside = [*(one for one in asked if one.on == "history"), *usual]
-        found = found.with_slices(judged_by_history(rows.figures, beside))
+        told = judged_by_history(rows.figures, beside)
+        found = found.with_slices(
+            (waived(findings, waivers.get(start, {})), measures)
+            for start, (findings, measures) in zip(rows.starts, told, strict=True)
+        )
     return found.verdict(began, tables)
 
 
-def judge_inputs(rows: JobRows, pipeline: Pipeline, tables: PipelineTables, run: str) -> Verdict:
+def judge_inputs(
+    rows: JobRows, pipeline: Pipeline, tables: PipelineTables, run: str, waivers: Waivers = MappingProxyType({})
+) -> Verdict:
     """Judge the rows that a job is about to join, by the expectations of the pipeline file on its inputs."""
     began = time.monotonic()
     nothing: _Found = _Found([()] * len(rows.starts), [()] * len(rows.starts), {})
     asked = [one for one in pipeline.quality if one.on in SIDES]
     with project(tables) as context:
-        return _with_all(nothing, context, rows, asked, run, told_of(pipeline)).verdict(began, tables)
+        return _with_all(nothing, context, rows, asked, run, told_of(pipeline), waivers).verdict(began, tables)
 
 
 def _with_all(
-    found: _Found, context: Any, rows: JobRows, asked: Iterable[Expectation], run: str, told: dict[str, Any]
+    found: _Found,
+    context: Any,
+    rows: JobRows,
+    asked: Iterable[Expectation],
+    run: str,
+    told: dict[str, Any],
+    waivers: Waivers,
 ) -> _Found:
     """What was found, and what expectations on rows come to."""
     for alike in _alike(one for one in asked if one.on != "history"):
         if units := rows.units(alike[0]):
-            found = found.with_units(_judged(context, alike, units, run, told), units)
+            found = found.with_units(_judged(context, alike, units, run, told, waivers), units)
     return found
 
 
@@ -133,32 +156,34 @@ class _Found:
         return Verdict(tuple(self.findings), seconds, docs_page(tables), tuple(self.stored), tuple(self.measures))
 
 
-def _judged(context: Any, asked: Sequence[Expectation], units: Units, run: str, told: dict[str, Any]) -> _Found:
+def _judged(
+    context: Any, asked: Sequence[Expectation], units: Units, run: str, told: dict[str, Any], waivers: Waivers
+) -> _Found:
     """What expectations that look at the same come to in each unit."""
-    gate = _Gate(context, asked[0], [built(one) for one in asked], run, told)
+    by_unit = waivers if asked[0].per == "slice" else {}
+    gate = _Gate(context, asked[0], [built(one) for one in asked], run, told, by_unit)
     if len(units.slices) == 1:
-        return gate.judge(units.rows)
+        return gate.judge(units.rows, *units.slices)
     from tidemark.quality.units import judged  # noqa: PLC0415 - imports Great Expectations
 
-    by_unit = judged(units.rows, units.unit, list(units.slices), gate.expectations)
-    failed = [[one.failed for one in of_unit if one.failed] for of_unit in by_unit.values()]
-    for results in failed:
-        withhold_values(results, gate.told)
-    found = [gate.called(findings_of(results)) for results in failed]
+    results = judged(units.rows, units.unit, list(units.slices), gate.expectations)
+    found = []
+    for unit, of_unit in results.items():
+        failed = [one.failed for one in of_unit if one.failed]
+        withhold_values(failed, gate.told)
+        found.append(waived(findings_of(failed), gate.waivers.get(unit, {})))
     warned = [number for number, findings in enumerate(found) if findings]
     refused = Verdict(tuple(found), 0, "").fit
     shown = refused if refused < len(found) else warned[-1] if warned else len(found) - 1
-    alone = gate.judge(units.rows.where(units.unit == list(units.slices)[shown]))
+    unit = list(units.slices)[shown]
+    alone = gate.judge(units.rows.where(units.unit == unit), unit)
     found[shown] = alone.findings[0]
     names = [named(expectation.configuration.to_json_dict()) for expectation in gate.expectations]
     measures = [
-        gate.called(Measure(*name, one.value, one.failed is None) for name, one in zip(names, of_unit, strict=True))
-        for of_unit in by_unit.values()
+        tuple(Measure(*name, one.value, one.failed is None) for name, one in zip(names, of_unit, strict=True))
+        for of_unit in results.values()
     ]
     return _Found(found, measures, alone.stored)
-
-
-Told = TypeVar("Told", Finding, Measure)
 
 
 @dataclass(frozen=True)
@@ -171,24 +196,21 @@ class _Gate:
     expectations: list[GxExpectation]
     run: str
     told: dict[str, Any]
+    waivers: Waivers
 
-    def judge(self, rows: DataFrame) -> _Found:
-        """What they come to in some rows."""
+    def judge(self, rows: DataFrame, unit: int) -> _Found:
+        """What they come to in the rows of a unit; of one that is waived results say who did so, and why."""
+        waivers = self.waivers.get(unit, {})
         suite = f"{self.like.on}_per_{self.like.per}"
         stored: dict[Any, Any] = {}
         for number, part in enumerate(_told_apart(self.expectations)):
             name = f"{suite}_{number + 1}" if number else suite
             asset = self.context.data_sources.add_spark(name).add_dataframe_asset(self.like.on)
-            stored |= run_suite(self.context, name, asset, rows, part, self.run, self.told)
+            shown = [noted(one, waivers) for one in part]
+            stored |= run_suite(self.context, name, asset, rows, shown, self.run, self.told)
         results = [result for one in stored.values() for result in one.results]
         measures = measures_of(results, self.expectations)
-        return _Found([self.called(findings_of(results))], [self.called(measures)], stored)
-
-    def called(self, told: Iterable[Told]) -> tuple[Told, ...]:
-        """Findings or measures that say what they look at, where that is not each slice's emissions."""
-        on = "" if self.like.on == "emissions" else f" on {self.like.on}"
-        where = on if self.like.per == "slice" else f"{on} per {self.like.per}"
-        return tuple(replace(one, expectation=one.expectation + where) for one in told) if where else tuple(told)
+        return _Found([waived(findings_of(results), waivers)], [measures], stored)
 
 
 def _told_apart(expectations: Iterable[GxExpectation]) -> list[list[GxExpectation]]:

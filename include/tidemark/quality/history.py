@@ -11,7 +11,7 @@ import pandas as pd
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Counts, Entry
-from tidemark.quality.findings import Finding, Measure, named
+from tidemark.quality.findings import LOOKS_AT, Finding, Measure, called
 from tidemark.settings import Expectation
 from tidemark.settings.history import FIGURES, TO_USUAL
 
@@ -101,14 +101,15 @@ def judged_by_history(
 
 
 def _judged(values: npt.NDArray[np.float64], asked: Expectation) -> list[tuple[Finding | None, Measure]]:
-    name, _ = named({"type": asked.type, "kwargs": asked.kwargs, "severity": asked.severity})
-    name = f"{name} on history"
+    name = called({"type": asked.type, "kwargs": asked.kwargs, "meta": {LOOKS_AT: asked.looks_at}})
     found = []
     for value in values.tolist():
         known = value == value  # noqa: PLR0124 - not NaN
         passed = not known or _within(value, asked)
         measure = Measure(name, asked.severity, value if known else None, passed)
-        found.append((None if passed else Finding(name, asked.severity, f"found {value:.3g}"), measure))
+        found.append(
+            (None if passed else Finding(name, asked.severity, f"found {value:.3g}", asked.on_failure), measure)
+        )
     return found
 
 

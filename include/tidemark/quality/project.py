@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from html import escape
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pyspark.sql import DataFrame
 
+from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
-from tidemark.quality.findings import raised_in
+from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
+from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.notify import Receiver
 from tidemark.spark.faults import without_values
 
 if TYPE_CHECKING:
@@ -55,6 +59,15 @@ def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
             # Another process may have removed old ones.
             kept = wanted.intersection(context.validation_results_store.list_keys())
             context.build_data_docs(resource_identifiers=sorted(kept, key=str))
+
+
+def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, verdict: Verdict) -> None:
+    """Send a verdict to those who are to know of it; a receiver that fails is told in a warning, and nothing else."""
+    if wanted := [one for one in receivers if one.wants(notice.outcome)]:
+        from tidemark.quality import receivers as ways  # noqa: PLC0415 - imports Great Expectations
+
+        with project(tables) as context:
+            ways.send(notice, wanted, context, next(iter(verdict.results)))
 
 
 def docs_page(tables: PipelineTables) -> str:
@@ -130,10 +143,27 @@ def built(expectation: Expectation) -> GxExpectation:
     gx = gx_library()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
     try:
-        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity)
+        meta = {ON_FAILURE: expectation.on_failure, LOOKS_AT: expectation.looks_at}
+        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity, meta=meta)
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
     return built
+
+
+def noted(expectation: GxExpectation, waivers: Mapping[str, Waiver]) -> GxExpectation:
+    """An expectation; one that is waived says so in its notes, and in Data Docs, which show its description alone."""
+    name = called(expectation.configuration.to_json_dict())
+    if (waiver := waivers.get(name)) is None:
+        return expectation
+    # Data Docs show texts as they stand, and take a dollar for a parameter.
+    notes, text = (escape(told).replace("$", "&#36;") for told in (waiver.told(), f"{name}: {waiver.told()}"))
+    copy: GxExpectation = expectation.copy(update={"notes": notes, "description": text})
+    return copy
+
+
+def built_by_name(pipeline: Pipeline) -> dict[str, GxExpectation]:
+    """The expectations of a pipeline file, as Great Expectations has them, by what findings call them."""
+    return {called(one.configuration.to_json_dict()): one for one in map(built, pipeline.quality)}
 
 
 def run_suite(

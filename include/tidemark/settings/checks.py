@@ -7,12 +7,13 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tidemark.settings.base import Settings
-from tidemark.settings.expectations import ARGUMENTS, check_expectation
+from tidemark.settings.expectations import ARGUMENTS, ON_SINGLE_ROWS, check_expectation
 from tidemark.settings.history import DEFAULTS, TYPE, check_history
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import PositiveDuration, Rows
 
 Severity = Literal["critical", "warning", "info"]
+OnFailure = Literal["stop", "quarantine", "warn"]
 
 
 class Expectation(Settings):
@@ -25,7 +26,11 @@ class Expectation(Settings):
     type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
-    """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
+    """How grave it is, as Great Expectations and Data Docs tell it."""
+    on_failure: OnFailure = "stop"
+    """What becomes of a slice for which it does not hold. stop: that slice and those after it are not published;
+    quarantine: it is published without the rows that break the expectation; warn: it is published, and told of. By
+    default critical stops, warning and info warn."""
     on: Literal["emissions", "pairs", "late", "left", "right", "history"] = "emissions"
     """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`; the
     left or the right input's, with its own columns, before they are joined; or the slice's figures beside those of
@@ -47,6 +52,8 @@ class Expectation(Settings):
                 value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
         own = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}
+        if own.get("severity", "critical") != "critical":
+            own.setdefault("on_failure", "warn")
         given = own.get("kwargs", {})
         return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
 
@@ -57,7 +64,23 @@ class Expectation(Settings):
             check_history(self.type, self.kwargs, self.per)
         if self.per == "day" and self.on in SIDES:
             raise ValueError(f"on: {self.on} is judged before the join, per slice or per job; not per day")
+        if self.on_failure == "quarantine" and self.type not in ON_SINGLE_ROWS:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine takes out the rows that break it, and this one is not about "
+                "single rows; let it stop or warn, or expect something of each row beside it"
+            )
+        if self.on_failure == "quarantine" and self.looks_at:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine goes by the emissions of a slice, not{self.looks_at}; leave out "
+                "on and per"
+            )
         return self
+
+    @property
+    def looks_at(self) -> str:
+        """What it is judged on, where that is not the emissions of each slice: ` on late per day`."""
+        on = "" if self.on == "emissions" else f" on {self.on}"
+        return on if self.per == "slice" else f"{on} per {self.per}"
 
 
 def default_expectations() -> list[Expectation]:

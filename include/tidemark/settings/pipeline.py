@@ -16,6 +16,7 @@ from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import Input, TimeColumn, Trace
 from tidemark.settings.join import Join
+from tidemark.settings.notify import Receiver
 from tidemark.settings.values import (
     Duration,
     Instant,
@@ -72,7 +73,7 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
-_CHECKS = ("quality", "quality_defaults", "show_rows", "compare")
+_CHECKS = ("quality", "quality_defaults", "notify", "show_rows", "compare")
 _OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
@@ -101,6 +102,8 @@ class Pipeline(Settings):
     quality_defaults: bool = True
     """Whether it is told, as warnings, where a slice has less than half or more than twice the rows or the match rate
     that are usual at its time of day, or more than three times the share of late rows; `off` for not."""
+    notify: list[Receiver] = []
+    """Who is told of a job's verdict."""
     guard: Guard | None = Guard()
     """Bounds on believable times; `off` for exact replay."""
     watermark_kind: WatermarkKind | None = None
