@@ -34,7 +34,8 @@ class Killed(BaseException):
 @pytest.fixture
 def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
     """A group of slices, a reprocess in the midst of it, one that is atomic, and kills at the worst moments."""
-    settings = pipeline(late_landing="reprocess")
+    some = {"type": "expect_table_row_count_to_be_between", "min_value": 1, "severity": "warning"}
+    settings = pipeline(late_landing="reprocess", quality=[some])
     land(*rows_every(minutes=7, count=60))
     hours(settings, 4)
     land(("a", at(1, 30), at(1, 30), 777))

@@ -15,6 +15,7 @@ from rich.progress import track
 from tidemark import conformance as vectors
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.quality import app as quality
 from tidemark.cli.session import session_over
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
@@ -59,6 +60,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(quality, name="quality")
 app.add_typer(state, name="state")
 app.command()(compare)
 

@@ -16,7 +16,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.errors import FaultError, OlderFormatError
 
-FOLLOWING = ("emissions", "late", "checkpoint")
+FOLLOWING = ("emissions", "late", "checkpoint", "quality")
 """The tables that follow the ledger, in the order in which they are brought up."""
 TRIES = 50
 """How often a table is opened again where another process has committed to it meanwhile."""

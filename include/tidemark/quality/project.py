@@ -70,7 +70,7 @@ def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, 
 
 def docs_page(tables: PipelineTables) -> str:
     """Data Docs' first page."""
-    return f"{tables.quality}/gx/uncommitted/data_docs/local_site/index.html"
+    return f"{tables.papers}/uncommitted/data_docs/local_site/index.html"
 
 
 @cache
@@ -91,7 +91,7 @@ def project(tables: PipelineTables) -> Iterator[Any]:
 
     It is for one thread at a time: a process has one project, and one parser.
     """
-    root = Path(tables.quality) / "gx/uncommitted"
+    root = Path(tables.papers) / "uncommitted"
 
     def files(folder: str) -> dict[str, str]:
         return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}
