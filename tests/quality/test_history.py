@@ -10,7 +10,7 @@ from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import create_arrow_table
-from tidemark.quality.findings import Measure
+from tidemark.quality.findings import Finding, Measure, Verdict
 from tidemark.quality.measured import SCHEMA, bounds, measured
 from tidemark.settings import Expectation
 
@@ -30,16 +30,18 @@ def year(tmp_path_factory):
         "expect_column_values_to_not_be_null(column left_k, mostly 0.9)",
         "expect_column_distinct_values_to_be_in_set(column left_k, value_set ['a'])",
     ]
-    measures = [
-        (
-            Measure(names[0], "warning", 900.0 if n == 4_000 else 100.0 + n % 24, n != 4_000),
-            Measure(names[1], "critical", 0.5 if n == 4_000 else 0.0, n != 4_000),
-            Measure(names[2], "critical", None, passed=True),
-        )
-        for n in range(YEAR)
-    ]
+    many = Finding(names[0], "warning", "found 900", "warn"), Finding(names[1], "critical", "found 5 of 10", "waived")
+    held = Measure(names[0], "warning", 100.0, passed=True), Measure(names[1], "critical", 0.0, passed=True)
+    broken = Measure(names[0], "warning", 900.0, passed=False), Measure(names[1], "critical", 0.5, passed=False)
+    known = Measure(names[2], "critical", None, passed=True)
+    verdict = Verdict(
+        tuple(many if n == 4_000 else () for n in range(YEAR)),
+        0.0,
+        "",
+        measures=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
+    )
     grid = Grid.of(settings.slices)
-    rows = measured(settings, grid, 0, "run", measures)
+    rows = measured(settings, grid, 0, "run", verdict)
     lake = folder / "lake"
     create_arrow_table(PipelineTables.of(settings, str(lake)).quality, SCHEMA).append(rows)
     return folder / "orders.yaml", lake, rows
@@ -77,7 +79,7 @@ def test_the_worst_value_is_told_and_where_it_was(year, capsys):
     count, keys, known = (told[one["type"]] for one in (ROWS, KEYS, SET))
     assert (count["judged"], count["outcomes"]) == (YEAR, {"passed": YEAR - 1, "warned": 1})
     assert (count["worst"], count["worst_in"]) == (900, at)
-    assert (keys["outcomes"]["failed"], keys["worst"], keys["worst_in"]) == (1, 0.5, at)
+    assert (keys["outcomes"]["waived"], keys["worst"], keys["worst_in"]) == (1, 0.5, at)
     assert (known["outcomes"], known["worst"]) == ({"passed": YEAR}, None)
 
 

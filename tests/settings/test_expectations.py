@@ -1,8 +1,10 @@
 """Which expectations a pipeline file may have; that Great Expectations has them is asked of it."""
 
 import pytest
+from pydantic import ValidationError
 
 from tidemark.quality.project import gx_library
+from tidemark.settings import Expectation
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 
 BETWEEN = "expect_column_values_to_be_between"
@@ -31,6 +33,24 @@ def test_what_asks_for_more_than_the_output_is_refused_in_one_line(name, argumen
     assert told in str(raised.value)
     assert str(raised.value).startswith(name)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"type": "expect_table_row_count_to_equal", "value": 1}, "this one is not about single rows"),
+    ({"type": "expect_column_values_to_be_of_type", "column": "c", "type_": "IntegerType"}, "not about single rows"),
+    ({"type": BETWEEN, "column": "c", "per": "job"}, "goes by the rows of a slice, not per: job; leave out per"),
+])  # fmt: skip
+def test_only_rows_of_a_slice_are_quarantined(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        Expectation.model_validate({**settings, "on_failure": "quarantine"})
+
+
+@pytest.mark.parametrize(("settings", "action"), [
+    ({}, "stop"), ({"severity": "warning"}, "warn"), ({"severity": "warning", "on_failure": "stop"}, "stop"),
+    ({"severity": "critical", "on_failure": "quarantine"}, "quarantine"),
+])  # fmt: skip
+def test_what_follows_a_failure_is_said_or_goes_by_severity(settings, action):
+    assert Expectation.model_validate({BETWEEN: {"column": "c", **settings}}).on_failure == action
 
 
 def test_great_expectations_has_every_one_of_them_with_these_arguments():

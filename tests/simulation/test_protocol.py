@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -20,26 +21,30 @@ from tests.simulation.world import (
     Taken,
     Worker,
     World,
+    broken,
     create_table,
     emitted,
     only,
+    parted,
     plain,
     run_job,
     split,
     state_after,
 )
 from tidemark.clock.slices import Grid
-from tidemark.commits import checkpoint, fitting, references
+from tidemark.commits import checkpoint, fitting, quarantined, references
 from tidemark.commits import prepare as preparing
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import StagedRun, run_of
 from tidemark.commits.staleness import stale
+from tidemark.commits.waivers import next_attempt
 from tidemark.errors import TidemarkError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
 from tidemark.planning import plan as planning
 from tidemark.planning.plan import Request, make_plan
 from tidemark.planning.scan_estimate import InputFiles
+from tidemark.settings.values import micros
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "200"))
 ONE = os.environ.get("TIDEMARK_SCHEDULE")
@@ -59,7 +64,7 @@ class Schedule:
     def __init__(self, seed, pipeline, monkeypatch):
         self.chance = random.Random(seed)
         self.pipeline = pipeline(late_landing=self.chance.choice(["append", "reprocess"]))
-        self.world = World(self.chance)
+        self.world = World(self.chance, quarantines=self.chance.random() < 0.5)
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
         self.told = Counter()
         self.seen = {}
@@ -70,6 +75,9 @@ class Schedule:
         )
         grid = self.grid = Grid.of(self.pipeline.slices)
         monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
+        monkeypatch.setattr(quarantined, "_stored", self._stored)
+        monkeypatch.setattr(quarantined, "_parted", lambda _, __, *what: parted(self.world, *what))
+        monkeypatch.setattr(quarantined, "newest_row", self._newest_row)
         for module in (references, preparing, checkpoint):
             monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
         monkeypatch.setattr(fitting, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
@@ -99,8 +107,29 @@ class Schedule:
     def _commit(self, rows, number, files, before, _):
         for name, version in before.items():
             number_then = self.world.tables[name][version].number
-            assert number_then >= number - 1, "a version that the ledger names has not come to the commit before"
-        self._step(lambda: self.world.append([row["entry"] for row in rows], number, files))
+            unused = name == "quarantined" and not number_then
+            assert unused or number_then >= number - 1, "a version that the ledger names has not come to the one before"
+        self._step(lambda: self._append(rows, number, files))
+
+    def _append(self, rows, number, files):
+        released = [row for row in rows if "ran_in" in row]
+        entries = [replace(row["entry"], released=number) if row in released else row["entry"] for row in rows]
+        self.world.append(entries, number, files)
+        for row in released:
+            held = [self.world.contents[one.path] for one in files.added["emissions"]]
+            [told] = held or [{row["entry"].number: Counter()}]
+            self.world.released.append((number, row["entry"].run, row["entry"].number, told[row["entry"].number]))
+
+    def _stored(self, _ledger, _columns, start):
+        held = self._step(lambda: self.world.read("quarantined") if "quarantined" in self.world.tables else {})
+        rows = sum(held.get(self.grid.number_at(micros(start)), []), Counter())
+        return [{quarantined.EXPECTATIONS: [broken(row)]} for row, _ in rows.elements()]
+
+    def _newest_row(self, _tables, slice_):
+        """As the ledger that the release has read: what has come since, its commit finds out."""
+        ledger = self._step(self.ledger)
+        entry = ledger.entry(self.grid.number_at(micros(slice_)))
+        return {"entry": entry, "emissions": 0, "released": None}
 
     def _apart(self, _spark, _log, name, _grid, slices, paths):
         return [file for path in paths for file in split(self.world, name, run_of(path), [path], slices)]
@@ -110,6 +139,33 @@ class Schedule:
         plan = make_plan(None, self.pipeline, "lake", request)
         for _ in execute(None, plan, lambda *_: None):
             pass
+
+    def release(self):
+        """Publish what is in quarantine of some slice, one that has rows there if any has."""
+        held = self.world.read("quarantined") if "quarantined" in self.world.tables else {}
+        number = self.chance.choice(sorted(held) or range(SLICES))
+        asked = hour(number), self.chance.choice([None, "one", "other"])
+        return lambda: quarantined.release(None, self.pipeline, "lake", *asked, "somebody")
+
+    def waive(self):
+        """Let some slice through."""
+        number = self.chance.randrange(SLICES)
+
+        def act():
+            attempt = next_attempt(Ledger.of(self.pipeline, "lake"), number)
+            self._step(lambda: self.world.waivers.add((number, attempt)))
+
+        return act
+
+    def actor(self):
+        """What somebody, or Airflow, does next."""
+        kind = self.chance.random() if self.world.quarantines else 1
+        if kind < 0.25:
+            return self.release()
+        if kind < 0.35:
+            return self.waive()
+        request = self.request()
+        return lambda: self.command(request)
 
     def request(self):
         """Some command: a run, a reprocess of slices, or of what has landed for."""
@@ -131,8 +187,7 @@ class Schedule:
             if len(self.told) and self.told["commands"] > 12:
                 break
             while len(workers) < 2:
-                request = self.request()
-                worker = Worker(str(self.told["commands"]), lambda request=request: self.command(request))
+                worker = Worker(str(self.told["commands"]), self.actor())
                 self.workers[worker.thread.ident] = worker
                 workers.append(worker)
                 self.told["commands"] += 1
@@ -180,15 +235,18 @@ class Schedule:
         """What a plain read gives at each version that has come since the last look."""
         for name, versions in self.world.tables.items():
             for version in versions[self.seen.get(name, 0) :]:
-                then = self.world.ledger(self.grid, version.number).entries
                 held = plain(self.world, name, version)
                 if name == "checkpoint":
+                    then = self.world.ledger(self.grid, version.number).entries
                     assert set(held) == set(then), f"checkpoint at commit {version.number}"
+                elif name == "quarantined" and not version.number:
+                    assert not held, "rows of no commit"
                 else:
-                    told = {n: self.world.promised[entry.run][n] for n, entry in then.items()}
-                    assert held == {n: rows for n, rows in told.items() if rows}, f"commit {version.number}"
+                    told = self.world.answer(self.grid, name, version.number)
+                    assert held == told, f"{name} at commit {version.number}"
             self.seen[name] = len(versions)
-            assert versions[-1].number >= self.ledger().number - 1, f"{name} is more than a commit behind"
+            unused = name == "quarantined" and not versions[-1].number
+            assert unused or versions[-1].number >= self.ledger().number - 1, f"{name} is more than a commit behind"
 
     def nothing_is_lost_or_doubled(self):
         self.every_version_is_the_answer_of_a_commit()
@@ -196,8 +254,12 @@ class Schedule:
         assert list(ledger.entries) == list(range(SLICES + 1))
         assert not stale(ledger)
         assert {versions[-1].number for versions in self.world.tables.values()} == {ledger.number}
-        answer = plain(self.world, "emissions")
-        seen = [answer.get(n, Counter()) for n in ledger.entries]
+        answer, aside = plain(self.world, "emissions"), {}
+        if "quarantined" in self.world.tables:
+            aside = plain(self.world, "quarantined")
+        self.told["quarantined"] += sum(map(len, aside.values()))
+        self.told["released"] += sum(rows.total() for *_, rows in self.world.released)
+        seen = [answer.get(n, Counter()) + aside.get(n, Counter()) for n in ledger.entries]
         rows = Counter(row for slice_ in seen for row, _ in slice_.elements())
         assert rows == Counter(self.world.rows.keys())
         state: Taken = frozenset()
@@ -244,3 +306,5 @@ def test_schedules(pipeline, monkeypatch):
     if not ONE:
         assert told["SliceOrderError"], "nobody was overtaken"
         assert all(told[fate] for fate in FATES)
+        assert told["released"], "nothing was released"
+        assert told["quarantined"], "nothing is in quarantine"

@@ -63,8 +63,14 @@ class World:
     contents: dict[str, dict[int, object]] = field(default_factory=dict)
     """By path: what a file holds, by slice; emissions, or the state after it."""
     tables: dict[str, list[Version]] = field(default_factory=dict)
-    promised: dict[str, dict[int, Counter]] = field(default_factory=dict)
-    """What each run meant to write; no table, but what readers are checked against."""
+    promised: dict[tuple[str, str], dict[int, Counter]] = field(default_factory=dict)
+    """What each run meant to write of emissions and `quarantined`; no table, but what readers are checked against."""
+    released: list[tuple[int, str, int, Counter]] = field(default_factory=list)
+    """What each release has published: its commit, the run, the slice, and the rows."""
+    quarantines: bool = False
+    """Whether there are expectations that some rows break."""
+    waivers: set[tuple[int, int]] = field(default_factory=set)
+    """Slices and attempts that are let through."""
     commits: list[tuple[int, Entry]] = field(default_factory=list)
     references: dict[int, References] = field(default_factory=dict)
     """What each commit of the ledger makes of the tables."""
@@ -83,8 +89,20 @@ class World:
         known = Ledger(PipelineTables("lake"), grid, pd.DataFrame(), {}, frozenset(), 0)
         for commit, entry in self.commits:
             if commit <= number:
-                known = known.after([entry])
+                known = replace(known.after([entry]), number=commit)
         return known
+
+    def answer(self, grid, name: str, number: float = float("inf")) -> dict[int, Counter]:
+        """The rows of emissions or `quarantined` that are committed, or were up to a commit; slices that have any."""
+        found = {}
+        for n, entry in self.ledger(grid, number).entries.items():
+            out = sum(
+                (rows for commit, run, of, rows in self.released if commit <= number and (run, of) == (entry.run, n)),
+                Counter(),
+            )
+            rows = self.promised[name, entry.run].get(n, Counter())
+            found[n] = rows + out if name == "emissions" else rows - out
+        return {n: rows for n, rows in found.items() if rows}
 
     def append(self, entries: Iterable[Entry], number: int, references: References) -> None:
         """Commit, if the number is above the last."""
@@ -189,9 +207,11 @@ def create_table(world: World, grid: Grid, path: str) -> Log:
 
 def plain(world: World, name: str, version: Version | None = None) -> dict[int, object]:
     """The rows of a plain read, by slice; of emissions without slices that have none."""
-    found = world.read(name, version)
-    assert all(len(parts) == 1 for parts in found.values()), f"{name} has a slice twice"
-    return {n: held for n, [held] in sorted(found.items()) if held or name == "checkpoint"}
+    found = sorted(world.read(name, version).items())
+    if name != "checkpoint":
+        return {n: rows for n, parts in found if (rows := sum(parts, Counter()))}
+    assert all(len(parts) == 1 for _, parts in found), f"{name} has a slice twice"
+    return {n: held for n, [held] in found}
 
 
 def split(world: World, name: str, run: str, paths: Iterable[str], slices: range) -> list[DataFile]:
@@ -279,6 +299,22 @@ def emitted(before: Taken, taken: Taken) -> Counter:
     return Counter((row, waiting) for row, _ in taken)
 
 
+def broken(row: int) -> str | None:
+    """The expectation that a row breaks."""
+    return {0: "one", 1: "other"}.get(row % 4)
+
+
+def parted(world: World, number: int, run: str, names: Iterable[str]) -> dict[str, Staged]:
+    """`quarantined._parted` for the simulation."""
+    held = world.step(lambda: world.read("quarantined").get(number, []))
+    rows = sum(held, Counter())
+    goes = Counter({one: count for one, count in rows.items() if broken(one[0]) in names})
+    return {
+        "emissions": world.stage("emissions", run, {number: goes}),
+        "quarantined": world.stage("quarantined", run, {number: rows - goes} if rows - goes else {}),
+    }
+
+
 def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted) -> JobResult:
     """`job.run_job`, with the join of this world."""
     first, carry_in = slices[0], ledger.entry(slices[0] - 1)
@@ -296,11 +332,14 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
     state = frozenset()
     if carry_in and any(carry_in.carried):
         state = _restored(world, carry_in, uncommitted)
-    output, states, entries = {}, {}, []
+    output, aside, states, entries = {}, {}, {}, []
     digest = carry_in.digest if carry_in else None
     for n in slices:
         mine = frozenset((row, n) for row, home in rows if max(home, first) == n)
         output[n], state = emitted(state, mine), state_after(state, mine, n)
+        if world.quarantines and (n, attempts[n]) not in world.waivers:
+            aside[n] = Counter({one: count for one, count in output[n].items() if broken(one[0])})
+            output[n] -= aside[n]
         states[n] = state
         entry = Entry(
             number=n,
@@ -322,11 +361,13 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
         )
         entries.append(entry)
         digest = entry.digest
-    world.promised[run] = output
+    world.promised["emissions", run], world.promised["quarantined", run] = output, aside
     tables = {
         "emissions": world.stage("emissions", run, {n: rows for n, rows in output.items() if rows}),
         "checkpoint": world.stage("checkpoint", run, states),
     }
+    if any(aside.values()):
+        tables["quarantined"] = world.stage("quarantined", run, {n: rows for n, rows in aside.items() if rows})
     rows_of_ledger = tuple({"commit": number, "entry": entry} for entry in entries)
     return JobResult(
         slices, StagedRun(run, slices, tables), tuple(entries), rows_of_ledger, SimpleNamespace(results=()), 0.0, {}

@@ -16,6 +16,8 @@ from tidemark import conformance as vectors
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
 from tidemark.cli.quality import app as quality
+from tidemark.cli.quarantine import app as quarantine
+from tidemark.cli.quarantine import release, waive
 from tidemark.cli.session import session_over
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
@@ -62,7 +64,10 @@ app = typer.Typer(
 )
 app.add_typer(quality, name="quality")
 app.add_typer(state, name="state")
+app.add_typer(quarantine, name="quarantine")
 app.command()(compare)
+app.command()(release)
+app.command()(waive)
 
 
 def _per_job(text: str) -> int | Literal["auto"]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.waivers import pending
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
@@ -57,7 +58,11 @@ class Status:
     quality: dict[str, int]
     """Committed slices by the gate's outcome."""
     findings: list[str]
-    """Warnings recorded, the newest first."""
+    """What was found and did not keep its slice from being published, the newest first."""
+    quarantined: int
+    """Rows that are not among the emissions, for they break an expectation."""
+    waivers: list[dict[str, Any]]
+    """Those that wait for the next run of their slice, the newest first."""
     seconds: float
     """Time that the committed jobs took."""
 
@@ -74,7 +79,20 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
     if rows.empty:
         empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in SIDES}
         return Status(
-            pipeline.name, pipeline.clock, 0, 0, None, None, 0, 0, **empty, quality={}, findings=[], seconds=0
+            pipeline.name,
+            pipeline.clock,
+            0,
+            0,
+            None,
+            None,
+            0,
+            0,
+            **empty,
+            quality={},
+            findings=[],
+            quarantined=0,
+            waivers=pending(ledger),
+            seconds=0,
         )
     aside = _aside(tables.late, grid.datetime_of(since))
     last = rows.iloc[-1]
@@ -102,7 +120,9 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         floored=int(rows["floored"].sum()),
         **sides,
         quality=dict(Counter(rows["quality"])),
-        findings=_findings(jobs["findings"]),
+        findings=_findings(rows["findings"]),
+        quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
+        waivers=pending(ledger),
         seconds=float(jobs["job_seconds"].sum()),
     )
 

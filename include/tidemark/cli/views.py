@@ -117,6 +117,11 @@ def status_view(*statuses: Status) -> RenderableType:
         if any(cells):
             table.add_row(name, *cells)
     findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.findings]
+    findings += [
+        Text(f"waived for the next run of slice {one['slice']}, by {one['by']}: {one['expectation']}: {one['because']}")
+        for status in statuses
+        for one in status.waivers
+    ]
     return Group(table, *findings)
 
 
@@ -155,6 +160,7 @@ _LINES: tuple[_Line, ...] = (
     ("from", lambda s: s.first or ""),
     ("to (exclusive)", lambda s: s.end or ""),
     ("[bold]pairs[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
+    ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
     ("left rows read", _of("left", lambda side: f"{side.read:,}")),
     ("right rows read", _of("right", lambda side: f"{side.read:,}")),
     ("left late", _of("left", _behind)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
 
 FORMAT = 3
 """Version of the layout of a pipeline's tables; an unknown one is refused, an older one taken over (`upgrade`)."""
+WITH_QUARANTINE = 4
+"""That of rows that tell of quarantined rows, which versions that read up to 3 would lose."""
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
@@ -83,6 +86,10 @@ SCHEMA = pa.schema(
         "landed_from": _TIME,
         "waiting": pa.list_(_TIME),
         "incomplete": _TEXT,
+        "quarantined": _LONG,
+        "waived": _TEXT,
+        "released": _TEXT,
+        "ran_in": _LONG,
         "tables_before": _struct("emissions late checkpoint"),
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }
@@ -117,7 +124,7 @@ class Entry:
     run: str
     attempt: int
     commit: int
-    """Number of the ledger's commit; 0 in ledgers of format 1, which did not count."""
+    """Number of the ledger's commit in which it ran; 0 in ledgers of format 1, which did not count."""
     settings: str
     """`Pipeline.semantic_settings`, JSON."""
     versions: tuple[int, int]
@@ -142,6 +149,13 @@ class Entry:
     """The earliest slice that those rows belong to; 0 for rows without a usable clock."""
     waiting: tuple[int, ...] | None = None
     """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
+    released: int | None = None
+    """Number of the last commit that has released quarantined rows of it; None where none has."""
+
+    @property
+    def answer(self) -> str:
+        """What tells its emissions from those that it has had, or will have: the run, and what was released since."""
+        return self.run if self.released is None else f"{self.run}+{self.released}"
 
     @property
     def takes_all(self) -> bool:
@@ -297,6 +311,15 @@ class Ledger:
             opened[path] = grown
 
 
+def newest_row(tables: PipelineTables, slice_: datetime) -> dict[str, Any]:
+    """The row that counts of a committed slice, as it is stored, without its files."""
+    log = DeltaLog.open(tables.ledger)
+    assert log is not None, "something is committed"
+    kept = [name for name in SCHEMA.names if name not in {"files", "tables_before"}]
+    rows = log.read(kept, ds.field("slice") == pa.scalar(slice_, _TIME)).to_pylist()
+    return max(rows, key=lambda row: (row["attempt"], row["commit"] or 0))
+
+
 def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
     """What a ledger's table holds, all attempts in order of slice and attempt, without `files`.
 
@@ -313,7 +336,8 @@ def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
         landed_from=pd.Series([one and grid.number_at(micros(one)) for one in landed], dtype="object"),
         waiting=pd.Series([one and [grid.number_at(micros(at)) for at in one] for one in waiting], dtype="object"),
     )
-    ordered: pd.DataFrame = found.sort_values(["number", "attempt"], kind="stable").reset_index(drop=True)
+    by = ["number", "attempt", "commit"]
+    ordered: pd.DataFrame = found.sort_values(by, kind="stable").reset_index(drop=True)
     return ordered
 
 
@@ -326,21 +350,24 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
     """
     if stored.empty:
         return
-    if (newest := int(stored["format"].max())) > FORMAT:
-        raise UserError(f"{tables.ledger} has format {newest} and this version reads up to {FORMAT}; upgrade Tidemark")
+    if (newest := int(stored["format"].max())) > WITH_QUARANTINE:
+        raise UserError(
+            f"{tables.ledger} has format {newest} and this version reads up to {WITH_QUARANTINE}; upgrade Tidemark"
+        )
     if stored["format"].min() < FORMAT:
         raise OlderFormatError(tables.root)
 
 
 def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:
     """What each commit behind one makes of the tables, in order."""
-    rows = log.read(["slice", "attempt", "commit", "files"], ds.field("commit") > after).to_pylist()
+    rows = log.read(["slice", "attempt", "commit", "files", "ran_in"], ds.field("commit") > after).to_pylist()
     found: dict[int, References] = {}
     for number in sorted({row["commit"] for row in rows}):
         mine = [row for row in rows if row["commit"] == number]
         added = files_from_rows(file for row in mine for file in row["files"] or ())
-        again = (grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1)
-        found[number] = References(added, tuple(again))
+        released = {grid.number_at(micros(row["slice"])) for row in mine if row.get("ran_in") is not None}
+        again = {grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1} - released
+        found[number] = References(added, tuple(sorted(again)), tuple(released))
     return found
 
 
@@ -349,7 +376,7 @@ def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return found
 
 
-_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"}
+_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting", "released"}
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
 
@@ -362,12 +389,13 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         return None if pd.isna(row[name]) else str(row[name])
 
     marks = {part: known(f"{name}_ms") for part, name in MARKS.items()}
+    ran_in = known("ran_in")
     known_marks: dict[str, Any] = {part: mark for part, mark in marks.items() if mark is not None}
     return Entry(
         number=int(row["number"]),
         run=row["run"],
         attempt=int(row["attempt"]),
-        commit=int(row["commit"]),
+        commit=int(row["commit"]) if ran_in is None else ran_in,
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
         watermarks=replace(Watermarks(sources=_sources(row["sources"])), **known_marks),
@@ -380,6 +408,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         landed=known("landed"),
         landed_from=known("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
+        released=None if ran_in is None else int(row["commit"]),
     )
 
 

@@ -37,6 +37,7 @@ def prepare(
     runs: Sequence[StagedRun],
     superseded: Iterable[int],
     opened: Opened,
+    released: Iterable[int] = (),
 ) -> Prepared:
     """Make ready for the commit of some runs; where two have a slice the later one's rows count.
 
@@ -47,8 +48,9 @@ def prepare(
         UserError: a column has a type in which the values that the table has of it cannot all be.
         FaultError: other processes never let go of a table.
     """
-    again, newest = tuple(superseded), list(_newest(spark, grid, runs))
+    newest = list(_newest(spark, grid, runs))
     added: dict[str, tuple[DataFile, ...]] = {}
+    references = References(added, tuple(superseded), tuple(released))
     before: dict[str, int] = {}
     for name in FOLLOWING:
         path = getattr(tables, name)
@@ -58,7 +60,7 @@ def prepare(
                 log = _table(spark, opened.pop(path, None) or DeltaLog.open(path), path, name, staged)
                 if log is None:
                     break
-                opened[path] = _split(spark, log, name, grid, ranges(again))
+                opened[path] = _split(spark, log, name, grid, ranges(references.gone(name)))
             except OvertakenError:
                 continue
             before[name] = opened[path].version
@@ -66,7 +68,7 @@ def prepare(
             break
         else:
             raise FaultError(f"other processes keep writing to {path}; run the command again")
-    return Prepared(References(added, again), before)
+    return Prepared(references, before)
 
 
 def _newest(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Iterable[StagedRun]:

@@ -16,7 +16,10 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.errors import FaultError, OlderFormatError
 
-FOLLOWING = ("emissions", "late", "checkpoint", "quality")
+QUARANTINED = "quarantined"
+MADE_WHEN_NEEDED = (QUARANTINED, "quality")
+"""Tables of some pipelines alone, from some commit on: before it `come_to` goes by the others."""
+FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint", "quality")
 """The tables that follow the ledger, in the order in which they are brought up."""
 TRIES = 50
 """How often a table is opened again where another process has committed to it meanwhile."""
@@ -30,6 +33,12 @@ class References:
     """The files that come, by the name of their table."""
     superseded: tuple[int, ...] = ()
     """Slices that had run before: the files that hold their rows go."""
+    released: tuple[int, ...] = ()
+    """Slices of which quarantined rows are published beside the others: their files go from `quarantined` alone."""
+
+    def gone(self, name: str) -> tuple[int, ...]:
+        """The slices whose files go from a table."""
+        return self.superseded + (self.released if name == QUARANTINED else ())
 
 
 def come_to(tables: PipelineTables) -> int | None:
@@ -38,10 +47,11 @@ def come_to(tables: PipelineTables) -> int | None:
     Raises:
         OlderFormatError: one is as an earlier version has left it: to take them over was not brought to its end.
     """
-    logs = [log for name in FOLLOWING if (log := DeltaLog.open(getattr(tables, name)))]
-    if any(log.partitioned_by for log in logs):
+    logs = {name: log for name in FOLLOWING if (log := DeltaLog.open(getattr(tables, name)))}
+    if any(log.partitioned_by for log in logs.values()):
         raise OlderFormatError(tables.root)
-    return min((log.commit_number for log in logs), default=None)
+    come = {name: log.commit_number for name, log in logs.items()}
+    return min((number for name, number in come.items() if number or name not in MADE_WHEN_NEEDED), default=None)
 
 
 def publish(
@@ -62,7 +72,7 @@ def publish(
             if log is None or log.commit_number >= number:
                 break
             try:
-                gone = _superseded(log, name, grid, references.superseded)
+                gone = _superseded(log, name, grid, references.gone(name))
                 known[path] = log.commit(references.added.get(name, ()), gone, number)
             except OvertakenError:
                 continue

@@ -22,7 +22,7 @@ from tidemark.settings.values import micros
 FOLDER = "run="
 """What the name of a run's folder begins with."""
 HELD = {
-    **dict.fromkeys(("emissions", "late"), ("_slice", "_slice")),
+    **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
     "quality": ("slice", "slice"),
 }

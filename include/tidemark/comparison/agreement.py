@@ -70,7 +70,9 @@ def due(pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None)
         end = min(end, grid.boundary(asked.end, "--to"))
     start = grid.boundary(asked.start, "--from") if asked.start else end
     agreed = _agreed(ledger, asked.table)
-    wanted = (n for n, entry in ledger.entries.items() if n < end and (n >= start or agreed.get(n) != (entry.run, 0)))
+    wanted = (
+        n for n, entry in ledger.entries.items() if n < end and (n >= start or agreed.get(n) != (entry.answer, 0))
+    )
     first = min(wanted, default=None)
     return None if first is None else (grid.datetime_of(first), grid.datetime_of(end))
 

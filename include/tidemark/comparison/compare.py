@@ -359,7 +359,7 @@ def _agreement(counts: _Counts, batch: CommittedView, slices: range) -> tuple[Ag
             lacking[missing_in] += rows if cause != "pending" else 0
         return Agreement(
             slice=None if start is None else format_instant(from_micros(start)),
-            run=entry.run if entry else None,
+            run=entry.answer if entry else None,
             same=starts[start] - sum(rows for (_, missing_in), rows in mine.items() if missing_in == STREAM),
             only_batch=lacking[STREAM],
             only_stream=lacking[BATCH],

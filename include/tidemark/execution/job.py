@@ -17,18 +17,20 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from tidemark.commits.changes import Change, emission_changes
-from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.ledger import WITH_QUARANTINE, Entry, Ledger
 from tidemark.commits.runs import FOLDER, StagedRun, read_slices, within
 from tidemark.delta.staging import stage_table
 from tidemark.execution.judge import judge
+from tidemark.execution.quarantine import Published, publishable
 from tidemark.execution.read import read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
-from tidemark.execution.write import Written, write
+from tidemark.execution.write import write
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
 from tidemark.quality.measured import measured
+from tidemark.spark.engine import engine_of
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 
@@ -92,18 +94,19 @@ def run_job(
         tiny = is_tiny(replayed.read, task.carry_in)
         with _tuned(spark, tiny=tiny):
             progress("joining")
-            written = write(spark, task, replayed, files=1 if tiny else spark.sparkContext.defaultParallelism)
+            written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
             tallied = tally(task, replayed, written)
             progress("checking")
             judgement = judge(task, written, tallied)
-            staged = _with_measures(task, written.staged, judgement.verdict)
-            changes = _changes(spark, task, written)
+            published = publishable(task, written, judgement.verdict)
+            staged = _with_measures(task, published.staged, judgement.verdict)
+            changes = _changes(spark, task, published)
     finally:
         replayed.release()
     seconds = time.monotonic() - began
     verdicts = (judgement.verdict.of(number, number + 1) for number in range(len(tallied.entries)))
     rows = tuple(
-        _ledger_row(task, tallied, entry, verdict, seconds)
+        _ledger_row(task, tallied, entry, verdict, published.quarantined.get(entry.number, 0), seconds)
         for entry, verdict in zip(tallied.entries, verdicts, strict=True)
     )
     result = JobResult(slices, staged, tallied.entries, rows, judgement.verdict, seconds, changes)
@@ -119,7 +122,7 @@ def _replayed(spark: SparkSession, task: Task) -> Replay:
 def _with_measures(task: Task, staged: StagedRun, verdict: Verdict) -> StagedRun:
     """The run with what expectations came to in those of its slices that are judged fit."""
     plan = task.plan
-    rows = measured(plan.pipeline, plan.grid, task.slices[0], task.run, verdict.measures)
+    rows = measured(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
     if not len(rows):
         return staged
     written = stage_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
@@ -130,30 +133,36 @@ def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]
     return tuned_for_tiny_queries(spark) if tiny else nullcontext()
 
 
-def _changes(spark: SparkSession, task: Task, written: Written) -> Mapping[int, Change]:
+def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[int, Change]:
     """What becomes of the emissions of slices that have run before."""
     again = [number for number in task.slices if task.ledger.entry(number)]
     if not again:
         return {}
     grid, span = task.plan.grid, range(again[0], again[-1] + 1)
     old = read_slices(spark, task.plan.tables, "emissions", grid, span)
-    new = within(written.output, "emissions", grid, span.start, span.stop)
+    new = within(published.output, "emissions", grid, span.start, span.stop)
     return emission_changes(new.limit(0) if old is None else old, new, again, grid)
 
 
-def _ledger_row(task: Task, tallied: Tally, entry: Entry, verdict: Verdict, seconds: float) -> dict[str, Any]:
+def _ledger_row(
+    task: Task, tallied: Tally, entry: Entry, verdict: Verdict, quarantined: int, seconds: float
+) -> dict[str, Any]:
     left, right = tallied.counts[entry.number]
+    waivers = task.waivers.get(task.plan.grid.start_of(entry.number), {})
+    waived = [waivers[one.expectation].recorded() for one in verdict.findings if one.on_failure == "waived"]
     return {
         **task.ledger.row(entry),
         "pipeline": task.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
-        "emissions": int(tallied.facts["emissions"][entry.number]),
+        "emissions": int(tallied.facts["emissions"][entry.number]) - quarantined,
         "floored": tallied.floored[entry.number],
         "left": asdict(left),
         "right": asdict(right),
         "quality": verdict.outcome,
         "findings": json.dumps([asdict(finding) for finding in verdict.findings]),
         "incomplete": json.dumps(missing) if (missing := task.plan.incomplete(entry.number)) else None,
+        **({"quarantined": quarantined, "format": WITH_QUARANTINE} if quarantined else {}),
+        "waived": json.dumps(waived) if waived else None,
         "job_slices": len(task.slices),
         "job_seconds": seconds,
     }

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tidemark.commits.prepare import set_aside
 from tidemark.errors import CheckFailedError
+from tidemark.execution.subjects import job_rows
 from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality import gate, project
-from tidemark.quality.findings import Verdict
+from tidemark.quality.findings import Finding, Verdict, called
 from tidemark.quality.notice import Notice
+from tidemark.quality.project import built
+from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.expectations import ON_SINGLE_ROWS
+from tidemark.settings.sides import SIDES
+from tidemark.wording import quoted
+
+SAMPLE = 3
+"""So many rows that break an expectation a refusal names, by their keys."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +46,10 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    starts = [plan.grid.start_of(number) for number in task.slices]
-    verdict = gate.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run)
+    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run, task.waivers)
     notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
     project.tell(notice, plan.pipeline.notify, tables, verdict)
-    if not verdict.critical:
+    if not verdict.stopping:
         return Judgement(len(task.slices), verdict, None)
 
     project.write_docs(tables, verdict.results)
@@ -48,16 +58,16 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
     set_aside(refused_rows, tables.rejected_output, task.run)
-    refusal = _refusal(task, verdict.of(sound, sound + 1), sound)
+    refusal = _refusal(task, written, verdict.of(sound, sound + 1), sound)
     if not fit:
         raise CheckFailedError(refusal)
     return Judgement(fit, verdict.of(0, fit), refusal)
 
 
-def _refusal(task: Task, verdict: Verdict, sound: int) -> str:
-    """What is wrong after so many slices that are fit to be published, and what is published."""
+def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:
+    """What is wrong after so many slices that are fit to be published, what is published, and what to do."""
     plan, slices = task.plan, task.slices
-    worst, *more = verdict.critical
+    worst, *more = verdict.stopping
     others = f" (and {len(more)} more)" if more else ""
     first, failed, end = map(plan.grid.name, (slices[0], slices[0] + sound, slices[-1] + 1))
     where = f" in slice {failed}" if sound else ""
@@ -68,6 +78,49 @@ def _refusal(task: Task, verdict: Verdict, sound: int) -> str:
     else:
         published = f"nothing of slices {first} to {end} was published"
     return (
-        f"quality gate: {worst.expectation} {worst.detail}{others}{where}; {published}. "
-        f"Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = '{task.run}'"
+        f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
+        f"{published}. Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = "
+        f"'{task.run}'{_ways_on(plan.pipeline, worst, failed)}"
     )
+
+
+def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
+    """The keys of some rows that break an expectation, where the pipeline file lets them be shown."""
+    pipeline, output = task.plan.pipeline, written.output
+    told = _of_file(pipeline, worst)
+    keys = [f"{side}_{getattr(pair, side)}" for pair in pipeline.join.keys for side in SIDES]
+    names = [name for name in dict.fromkeys(keys) if name in output.columns]
+    if not (pipeline.show_rows and names and told and told.type in ON_SINGLE_ROWS):
+        return ""
+    from tidemark.quality.broken import unexpected  # noqa: PLC0415 - imports Great Expectations
+
+    begin, end = (F.lit(task.plan.grid.datetime_of(task.slices[0] + sound + more)) for more in (0, 1))
+    rows = output.where((F.col("_slice") >= begin) & (F.col("_slice") < end))
+    try:
+        found = unexpected(rows, built(told)).select(*map(quoted, names)).limit(SAMPLE).collect()
+    except PySparkException:  # on what it says of the column the gate has told already
+        return ""
+    shown = "; ".join(", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in found)
+    return f", at {shown}" if shown else ""
+
+
+def _ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
+    """What there is to do about an expectation of the pipeline file."""
+    told = _of_file(pipeline, worst)
+    if told is None:
+        return ""
+    ways = ["mend the rows, or the expectation, and run the same command again"]
+    if told.type in ON_SINGLE_ROWS and told.per == "slice":
+        ways.append("on_failure: quarantine publishes the slice without such rows")
+    if told.per == "slice":
+        ways.append(
+            f"tidemark waive {pipeline.name} --slice {failed} --expectation {shlex.quote(worst.expectation)} "
+            "--because TEXT lets this one slice through"
+        )
+    return f". Ways on: {'; '.join(ways)}"
+
+
+def _of_file(pipeline: Pipeline, finding: Finding) -> Expectation | None:
+    """The expectation of the pipeline file that a finding is about; None where it follows from the join."""
+    named = zip(pipeline.quality, map(built, pipeline.quality), strict=True)
+    return next((told for told, one in named if called(one.configuration.to_json_dict()) == finding.expectation), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.commits.ledger import Entry, Landing, Ledger
 from tidemark.commits.runs import StagedRun, new_run
+from tidemark.commits.waivers import Waivers, waivers_of
 from tidemark.joins import lane_of
 from tidemark.planning.plan import Plan
 from tidemark.watermarks.buckets import Lane, Watermarks
@@ -37,6 +38,8 @@ class Task:
     """The stream, with its watermarks when the first slice starts."""
     uncommitted: Mapping[str, StagedRun]
     """What jobs before have written that is not committed, by run."""
+    waivers: Waivers
+    """What its slices are let through for."""
 
     @classmethod
     def of(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]) -> Task:
@@ -57,6 +60,7 @@ class Task:
             landing=plan.pipeline.late_landing if carry_in else "start",
             lane=lane_of(plan.pipeline, before, plan.drain_from, plan.trace),
             uncommitted=uncommitted,
+            waivers=waivers_of(plan.tables, plan.grid, attempts),
         )
 
     @property

@@ -10,6 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from tidemark.commits.waivers import Waiver
+
+ON_FAILURE, LOOKS_AT = "on_failure", "looks_at"
+"""Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
+
+
+_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -18,6 +26,13 @@ class Finding:
     expectation: str
     severity: str
     detail: str
+    on_failure: str = "stop"
+    """What follows for the slice: `stop`, `quarantine`, `warn`; `waived` where somebody lets the slice through."""
+
+    @property
+    def outcome(self) -> str:
+        """How a slice of it comes out: `failed`, `quarantined`, `waived` or `warned`."""
+        return _OUTCOMES[self.on_failure]
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate found in some slices; only a critical finding keeps them from being published."""
+    """What the gate found in some slices; only one that stops keeps them from being published."""
 
     by_slice: tuple[tuple[Finding, ...], ...]
     """In the order of the slices; what is known of the job alone is found in each."""
@@ -55,7 +70,7 @@ class Verdict:
     @property
     def fit(self) -> int:
         """How many slices come before the first one that is refused."""
-        refused = (n for n, found in enumerate(self.by_slice) if any(one.severity == "critical" for one in found))
+        refused = (n for n, found in enumerate(self.by_slice) if any(one.on_failure == "stop" for one in found))
         return next(refused, len(self.by_slice))
 
     @property
@@ -64,16 +79,15 @@ class Verdict:
         return tuple(dict.fromkeys(one for found in self.by_slice for one in found))
 
     @property
-    def critical(self) -> tuple[Finding, ...]:
+    def stopping(self) -> tuple[Finding, ...]:
         """Findings that refuse the output."""
-        return tuple(f for f in self.findings if f.severity == "critical")
+        return tuple(f for f in self.findings if f.on_failure == "stop")
 
     @property
     def outcome(self) -> str:
-        """`passed`, `warned` or `failed`."""
-        if self.critical:
-            return "failed"
-        return "warned" if self.findings else "passed"
+        """The gravest: `failed`, `quarantined`, `waived`, `warned` or `passed`."""
+        found = {finding.on_failure for finding in self.findings}
+        return next((outcome for action, outcome in _OUTCOMES.items() if action in found), "passed")
 
 
 def findings_of(results: Iterable[Any]) -> list[Finding]:
@@ -92,8 +106,7 @@ def measures_of(results: Iterable[Any], expectations: Iterable[Any]) -> tuple[Me
 
 def named(config: Mapping[str, Any]) -> tuple[str, str]:
     """How an expectation is called, by its configuration, and its severity."""
-    arguments = {k: v for k, v in config["kwargs"].items() if k != "batch_id"}
-    return f"{config['type']}({', '.join(f'{k} {v}' for k, v in arguments.items())})", config["severity"]
+    return called(config), config["severity"]
 
 
 def observed(result: Mapping[str, Any]) -> float | None:
@@ -108,9 +121,30 @@ def observed(result: Mapping[str, Any]) -> float | None:
     return number if isfinite(number) else None
 
 
+def waived(findings: Iterable[Finding], waivers: Mapping[str, Waiver]) -> tuple[Finding, ...]:
+    """Findings of a slice, those told as waived that somebody lets it through for."""
+    return tuple(
+        replace(one, on_failure="waived", detail=f"{one.detail}; {waiver.told()}")
+        if one.on_failure != "warn" and (waiver := waivers.get(one.expectation))
+        else one
+        for one in findings
+    )
+
+
 def _finding(result: dict[str, Any]) -> Finding:
+    config = result["expectation_config"]
     message = _exception(result["exception_info"])
-    return Finding(*named(result["expectation_config"]), message or f"found {_seen(result['result'])}")
+    seen = message or f"found {_seen(result['result'])}"
+    action = (config.get("meta") or {}).get(ON_FAILURE, "stop")
+    if message and action == "quarantine":  # it does not tell which rows
+        action = "stop"
+    return Finding(called(config), config["severity"], seen, action)
+
+
+def called(config: Mapping[str, Any]) -> str:
+    """An expectation by Great Expectations' configuration of it, and what it looks at beside a slice's emissions."""
+    arguments = ", ".join(f"{k} {v}" for k, v in config["kwargs"].items() if k != "batch_id")
+    return f"{config['type']}({arguments}){(config.get('meta') or {}).get(LOOKS_AT, '')}"
 
 
 def _seen(result: dict[str, Any]) -> str:

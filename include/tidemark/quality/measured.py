@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import pyarrow as pa
 
 from tidemark.clock.slices import Grid
-from tidemark.quality.findings import Measure, named
+from tidemark.quality.findings import Verdict, named
 from tidemark.quality.project import built
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.expectations import ARGUMENTS
@@ -26,27 +23,24 @@ SCHEMA = pa.schema(
     }
 )
 """`value` as in `Measure`; `least` and `greatest` bound it, both inclusive unless the expectation says strict."""
-Outcome = Literal["passed", "warned", "failed"]
 
 
-def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, measures: Sequence[Sequence[Measure]]) -> pa.Table:
+def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
     """The rows of a run's slices from the `first` on; none where the pipeline file expects nothing."""
     within = {named(built(one).configuration.to_json_dict()): bounds(one) for one in pipeline.quality}
     rows = []
-    for number, found in enumerate(measures, first):
+    for number, (found, findings) in enumerate(zip(verdict.measures, verdict.by_slice, strict=True), first):
+        outcomes = {one.expectation: one.outcome for one in findings}
         for one in found:
             least, greatest = within[one.expectation, one.severity]
             told = {"expectation": one.expectation, "severity": one.severity, "value": one.value}
-            limits = {"least": least, "greatest": greatest, "verdict": outcome(one)}
+            limits = {
+                "least": least,
+                "greatest": greatest,
+                "verdict": "passed" if one.passed else outcomes[one.expectation],
+            }
             rows.append({"slice": grid.datetime_of(number), "run": run, **told, **limits})
     return pa.Table.from_pylist(rows, SCHEMA)
-
-
-def outcome(measure: Measure) -> Outcome:
-    """How an expectation came out in a slice."""
-    if measure.passed:
-        return "passed"
-    return "failed" if measure.severity == "critical" else "warned"
 
 
 def bounds(expectation: Expectation) -> tuple[float | None, float | None]:

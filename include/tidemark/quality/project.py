@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from html import escape
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pyspark.sql import DataFrame
 
+from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
-from tidemark.quality.findings import Verdict, raised_in
+from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.notify import Receiver
@@ -80,9 +82,22 @@ def gx_library() -> Any:
     import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
     import great_expectations.expectations as _  # noqa: F401, PLC0415
 
+    _storable(gx.expectations.registry.get_expectation_impl("expect_column_quantile_values_to_be_between"))
     # It warns of results that another process has removed since they were listed.
     logging.getLogger("great_expectations.render.renderer.site_builder").setLevel(logging.ERROR)
     return gx
+
+
+def _storable(kind: Any) -> None:
+    """Let an expectation's verdict be a bool: its results hold NumPy's, which cannot be written as JSON."""
+    validate = kind.metrics_validate
+
+    def plain(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = validate(self, *args, **kwargs)
+        result.success = bool(result.success)
+        return result
+
+    kind.metrics_validate = plain
 
 
 @contextmanager
@@ -128,10 +143,27 @@ def built(expectation: Expectation) -> GxExpectation:
     gx = gx_library()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
     try:
-        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity)
+        meta = {ON_FAILURE: expectation.on_failure, LOOKS_AT: expectation.looks_at}
+        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity, meta=meta)
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
     return built
+
+
+def noted(expectation: GxExpectation, waivers: Mapping[str, Waiver]) -> GxExpectation:
+    """An expectation; one that is waived says so in its notes, and in Data Docs, which show its description alone."""
+    name = called(expectation.configuration.to_json_dict())
+    if (waiver := waivers.get(name)) is None:
+        return expectation
+    # Data Docs show texts as they stand, and take a dollar for a parameter.
+    notes, text = (escape(told).replace("$", "&#36;") for told in (waiver.told(), f"{name}: {waiver.told()}"))
+    copy: GxExpectation = expectation.copy(update={"notes": notes, "description": text})
+    return copy
+
+
+def built_by_name(pipeline: Pipeline) -> dict[str, GxExpectation]:
+    """The expectations of a pipeline file, as Great Expectations has them, by what findings call them."""
+    return {called(one.configuration.to_json_dict()): one for one in map(built, pipeline.quality)}
 
 
 def run_suite(

@@ -7,14 +7,15 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tidemark.settings.base import Settings
-from tidemark.settings.expectations import ARGUMENTS, check_expectation
+from tidemark.settings.expectations import ARGUMENTS, ON_SINGLE_ROWS, check_expectation
 from tidemark.settings.values import PositiveDuration, Rows
 
 Severity = Literal["critical", "warning", "info"]
+OnFailure = Literal["stop", "quarantine", "warn"]
 
 
 class Expectation(Settings):
-    """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
+    """An expectation by Great Expectations' own name and arguments, over the columns of what it is on.
 
     Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
     It is judged on the rows of each slice by itself, however many one Spark job takes.
@@ -23,9 +24,16 @@ class Expectation(Settings):
     type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
     kwargs: dict[str, Any] = {}
     severity: Severity = "critical"
-    """critical: the first slice that fails, and those after it, are not published; warning and info: recorded."""
-    per: Literal["slice", "job"] = "slice"
-    """What it is judged on: the rows of each slice, or of all that one Spark job takes, whose slices then fail all."""
+    """How grave it is, as Great Expectations and Data Docs tell it."""
+    on_failure: OnFailure = "stop"
+    """What becomes of a slice for which it does not hold. stop: that slice and those after it are not published;
+    quarantine: it is published without the rows that break the expectation; warn: it is published, and told of. By
+    default critical stops, warning and info warn."""
+    on: Literal["emissions", "pairs", "late"] = "emissions"
+    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`."""
+    per: Literal["slice", "day", "job"] = "slice"
+    """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
+    which then fails; or of all slices that one Spark job takes, which then fail all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -40,13 +48,31 @@ class Expectation(Settings):
                 value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
         own = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}
+        if own.get("severity", "critical") != "critical":
+            own.setdefault("on_failure", "warn")
         given = own.get("kwargs", {})
         return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
 
     @model_validator(mode="after")
     def _confined(self) -> Self:
         check_expectation(self.type, self.kwargs)
+        if self.on_failure == "quarantine" and self.type not in ON_SINGLE_ROWS:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine takes out the rows that break it, and this one is not about "
+                "single rows; let it stop or warn, or expect something of each row beside it"
+            )
+        if self.on_failure == "quarantine" and self.looks_at:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine goes by the emissions of a slice, not{self.looks_at}; leave out "
+                "on and per"
+            )
         return self
+
+    @property
+    def looks_at(self) -> str:
+        """What it is judged on, where that is not the emissions of each slice: ` on late per day`."""
+        on = "" if self.on == "emissions" else f" on {self.on}"
+        return on if self.per == "slice" else f"{on} per {self.per}"
 
 
 class Budget(Settings):

@@ -64,6 +64,16 @@ ARGUMENTS: Mapping[str, frozenset[str]] = dict(
 )
 """The arguments of each expectation that there is."""
 
+_NOT_OF_A_ROW = {
+    "expect_column_values_to_be_of_type",  # of the column
+    "expect_column_values_to_be_in_type_list",
+    "expect_column_values_to_be_decreasing",  # rows have no order
+    "expect_column_values_to_be_increasing",
+    *(name for name in ARGUMENTS if "_like_pattern" in name),  # Great Expectations has none for Spark
+}
+ON_SINGLE_ROWS = frozenset(name for name, given in ARGUMENTS.items() if "mostly" in given) - _NOT_OF_A_ROW
+"""Those that say of each row whether it breaks them."""
+
 _OTHER_TABLES = "asks for what lies outside the output; compare with another table by `compare`, or join it"
 _CONDITION = "is SQL beside the output; compute a column under `select` that is null where the row does not matter"
 _TEXT = "is shown by Data Docs as it stands; write # comments in the file"

@@ -1,0 +1,48 @@
+"""The rows that are taken out for an expectation are those that Great Expectations counts as breaking it."""
+
+import random
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+from tests.quality.test_units import expectation
+from tidemark.commits.quarantined import EXPECTATIONS
+from tidemark.quality import units
+from tidemark.quality.broken import broken_rows, unexpected
+from tidemark.settings.expectations import ON_SINGLE_ROWS
+
+
+@pytest.fixture
+def rows(spark):
+    """Two units of the same random rows and some more, so that what one has of the other would be found."""
+    chance = random.Random(7)
+    told = [
+        (unit, *(chance.choice([None, *range(40)]) for _ in range(2)), chance.choice([None, "x0", "x1", "y", "2013"]))
+        for unit in (0, 1)
+        for _ in range(30)
+    ]
+    return spark.createDataFrame(told, "unit int, n int, m int, s string").localCheckpoint()
+
+
+FEW = {"expect_column_values_to_be_between", "expect_compound_columns_to_be_unique"}
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in sorted(ON_SINGLE_ROWS)
+])  # fmt: skip
+def test_as_many_rows_as_the_result_counts(rows, name):
+    asked = expectation(name)
+    [result] = units.on_rows(rows, [asked])
+    assert unexpected(rows, asked).count() == result.result["unexpected_count"]
+
+
+def test_rows_of_a_unit_are_judged_among_themselves(rows):
+    names = ("expect_column_values_to_be_unique", "expect_column_values_to_be_between")
+    asked = [(name, expectation(name)) for name in names]
+    with broken_rows(rows, F.col("unit").cast("long"), {0: asked, 1: asked[:1]}) as told:
+        found = Counter((row["unit"], name) for row in told.collect() for name in row[EXPECTATIONS] or ())
+        assert told.count() == rows.count()
+    for unit, name in ((0, names[0]), (0, names[1]), (1, names[0])):
+        assert found[unit, name] == unexpected(rows.where(F.col("unit") == unit), dict(asked)[name]).count() > 0
+    assert not found[1, names[1]], "it was not asked there"
