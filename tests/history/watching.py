@@ -18,7 +18,7 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid)
     seen = 0
-    for name in _there(tables):
+    for name in there(tables):
         path = getattr(tables, name)
         for version in range(DeltaLog.open(path).version + 1):
             log = DeltaLog.open(path, version)
@@ -35,8 +35,8 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     return seen
 
 
-def _there(tables: PipelineTables) -> list[str]:
-    """The tables that there are: `quality` only where something is expected."""
+def there(tables: PipelineTables) -> list[str]:
+    """The tables that there are: `quality` only where something is expected, `quarantined` where something was."""
     return [name for name in FOLLOWING if DeltaLog.open(getattr(tables, name))]
 
 
@@ -68,7 +68,7 @@ def readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
     """See that Spark, delta-rs and Polars count the committed emissions, by a plain read."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid).drop_duplicates("number", keep="last")
     committed = int(ledger["emissions"].sum())
-    for name in _there(tables):
+    for name in there(tables):
         path = getattr(tables, name)
         counts = {
             "Spark": spark.read.format("delta").load(path).count(),

@@ -12,12 +12,16 @@ from rich.text import Text
 from typer.core import TyperGroup
 from typing_extensions import override
 
+from tidemark.cli.session import session_over
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.commits.answers import committed
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.places import lake_root
+from tidemark.errors import UserError
 from tidemark.quality import history
 from tidemark.quality.history import Seen
 from tidemark.quality.project import docs_page
+from tidemark.quality.suggest import block, profile, proposals
 from tidemark.report import check_paths, trends
 from tidemark.settings import load_pipeline
 
@@ -59,6 +63,30 @@ def show(
         out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)
     if report:
         report.write_text(trends.html(trends.gather(loaded, ledger, rows)), encoding="utf-8")
+
+
+@app.command()
+def suggest(
+    pipeline: PipelineArgument,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Propose expectations by what committed slices hold, as a block to paste into the pipeline file; writes nothing.
+
+    Example: `tidemark quality suggest flights_weather`
+    """
+    loaded, root = load_pipeline(pipeline), lake_root(lake)
+    ledger = Ledger.of(loaded, root)
+    if not ledger.entries:
+        raise UserError(f"{loaded.name} has committed nothing to learn from; tidemark run {pipeline} first")
+    with session_over(root, "tidemark quality suggest", loaded) as spark:
+        found = profile(committed(spark, ledger, "emissions"))
+    if found is None:
+        raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from")
+    if as_json:
+        print_json(proposals(found))
+    else:
+        out.print(block(found), soft_wrap=True, markup=False, highlight=False)
 
 
 def _view(name: str, found: list[Seen]) -> RenderableType:

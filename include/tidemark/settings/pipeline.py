@@ -74,7 +74,8 @@ class Guard(Settings):
 
 
 _OF_NO_ROW = (
-    *("name", "output", "select", "quality", "notify", "show_rows", "late_landing", "compare", "airflow", "cluster"),
+    *("name", "output", "select", "quality", "suite", "notify", "show_rows"),
+    *("late_landing", "compare", "airflow", "cluster"),
 )
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
@@ -100,6 +101,9 @@ class Pipeline(Settings):
     """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}."""
     quality: list[Expectation] = []
     """Expectations on the output, beside those derived from the join itself."""
+    suite: str | None = None
+    """A suite that a project of Great Expectations has stored, whose expectations come behind those of `quality`: a
+    .json file in this one's folder, in that of pipelines, or where the operator allows it (`TIDEMARK_ROOTS`)."""
     notify: list[Receiver] = []
     """Who is told of a job's verdict."""
     guard: Guard | None = Guard()
