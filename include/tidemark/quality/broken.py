@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.quarantined import EXPECTATIONS
-from tidemark.quality.units import by_groups
+from tidemark.settings.expectations import OF_OTHER_ROWS
 
 _ROW, _UNIT = "_row", "_unit"
 
@@ -32,7 +32,7 @@ def broken_rows(rows: DataFrame, unit: Column, failed: Failed) -> Iterator[DataF
     told = rows.withColumns({_ROW: F.monotonically_increasing_id(), _UNIT: unit}).persist()
     parts = [
         unexpected(told.where(F.col(_UNIT).isin(units)), one).select(_ROW, F.lit(name).alias("name"))
-        for units, name, one in _queries(told, failed)
+        for units, name, one in _queries(failed)
     ]
     marks = (
         reduce(DataFrame.unionByName, parts).groupBy(_ROW).agg(F.sort_array(F.collect_set("name")).alias(EXPECTATIONS))
@@ -43,12 +43,12 @@ def broken_rows(rows: DataFrame, unit: Column, failed: Failed) -> Iterator[DataF
         told.unpersist()
 
 
-def _queries(rows: DataFrame, failed: Failed) -> Iterator[tuple[list[int], str, Expectation]]:
+def _queries(failed: Failed) -> Iterator[tuple[list[int], str, Expectation]]:
     """What to ask at once: of the rows of several units only where no other row has a say in it."""
     named = {name: one for found in failed.values() for name, one in found}
     for name, expectation in named.items():
         units = [unit for unit, found in failed.items() if any(name == other for other, _ in found)]
-        parts = [units] if by_groups(rows, expectation) else [[unit] for unit in units]
+        parts = [[unit] for unit in units] if expectation.configuration.type in OF_OTHER_ROWS else [units]
         yield from ((part, name, expectation) for part in parts)
 
 
