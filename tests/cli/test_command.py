@@ -71,6 +71,11 @@ def test_expectations_are_proposed_once_there_is_something_to_learn_from(orders,
     found = json.loads(capsys.readouterr().out)
     assert {one["judged"] for one in found} == {2}
     assert {outcome for one in found for outcome in one["outcomes"]} == {"passed"}
+    page = file.with_name("quality.html")
+    assert main(["quality", orders, "--report", str(page)]) == 0
+    told = page.read_text()
+    assert "2 committed slices" in told
+    assert all(name in told for name in ("late share, left input", "emissions for each row, right input"))
 
 
 @pytest.mark.slow

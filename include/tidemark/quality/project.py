@@ -21,6 +21,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.notify import Receiver
 from tidemark.spark.faults import without_values
 
@@ -72,7 +73,7 @@ def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, 
 
 def docs_page(tables: PipelineTables) -> str:
     """Data Docs' first page."""
-    return f"{tables.papers}/uncommitted/data_docs/local_site/index.html"
+    return f"{tables.root}/{DOCS_PAGE}"
 
 
 @cache

@@ -131,6 +131,9 @@ def _flow(ledger: Ledger, stretch: timedelta) -> Iterator[Trend]:
     for side in SIDES:
         counts = pd.DataFrame(list(rows[side]), index=index)
         share = counts["late"] / counts["read"].where(counts["read"] > 0)
+        pairs = rows["emissions"].set_axis(index) / counts["read"].where(counts["read"] > 0)
+        told = "emissions of a slice by rows that it read: how much of the input meets the other one"
+        yield Trend(f"emissions for each row, {side} input", told, tuple(_spans(pairs, stretch)))
         if share.notna().any():
             told = "late rows among those read, by slice"
             yield Trend(f"late share, {side} input", told, tuple(_spans(share, stretch)))

@@ -10,6 +10,8 @@ from tidemark.settings.base import Settings
 from tidemark.settings.expectations import ARGUMENTS, ON_SINGLE_ROWS, check_expectation
 from tidemark.settings.values import PositiveDuration, Rows
 
+DOCS_PAGE = "gx/uncommitted/data_docs/local_site/index.html"
+"""Where Data Docs' first page is, in the folder of a pipeline's tables."""
 Severity = Literal["critical", "warning", "info"]
 OnFailure = Literal["stop", "quarantine", "warn"]
 
