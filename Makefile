@@ -17,7 +17,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
-	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_sources.py
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_sources.py tests/quality/test_random_units.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
@@ -74,10 +74,10 @@ races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same ti
 faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
 	@$(VENV)/python -m tests.comparison.faults
 
-flink-parity: $(DEV) $(JARS) $(FLINK) ## compare six joins with a real Flink SQL on the flights
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
 
-flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink SQL, for tidemark compare
+flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink, for tidemark compare
 	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)
 
 airflow: setup ## start a local Airflow with the demo's pipelines
@@ -85,6 +85,9 @@ airflow: setup ## start a local Airflow with the demo's pipelines
 
 cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in the foreground
 	@bin/spark-cluster
+
+connect: setup ## start a Spark Connect server on this machine, in the foreground
+	@bin/spark-connect
 
 sbom: setup ## print what an installation is made of, as CycloneDX
 	@$(VENV)/python bin/sbom

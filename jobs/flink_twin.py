@@ -1,11 +1,14 @@
-"""The streaming twin of a flink-sql pipeline: its join run by a real Flink SQL, into a Delta table for `compare`.
+"""The streaming twin of a Flink pipeline: its join run by a real Flink, into a Delta table for `compare`.
 
-Flink runs beside Spark, in a virtual environment of its own. It is given the number, event time and keys of each row,
-in order of event time, and answers with the numbers of the rows that it has joined; their columns are looked up.
+Flink runs beside Spark, in a virtual environment of its own: SQL for dialect flink-sql, and for windows of dialect
+flink-datastream a job of the DataStream API, which is Java, because Flink's Python has neither coGroups nor evictors.
+It is given the number, event time and keys of each row, in order, and answers with the numbers of the rows that it has
+joined; their columns are looked up.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,11 +32,15 @@ from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import numbered, rows_in_slices
-from tidemark.streaming.flink_query import ANSWER, flink_query
+from tidemark.streaming.flink_query import ANSWER, FlinkQuery, flink_query
+from tidemark.streaming.flink_windows import flink_windows
 
 PROJECT = Path(__file__).resolve().parents[1]
 FLINK = PROJECT / ".venv-flink" / "bin" / "python"
 """The interpreter that has Flink."""
+_WINDOWS = PROJECT / "jobs" / "FlinkWindows.java"
+_OPENED = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
+"""What Flink's serializers look into."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
     end Flink's job.
 
     Raises:
-        PipelineFileError: not a join by event time in dialect flink-sql, or one that Flink cannot run this way.
+        PipelineFileError: of a dialect without a Flink, or a join that Flink cannot run this way.
         InputError: an input does not serve.
         UserError: there is no Flink here.
         FaultError: Flink failed.
@@ -65,7 +72,8 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
     table = f"{PipelineTables.of(pipeline, lake).twin}/emissions"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        query = flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
+        asked = flink_windows(pipeline) if pipeline.dialect == "flink-datastream" else None
+        query = None if asked else flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
         if not FLINK.exists():
             raise UserError(f"there is no Flink in {FLINK.parents[1].name}; run make flink-twin, which installs it")
         grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
@@ -74,12 +82,11 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
             str(folder / "numbered")
         )
         rows = spark.read.parquet(str(folder / "numbered"))
-        _hand_over(rows, folder / "rows")
         (folder / "answer").mkdir()
-        (folder / "query.json").write_text(json.dumps(asdict(query)), encoding="utf-8")
-        process = [FLINK, PROJECT / "jobs" / "flink_process.py", folder / "query.json"]
-        if (ended := subprocess.run(process, check=False).returncode) != 0:  # noqa: S603 - all of it is ours
-            raise FaultError(f"Flink did not come to an end (exit code {ended}); above is what it said")
+        if asked:
+            _run_windows(asked, rows, folder)
+        elif query:
+            _run_query(query, rows, folder)
         answer = spark.read.schema(ANSWER).json(str(folder / "answer"))
         joined = emissions(_looked_up(answer, rows, pipeline), pipeline, grid).drop(*NOT_COMPARED)
         joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
@@ -87,12 +94,42 @@ def twin(spark: SparkSession, pipeline: Pipeline, lake: str) -> TwinResult:
     return TwinResult(table, given, spark.read.format("delta").load(table).count(), round(time.monotonic() - began, 1))
 
 
-def _hand_over(rows: DataFrame, folder: Path) -> None:
+def _run_query(query: FlinkQuery, rows: DataFrame, folder: Path) -> None:
+    """Flink SQL, over rows in files."""
     keys = (F.col(name).cast("string").alias(name) for name in key_columns(rows))
     event_ms = F.col("event_time").alias("event_ms")
     result = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
     # One file, compressed: Flink splits no such file, and reads it in the order in which it was written.
-    result.write.option("compression", "gzip").json(str(folder))
+    result.write.option("compression", "gzip").json(str(folder / "rows"))
+    (folder / "query.json").write_text(json.dumps(asdict(query)), encoding="utf-8")
+    _flink(FLINK, PROJECT / "jobs" / "flink_process.py", folder / "query.json")
+
+
+def _run_windows(asked: dict[str, int], rows: DataFrame, folder: Path) -> None:
+    """The DataStream API, over lines: of each row, and before those of each instant."""
+    if not (compiler := shutil.which("javac")):
+        raise UserError("there is no javac, which compiles Flink's windows; install a JDK 17 and not its runtime alone")
+    jars = f"{next(FLINK.parents[1].glob('lib/python*/site-packages/pyflink/lib'))}/*"
+    _flink(compiler, "-nowarn", "-d", folder, "-cp", jars, _WINDOWS)
+    keys = (F.coalesce(F.base64(F.col(name).cast("string").cast("binary")), F.lit("-")) for name in key_columns(rows))
+    chosen = rows.select("side", "number", "event_time", F.concat_ws(":", *keys), "clock", "tiebreak")
+    before = None
+    with (folder / "rows").open("w", encoding="utf-8") as lines:
+        for *told, clock, tiebreak in chosen.orderBy("number").collect():
+            if (clock, tiebreak) != before:
+                lines.write("instant,0,0,\n")
+                before = clock, tiebreak
+            lines.write(",".join(map(str, told)) + "\n")
+    settings = folder / "settings"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in asked.items()), encoding="utf-8")
+    opened = [option for package in _OPENED for option in ("--add-opens", package)]
+    java = Path(compiler).with_name("java")
+    _flink(java, *opened, "-cp", f"{folder}:{jars}", _WINDOWS.stem, settings, folder / "rows", folder / "answer/pairs")
+
+
+def _flink(*process: Path | str) -> None:
+    if (ended := subprocess.run(process, check=False).returncode) != 0:  # noqa: S603 - all of it is ours
+        raise FaultError(f"Flink did not come to an end (exit code {ended}); above is what it said")
 
 
 def _looked_up(answer: DataFrame, rows: DataFrame, pipeline: Pipeline) -> DataFrame:

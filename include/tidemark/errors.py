@@ -82,6 +82,7 @@ class FaultError(TidemarkError):
 
 _SPARK = ("delta", "deltalake", "great_expectations", "numpy", "pandas", "py4j", "pyarrow", "pyspark")
 _EXTRAS = dict.fromkeys(_SPARK, "spark") | dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
+_EXTRAS |= dict.fromkeys(("google", "grpc", "zstandard"), "connect")
 """Which extra brings a package."""
 
 

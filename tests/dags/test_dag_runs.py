@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.quality.receiving import webhooks
 from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
@@ -108,14 +109,22 @@ def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_d
     assert agreement() == {("00:00", 2, 0), ("01:00", 1, 0), ("02:00", 1, 1)}
 
 
-def test_a_range_that_fails_half_way_reports_what_it_has_committed_and_is_red(airflow, there, write):
+def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_tells_people(airflow, there, write):
     refused = datetime.fromisoformat("2013-01-01T02:35+00:00")
     for table in ("clicks", "views"):
         write(table, [("z", refused)], "user string, at timestamp")
     file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
     known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b]}"
-    file.write_text(f"{file.read_text()}quality: [{known}]\n")
-    run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
+    notify = "notify: [{webhook: {connection: tidemark_pager}}, {slack: {connection: tidemark_none}}]"
+    file.write_text(f"{file.read_text()}quality: [{known}]\n{notify}\n")
+    with webhooks() as (url, told):
+        pager = {"AIRFLOW_CONN_TIDEMARK_PAGER": json.dumps({"conn_type": "http", "host": url, "password": "s3cret"})}
+        run, log = airflow(there | pager, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
+    [(_, headers, content)] = told
+    assert headers["Authorization"] == "Bearer s3cret"
+    assert (content["outcome"], content["found"][0]["slices"]) == ("failed", ["2013-01-01T02:00Z"])
+    assert "s3cret" not in log
+    assert "slack by connection tidemark_none was not told that clicked_views: quality failed: there is no such" in log
     assert run["state"] == "failed"
     assert "AirflowFailException" in log
     assert "clicked_views: 2 slices from 2013-01-01T00:00Z to 2013-01-01T02:00Z, 3 emissions, 0 left and 0 right" in log

@@ -239,6 +239,20 @@ def test_the_secret_of_a_connection_is_on_no_command_line_and_on_no_page(describ
         assert ("s3cret" in json.dumps(dag["env"])) == host.startswith("spark://")
 
 
+@pytest.mark.parametrize(("host", "reaches"), [("spark://master:7077", True), ("local[2]", True), ("yarn", False)])
+def test_the_secret_of_a_receiver_reaches_the_job_in_its_environment_alone(describe, pipeline_file, host, reaches):
+    more = "notify: [{slack: {connection: tidemark_slack}}, {teams: {connection: tidemark_gone}}]\n"
+    connections = {
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": host}),
+        "AIRFLOW_CONN_TIDEMARK_SLACK": json.dumps({"conn_type": "slackwebhook", "password": "https://x/s3cret"}),
+    }
+    dags = describe(TIDEMARK_PIPELINES=pipeline_file("told.yaml", name="told", more=more), **connections)["dags"]
+    for dag in dags.values():
+        assert "s3cret" not in json.dumps([dag["command"], dag["shown"]])
+    given = json.loads((dags["told__slice"]["env"] or {}).get("AIRFLOW_CONN_TIDEMARK_SLACK", "null"))
+    assert (given == {"conn_type": "slackwebhook", "password": "https://x/s3cret"}) == reaches
+
+
 def test_a_range_validates_its_parameters(describe):
     good = [
         {"to": "2013-01-02T00:00:00Z"},

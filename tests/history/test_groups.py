@@ -21,6 +21,7 @@ from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality import project
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.gate import judge
+from tidemark.quality.subjects import JobRows
 from tidemark.settings import Expectation
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -107,10 +108,11 @@ def facts(broken=None, name="null_keys", slices=8):
 
 def test_a_slice_is_refused_by_its_own_facts(tmp_path):
     plain, tables = SimpleNamespace(quality=[], show_rows=False), PipelineTables(str(tmp_path))
-    found = judge(facts([5, 6]), None, range(8), plain, tables, "run")
+    none = JobRows(range(8), {})
+    found = judge(facts([5, 6]), none, plain, tables, "run")
     outcomes = [found.of(number, number + 1).outcome for number in range(8)]
     assert (found.fit, outcomes) == (5, ["passed"] * 5 + ["failed"] * 2 + ["passed"])
-    whole = judge(facts(slice(None), "rows_unaccounted"), None, range(8), plain, tables, "run")
+    whole = judge(facts(slice(None), "rows_unaccounted"), none, plain, tables, "run")
     assert (whole.fit, len(whole.findings)) == (0, 1), "what is known of the job alone refuses all of it"
 
 
@@ -123,7 +125,7 @@ def test_an_expectation_is_judged_slice_by_slice_or_on_the_job(spark, tmp_path):
 
     def outcomes(*quality):
         pipeline = SimpleNamespace(quality=[Expectation.model_validate(one) for one in quality], show_rows=False)
-        found = judge(facts(slices=4), rows, starts, pipeline, tables, "run")
+        found = judge(facts(slices=4), JobRows(starts, {"emissions": rows}), pipeline, tables, "run")
         return found.fit, [found.of(number, number + 1).outcome for number in range(4)]
 
     assert outcomes(few, some) == (1, ["passed", "failed", "warned", "passed"])

@@ -29,6 +29,7 @@ TARGETS = {
     "flink-twin",
     "airflow",
     "cluster",
+    "connect",
     "sbom",
     "audit",
     "fuzz",

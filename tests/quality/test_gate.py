@@ -9,15 +9,19 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from pyspark.sql import functions as F
 
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
+from tidemark.quality.findings import Measure
 from tidemark.quality.gate import judge
 from tidemark.quality.project import write_docs
+from tidemark.quality.subjects import JobRows
 from tidemark.settings import Expectation
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
 """Facts of three slices that have nothing wrong."""
+NO_ROWS = JobRows(range(3), {})
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def judged(root, worker):
     """Runs that a pipeline's results are kept of, when a worker has judged three."""
     tables = PipelineTables(str(root))
     for number in range(3):
-        verdict = judge(SOUND, None, range(3), SimpleNamespace(quality=[]), tables, f"{worker}{number}")
+        verdict = judge(SOUND, NO_ROWS, SimpleNamespace(quality=[]), tables, f"{worker}{number}")
         assert verdict.outcome == "passed"
     return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
 
@@ -53,16 +57,18 @@ def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be(spark, tmp_path, shown):
-    rows = spark.createDataFrame([(1,), (4711,)], "right_v int")
+    rows = spark.createDataFrame([(1,), (471147114711,)], "right_v bigint")
     bound = Expectation.model_validate({"expect_column_values_to_be_between": {"column": "right_v", "max_value": 50}})
     pipeline = SimpleNamespace(quality=[bound], show_rows=shown)
     tables = PipelineTables(str(tmp_path))
-    verdict = judge(SOUND[:1], rows, [0], pipeline, tables, "run")
+    verdict = judge(SOUND[:1], JobRows([0], {"emissions": rows}), pipeline, tables, "run")
     write_docs(tables, verdict.results)
     [finding] = verdict.findings
-    assert finding.detail == ("found 1 of 2 values, such as [4711]" if shown else "found 1 of 2 values")
+    [[measure]] = verdict.measures
+    assert measure == Measure(finding.expectation, "critical", 0.5, passed=False)
+    assert finding.detail == ("found 1 of 2 values, such as [471147114711]" if shown else "found 1 of 2 values")
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
-    assert any("4711" in text for text in files) == shown
+    assert any("471147114711" in text for text in files) == shown
 
 
 @pytest.mark.parametrize("shown", [False, True])
@@ -73,12 +79,27 @@ def test_an_expectation_that_fails_on_a_value_quotes_it_only_where_the_file_lets
     greater = {"type": "expect_column_pair_values_a_to_be_greater_than_b", "column_A": "left_v", "column_B": "right_v"}
     pipeline = SimpleNamespace(quality=[Expectation.model_validate(greater)], show_rows=shown)
     tables = PipelineTables(str(tmp_path))
-    verdict = judge(SOUND[:2], rows, [0, 1_000_000], pipeline, tables, "run")
+    verdict = judge(SOUND[:2], JobRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "run")
     write_docs(tables, verdict.results)
     assert [len(found) for found in verdict.by_slice] == [1, 1]
+    assert [[(one.value, one.passed) for one in found] for found in verdict.measures] == [[(None, False)]] * 2
     for finding in verdict.findings:
         assert "[CAST_INVALID_INPUT]" in finding.detail
     # Of several slices that fail the results of the first are stored.
     assert ("secret4711" in verdict.by_slice[0][0].detail) == shown
     files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
     assert any("secret4711" in text for text in files) == shown
+
+
+def test_quantiles_of_one_column_are_told_apart_in_one_slice_as_in_several(spark, tmp_path):
+    rows = spark.createDataFrame(
+        [(v, datetime.fromtimestamp(v % 2, UTC)) for v in range(20)], "v int, _slice timestamp"
+    )
+    ranges = [{"quantiles": [share], "value_ranges": [[18, 19]]} for share in (0.0, 1.0)]
+    name = "expect_column_quantile_values_to_be_between"
+    asked = [Expectation(type=name, kwargs={"column": "v", "quantile_ranges": one}) for one in ranges]
+    pipeline, tables = SimpleNamespace(quality=asked, show_rows=False), PipelineTables(str(tmp_path))
+    both = judge(SOUND[:2], JobRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "both")
+    first = rows.where(F.unix_micros("_slice") == 0)
+    alone = judge(SOUND[:1], JobRows([0], {"emissions": first}), pipeline, tables, "alone")
+    assert [one.passed for one in both.measures[0]] == [one.passed for one in alone.measures[0]] == [False, True]

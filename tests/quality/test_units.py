@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.quality import units
+from tidemark.quality.findings import measures_of
 from tidemark.quality.project import built
 from tidemark.settings import Expectation
 from tidemark.settings.expectations import ARGUMENTS
@@ -28,11 +29,9 @@ TEXTS = {
 }  # fmt: skip
 OF_TEXTS = ("regex", "like", "lengths", "strftime", "dateutil", "json")
 FROM_ROWS = {
-    "column_distinct_values", "column_median", "column_most_common_value", "column_pair_values", "column_proportion",
-    "column_quantile_values", "column_value_z_scores", "column_values_to_be_dateutil_parseable",
-    "column_values_to_be_decreasing", "column_values_to_be_increasing", "column_values_to_be_unique",
-    "column_values_to_match_like", "column_values_to_not_be_outliers", "column_values_to_not_match_like",
-    "compound_columns", "multicolumn", "select_column_values",
+    "column_value_z_scores", "column_values_to_be_dateutil_parseable", "column_values_to_be_decreasing",
+    "column_values_to_be_increasing", "column_values_to_match_like", "column_values_to_not_be_outliers",
+    "column_values_to_not_match_like",
 }  # fmt: skip
 """What is judged on the rows of each unit, by the beginning of its name."""
 
@@ -65,21 +64,22 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
         built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
     )
     asked.append(built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
-    found = units.failures(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
-    for unit, failed in found.items():
+    found = units.judged(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
+    for unit, judged in found.items():
         alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
-        assert [told(one) for one in failed] == [told(one) for one in alone if not one.success], unit
-    assert found[EMPTY]
-    assert len(found[0]) > len(asked) / 3
+        assert [told(one.failed) for one in judged if one.failed] == [told(one) for one in alone if not one.success]
+        measures = measures_of(alone, asked)
+        assert [(one.value, one.failed is None) for one in judged] == [(one.value, one.passed) for one in measures]
+    assert any(one.failed for one in found[EMPTY])
+    assert sum(one.failed is not None for one in found[0]) > len(asked) / 3
+    assert sum(one.value is not None for one in found[0]) > len(asked) * 2 / 3
 
 
 def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):
     frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
-    apart = []
-    monkeypatch.setattr(
-        units, "on_rows", lambda _, these: apart.extend(these) or [SimpleNamespace(success=True)] * len(these)
-    )
-    units.failures(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
+    apart, held = [], SimpleNamespace(success=True, result={})
+    monkeypatch.setattr(units, "on_rows", lambda _, these: apart.extend(these) or [held] * len(these))
+    units.judged(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
     names = {one.configuration.type.removeprefix("expect_") for one in apart}
     assert all(any(name.startswith(part) for part in FROM_ROWS) for name in names), names
-    assert len(names) == 25
+    assert len(names) == 9

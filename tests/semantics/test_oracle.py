@@ -24,8 +24,9 @@ FLINK = {
     "flink_sql_interval": (flink_sql_interval, 117),
     "flink_sql_interval_proctime": (flink_sql_interval_proctime, 50),
     "flink_sql_window": (flink_sql_window, 92),
-    # Not recorded but written by this oracle: boundaries that no recorded vector stands on.
+    # Not recorded but written by these oracles: boundaries that no recorded vector stands on.
     "flink_sql_interval_derived": (flink_sql_interval, 3),
+    "flink_datastream_trigger_derived": (flink_datastream_trigger, 1),
 }
 
 

@@ -12,8 +12,9 @@ from tests.settings.test_expressions import ALLOWED, CALLS, REFUSED
 from tidemark.errors import PipelineFileError
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import CATALOGUE, catalogue
-from tidemark.spark.confined import _check_tree, confined
+from tidemark.spark.confined import confined
 from tidemark.spark.jvm import Expression, builtin_functions, depends_on_the_run
+from tidemark.spark.trees import check_tree
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 
@@ -32,7 +33,7 @@ PARSED_AWAY = (
 def spark_refuses(spark, text):
     """What Spark's own tree alone is refused for, None if it is allowed."""
     try:
-        _check_tree(spark, text, Expression.parse(spark, text))
+        check_tree(spark, text, Expression.parse(spark, text))
     except (AnalysisException, ValueError) as error:
         return str(error)
     return None

@@ -6,7 +6,9 @@ where the work is, in a task's or the triggerer's own process, and by no DAG fil
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from tidemark.quality.project import docs_page
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
+
+MOST_FINDINGS = 10
+"""Of an event: the database keeps each."""
 
 
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
@@ -77,5 +82,12 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
         **sides,
         "incomplete": int(rows["incomplete"].notna().sum()),
         "quality": dict(Counter(rows["quality"])),
+        "findings": _findings(rows["findings"]),
         "docs": docs_page(tables),
     }
+
+
+def _findings(stored: Iterable[str]) -> list[str]:
+    """What did not hold, each once, the first `MOST_FINDINGS`."""
+    told = (f"{one['expectation']} {one['detail']}" for text in stored for one in json.loads(text))
+    return list(dict.fromkeys(told))[:MOST_FINDINGS]

@@ -25,6 +25,7 @@ from tidemark.airflow.triggers import InputsComplete
 from tidemark.errors import CheckFailedError, UserError, submitted_code
 from tidemark.settings import Input, Pipeline, load_pipeline
 from tidemark.settings.cluster import SECRET
+from tidemark.settings.notify import variable
 from tidemark.settings.values import parse_instant
 
 _FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
@@ -117,6 +118,7 @@ class RunSlices(SparkSubmitOperator):
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
     ) -> None:
         """`options` are those of the command, as templates."""
+        self.file, self.tells = file, command[0] in {"run", "reprocess"}
         super().__init__(
             application=str(Path(__file__).with_name("submitted.py")),
             application_args=[*command, str(file), "--lake", project.lake, *options],
@@ -148,10 +150,24 @@ class RunSlices(SparkSubmitOperator):
         # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown on a
         # page, and stand on the command line of other clusters.
         hook = super()._get_hook()
-        secret = BaseHook.get_connection(self._conn_id).password
-        if secret and hook._connection["master"].startswith("spark://"):  # noqa: SLF001
-            hook._env_vars = {**(self.env_vars or {}), SECRET: secret}  # noqa: SLF001
+        master = str(hook._connection["master"])  # noqa: SLF001
+        secrets = {}
+        if master.startswith("spark://") and (secret := BaseHook.get_connection(self._conn_id).password):
+            secrets[SECRET] = secret
+        if master.startswith(("spark://", "local")):
+            secrets |= self._receivers()
+        if secrets:
+            hook._env_vars = {**(self.env_vars or {}), **secrets}  # noqa: SLF001
         return hook
+
+    def _receivers(self) -> dict[str, str]:
+        """The connections of those who are told of verdicts, as the job takes them from its environment."""
+        found = {}
+        for one in load_pipeline(self.file).notify if self.tells else ():
+            # The job tells that one is missing.
+            with suppress(AirflowNotFoundException):
+                found[variable(one.connection)] = BaseHook.get_connection(one.connection).as_json()
+        return found
 
     def _need_connection(self) -> None:
         # The operator takes a missing connection for a YARN cluster.

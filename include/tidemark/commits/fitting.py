@@ -22,7 +22,8 @@ from tidemark.commits.runs import FOLDER
 from tidemark.delta.log import DeltaLog, OvertakenError, create_table
 from tidemark.delta.staging import Staged, read_files, stage
 from tidemark.errors import UserError
-from tidemark.spark.jvm import DeltaSnapshot
+from tidemark.spark.asked import ChangeableSnapshot
+from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 _DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
@@ -104,6 +105,7 @@ def _wider(was: T.DataType, now: T.DataType) -> T.DataType:
 
 def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> DeltaLog:
     """The table in the wider types of a schema: the same rows of the same runs, in a commit that changes no data."""
+    snapshot = engine_of(spark).changeable(log.path)
     kinds = _wider(log.schema, schema)
     assert isinstance(kinds, T.StructType), "as what it comes from"
     by, taken = FOLDER.removesuffix("="), {name.lower() for name in kinds.names}
@@ -113,7 +115,7 @@ def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> Delt
     run = F.regexp_extract(F.input_file_name(), f".*{FOLDER}([^/]+)", 1)
     staged = stage(rows.withColumn(by, run).repartition(by), log.path, f"wider={uuid4().hex[:8]}", by=by)
     try:
-        _replace(spark, log, staged)
+        _replace(spark, log, snapshot, staged)
     except DeltaConcurrentModificationException as error:
         raise OvertakenError from error
     except AnalysisException as error:
@@ -128,20 +130,19 @@ def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> Delt
     return found
 
 
-def _replace(spark: SparkSession, log: DeltaLog, staged: Staged) -> None:
+def _replace(spark: SparkSession, log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged) -> None:
     """Let a table have these columns and files in place of its own; by Spark, as delta-rs changes no column's type."""
-    snapshot = DeltaSnapshot.newest(spark, log.path)
     if snapshot.version != log.version:
         raise OvertakenError
     if "timestamp_ntz" in staged.schema.simpleString():
         # A commit of its own, and Spark's: that of delta-rs leaves out the features that the table has already.
         supported = "'delta.feature.timestampNtz' = 'supported'"
         spark.sql(f"ALTER TABLE delta.{quoted(log.path)} SET TBLPROPERTIES ({supported})")
-        snapshot = DeltaSnapshot.newest(spark, log.path)
+        snapshot = engine_of(spark).changeable(log.path)
     snapshot.replace([json.dumps(action) for action in _actions(log, snapshot, staged)])
 
 
-def _actions(log: DeltaLog, snapshot: DeltaSnapshot, staged: Staged) -> Iterator[dict[str, Any]]:
+def _actions(log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged) -> Iterator[dict[str, Any]]:
     now = int(time.time() * 1000)
     yield {"metaData": {**snapshot.metadata, "schemaString": staged.schema.json()}}
     for path, size in zip(log.files["path"], log.files["size"], strict=True):

@@ -18,7 +18,7 @@ from tidemark.joins.firings import HALVES, flat_columns
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.spark.confined import confined
-from tidemark.spark.jvm import depends_on_the_run
+from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 
@@ -79,13 +79,13 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
         PipelineFileError: names the field and what is wrong with it.
     """
     rows: dict[str, DataType] = {"left": left, "right": right}
-    both = spark.createDataFrame([], StructType([StructField(side, kind) for side, kind in rows.items()]))
+    both = engine_of(spark).empty(StructType([StructField(side, kind) for side, kind in rows.items()]))
     if pipeline.join.api == "cogroup":
         rows = {side: ArrayType(kind) for side, kind in rows.items()}
     labels = {"emission": StringType()}
     names = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "right_window_start")
     fields = [StructField(name, labels.get(name, LongType())) for name in names]
-    joined = spark.createDataFrame([], StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
+    joined = engine_of(spark).empty(StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
     flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
     with _blamed_on("join.condition"):
@@ -95,7 +95,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
 
 
 def _need_the_same_again(rows: DataFrame) -> None:
-    if depends_on_the_run(rows):
+    if engine_of(rows.sparkSession).depends_on_the_run(rows):
         raise PipelineFileError(
             "a text such as 'now' is the time of the run where Spark takes it for a time, and a replay gives the same "
             "in each run; write the time itself, or take a column"

@@ -25,7 +25,8 @@ from tidemark.delta.log import APPLICATION, CONFIGURATION, DeltaLog, OvertakenEr
 from tidemark.delta.staging import Staged, stage
 from tidemark.errors import SliceOrderError
 from tidemark.settings import Pipeline
-from tidemark.spark.jvm import DeltaSnapshot
+from tidemark.spark.asked import ChangeableSnapshot
+from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 _RUN = "_run"
@@ -52,6 +53,8 @@ def upgrade(spark: SparkSession, pipeline: Pipeline, lake: str) -> None:
     tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
     log = DeltaLog.open(tables.ledger)
     assert log is not None, "there is something to take over"
+    for name in _older(tables):
+        engine_of(spark).changeable(getattr(tables, name))  # before anything is changed
     try:
         if min(log.read(["format"])["format"].to_pylist(), default=FORMAT) < FORMAT:
             log.overwrite(pa.Table.from_pylist(list(_as_of_now(log)), SCHEMA))
@@ -92,7 +95,7 @@ def _take_over(spark: SparkSession, ledger: Ledger, name: str) -> None:
     properties = CONFIGURATION | ({"delta.enableChangeDataFeed": "true"} if name == "emissions" else {})
     told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     spark.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ({told})")
-    log, snapshot = DeltaLog.open(path), DeltaSnapshot.newest(spark, path)
+    log, snapshot = DeltaLog.open(path), engine_of(spark).changeable(path)
     assert log is not None, "it is there"
     rows = _committed(read_now(spark, path), ledger, name).withColumnRenamed(_RUN, "run")
     staged = stage(rows.repartition("run"), path, f"upgrade={uuid4().hex[:8]}", by="run")
@@ -122,7 +125,7 @@ def _committed(stored: DataFrame, ledger: Ledger, name: str) -> DataFrame:
     )
 
 
-def _actions(log: DeltaLog, snapshot: DeltaSnapshot, staged: Staged, number: int) -> Iterable[dict[str, Any]]:
+def _actions(log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged, number: int) -> Iterable[dict[str, Any]]:
     """The commit of Delta's log: other columns, no partitions, other files."""
     now = int(time.time() * 1000)
     metadata = snapshot.metadata

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -21,7 +20,7 @@ from tidemark.delta.staging import read_files
 from tidemark.errors import InputError, PlaceError
 from tidemark.settings import Pipeline
 from tidemark.spark.deferred import awake
-from tidemark.spark.jvm import DeltaSnapshot
+from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 
@@ -33,7 +32,7 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
     """
     log = _log_of(path)
     bare = _bare_rows(spark, log) if log else None
-    return DeltaSnapshot.newest(awake(spark), path).rows() if bare is None else bare
+    return engine_of(spark).newest(path).rows() if bare is None else bare
 
 
 _CATALOG_NAME = re.compile(r"[\w-]+(\.[\w-]+){0,2}")
@@ -151,7 +150,7 @@ class DeltaInput:
         """The version that this object keeps to."""
         if self.pinned is not None:
             return self.pinned
-        return self.log.version if self.log else DeltaSnapshot.newest(awake(self.spark), self.path).version
+        return self.log.version if self.log else engine_of(self.spark).newest(self.path).version
 
     @cached_property
     def paths(self) -> list[str]:
@@ -181,7 +180,7 @@ class DeltaInput:
     @cached_property
     def bytes_per_row(self) -> float:
         """The average size of a row in the table's files, 0 for an empty table."""
-        detail = DeltaTable.forPath(self.spark, self.path).detail().select("sizeInBytes").first()
+        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quoted(self.path)}").first()
         rows = self.read().count()  # answered by the log
         return float(detail["sizeInBytes"]) / rows if detail and rows else 0.0
 

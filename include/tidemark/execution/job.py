@@ -27,6 +27,7 @@ from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import write
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
+from tidemark.spark.engine import engine_of
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 
@@ -90,7 +91,7 @@ def run_job(
         tiny = is_tiny(replayed.read, task.carry_in)
         with _tuned(spark, tiny=tiny):
             progress("joining")
-            written = write(spark, task, replayed, files=1 if tiny else spark.sparkContext.defaultParallelism)
+            written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
             tallied = tally(task, replayed, written)
             progress("checking")
             judgement = judge(task, written, tallied)

@@ -10,11 +10,13 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.prepare import set_aside
 from tidemark.errors import CheckFailedError
+from tidemark.execution.subjects import job_rows
 from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality import gate, project
 from tidemark.quality.findings import Finding, Verdict, called
+from tidemark.quality.notice import Notice
 from tidemark.quality.project import built
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.expectations import ON_SINGLE_ROWS
@@ -44,8 +46,9 @@ def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    starts = [plan.grid.start_of(number) for number in task.slices]
-    verdict = gate.judge(tallied.facts, written.output, starts, plan.pipeline, tables, task.run, task.waivers)
+    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run, task.waivers)
+    notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
+    project.tell(notice, plan.pipeline.notify, tables, verdict)
     if not verdict.stopping:
         return Judgement(len(task.slices), verdict, None)
 

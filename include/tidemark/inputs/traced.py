@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from urllib.parse import unquote
 
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -66,7 +65,7 @@ def traced_input(table: DeltaInput, trace: QueryTrace, side: str, settings: Trac
     """
     sources, which = trace.sources(), 0 if side == "left" else -1
     place = (table.spark, table.name, table.path)
-    detail = DeltaTable.forPath(table.spark, table.path).detail().select("id").first()
+    detail = table.spark.sql(f"DESCRIBE DETAIL delta.{quoted(table.path)}").first()
     assert detail is not None, "a Delta table has details"
     tables = sorted(source for source, its in sources.items() if its == detail["id"])
     if tables:

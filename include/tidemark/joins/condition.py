@@ -12,8 +12,9 @@ from pyspark.sql import types as T
 
 from tidemark.errors import PipelineFileError
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.asked import Comparison, Expression
 from tidemark.spark.confined import confined
-from tidemark.spark.jvm import AnalysedFilter, Expression
+from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 _BOUNDS = {">=": -1, ">": 0}
@@ -56,7 +57,7 @@ class Condition:
         """
         if not text:
             return cls.none()
-        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), _flat(rows))
+        empty = engine_of(spark).empty(_flat(rows))
         parts = [_Conjunct.of(empty, part) for part in confined(spark, text).conjuncts()]
         return cls(
             alone={side: _all(part.column for part in parts if part.sides == {side}) for side in SIDES},
@@ -98,18 +99,17 @@ class _Conjunct:
     @classmethod
     def of(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
         """Spark's optimizer tells what a conjunct comes to, and which columns it implies not to be null."""
-        analysed = AnalysedFilter.of(empty, parsed.column)
+        analysed = engine_of(empty.sparkSession).analysed(empty, parsed.column)
         spelt = {name.lower(): name for name in empty.columns}  # Spark gives names in the case of the condition
         names = {side: _names((spelt[name.lower()] for name in analysed.references), side) for side in SIDES}
         sides = {side for side in SIDES if names[side]}
-        not_null = (spelt[part.references[0].lower()] for part in analysed.optimized if part.kind == "IsNotNull")
-        implied = set(not_null) if len(sides) > 1 else set()
+        implied = {spelt[name.lower()] for name in analysed.not_null} if len(sides) > 1 else set()
         return cls(
             column=F.coalesce(parsed.column, F.lit(False)),
             sides=sides,
             names=names,
             required={side: frozenset(n for n in implied if n.startswith(f"{side}_")) for side in SIDES},
-            floors=tuple(floor for part in analysed.optimized for floor in _floor(part)),
+            floors=tuple(floor for compared in analysed.comparisons for floor in _floor(compared)),
         )
 
 
@@ -155,8 +155,7 @@ def _names(read: Iterable[str], side: str) -> frozenset[str]:
     return frozenset(name.removeprefix(f"{side}_") for name in read if name.startswith(f"{side}_"))
 
 
-def _floor(conjunct: Expression) -> Iterator[int]:
+def _floor(compared: Comparison) -> Iterator[int]:
     """The event time in ms that Spark makes of `column >= number`, as a state watermark."""
-    comparison = conjunct.comparison()
-    if comparison and comparison.operator in _BOUNDS:
-        yield int(comparison.number * 1000) + _BOUNDS[comparison.operator]
+    if compared.operator in _BOUNDS:
+        yield int(compared.number * 1000) + _BOUNDS[compared.operator]

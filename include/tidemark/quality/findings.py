@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from math import isfinite
 from typing import Any
+
+import numpy as np
 
 from tidemark.commits.waivers import Waiver
 
-ON_FAILURE = "on_failure"
+ON_FAILURE, LOOKS_AT = "on_failure", "looks_at"
 """Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
 
 
@@ -27,6 +31,19 @@ _OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", 
 
 
 @dataclass(frozen=True)
+class Measure:
+    """What an expectation of the pipeline file came to in a slice, whether it held or not."""
+
+    expectation: str
+    """As in `Finding`."""
+    severity: str
+    value: float | None
+    """What was observed, where that is one number; of an expectation on single rows the share (0 to 1) of its values,
+    those that are not null, which break it. None where there is neither: no value, several, a text, an exception."""
+    passed: bool
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What the gate found in some slices; only one that stops keeps them from being published."""
 
@@ -37,10 +54,13 @@ class Verdict:
     """Data Docs' first page."""
     results: tuple[Any, ...] = ()
     """What Great Expectations calls its results, for `write_docs`."""
+    measures: tuple[tuple[Measure, ...], ...] = ()
+    """In the order of the slices; in each the pipeline file's expectations on slices, then those on jobs, in its order.
+    What follows from the join itself is not among them."""
 
     def of(self, start: int, stop: int) -> Verdict:
         """That on the slices `start` <= n < `stop` of these."""
-        return replace(self, by_slice=self.by_slice[start:stop])
+        return replace(self, by_slice=self.by_slice[start:stop], measures=self.measures[start:stop])
 
     @property
     def fit(self) -> int:
@@ -70,6 +90,32 @@ def findings_of(results: Iterable[Any]) -> list[Finding]:
     return [_finding(result.to_json_dict()) for result in results if not result.success]
 
 
+def measures_of(results: Iterable[Any], expectations: Iterable[Any]) -> tuple[Measure, ...]:
+    """Those that Great Expectations' results hold, in the order of its expectations."""
+    known = {}
+    for result in results:
+        name = named(result.expectation_config.to_json_dict())
+        known[name] = Measure(*name, observed(result.result), bool(result.success))
+    return tuple(known[named(expectation.configuration.to_json_dict())] for expectation in expectations)
+
+
+def named(config: Mapping[str, Any]) -> tuple[str, str]:
+    """How an expectation is called, by its configuration, and its severity."""
+    return called(config), config["severity"]
+
+
+def observed(result: Mapping[str, Any]) -> float | None:
+    """`Measure.value`, by the details of one of Great Expectations' results."""
+    if "unexpected_percent" in result:
+        percent = result["unexpected_percent"]
+        return None if percent is None else percent / 100
+    value = result.get("observed_value")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | np.number):
+        return None
+    number = float(value)
+    return number if isfinite(number) else None
+
+
 def waived(findings: Iterable[Finding], waivers: Mapping[str, Waiver]) -> tuple[Finding, ...]:
     """Findings of a slice, those told as waived that somebody lets it through for."""
     return tuple(
@@ -91,9 +137,9 @@ def _finding(result: dict[str, Any]) -> Finding:
 
 
 def called(config: Mapping[str, Any]) -> str:
-    """An expectation by Great Expectations' configuration of it, as findings name it."""
+    """An expectation by Great Expectations' configuration of it, and what it looks at beside a slice's emissions."""
     arguments = ", ".join(f"{k} {v}" for k, v in config["kwargs"].items() if k != "batch_id")
-    return f"{config['type']}({arguments})"
+    return f"{config['type']}({arguments}){(config.get('meta') or {}).get(LOOKS_AT, '')}"
 
 
 def _seen(result: dict[str, Any]) -> str:

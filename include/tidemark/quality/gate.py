@@ -1,26 +1,26 @@
 """The quality gate: what a job has written is judged before the ledger row makes it count.
 
 Two suites. `derived` follows from the join itself and is judged on one aggregate row per slice (`facts`); `pipeline`
-holds the expectations of the pipeline file and is judged on the output rows of each slice (`units`), or of the job
-where one says so. docs/decisions/0016-groups-of-slices.md says what becomes of a job that fails.
+holds the expectations of the pipeline file and is judged on the rows of each slice (`units`), or of each day or the job
+where one says so (`subjects`). docs/decisions/0016-groups-of-slices.md says what becomes of a job that fails.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from tidemark.commits.waivers import Waivers
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Finding, Verdict, findings_of, waived
+from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named, waived
 from tidemark.quality.project import (
     built,
     docs_page,
@@ -32,7 +32,8 @@ from tidemark.quality.project import (
     told_of,
     withhold_values,
 )
-from tidemark.settings import Pipeline
+from tidemark.quality.subjects import JobRows, Units
+from tidemark.settings import Expectation, Pipeline
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
@@ -40,19 +41,17 @@ if TYPE_CHECKING:
 
 def judge(
     facts: pd.DataFrame,
-    output: DataFrame,
-    starts: Sequence[int],
+    rows: JobRows,
     pipeline: Pipeline,
     tables: PipelineTables,
     run: str,
     waivers: Waivers = MappingProxyType({}),
 ) -> Verdict:
-    """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and its output rows.
+    """Judge a job by its facts (one row per slice, with the columns of `DERIVED`) and what it has written.
 
-    `starts` are those of its slices, in microseconds, by which `waivers` go as well: what is waived is told,
-    and does not keep it from being published. Rows are only read where the pipeline file has expectations.
-    Results are stored, of slices those of one: the first that is refused, else the last with a warning, else the last.
-    `write_docs` shows them.
+    What is waived, by a slice's start in microseconds, is told and does not keep the slice from being published. Rows
+    are only read where the pipeline file has expectations. Results are stored, of slices those of one: the first that
+    is refused, else the last with a warning, else the last. `write_docs` shows them.
     """
     began = time.monotonic()
     derived = [
@@ -65,14 +64,21 @@ def judge(
         forget_old_results(context)
         slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
         stored = run_suite(context, "derived", slices, facts, derived, run)
-        by_slice = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
-        for per, judged in (("slice", _of_slices), ("job", _of_job)):
-            if own := [built(expectation) for expectation in pipeline.quality if expectation.per == per]:
-                gate = _Gate(context, f"pipeline_{per}", own, run, told_of(pipeline), waivers)
-                found, results = judged(gate, output, starts)
-                by_slice = [(*before, *more) for before, more in zip(by_slice, found, strict=True)]
-                stored |= results
-    return Verdict(tuple(by_slice), time.monotonic() - began, docs_page(tables), tuple(stored))
+        known = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
+        found = _Found(known, [()] * len(facts), stored)
+        for asked in _alike(pipeline.quality):
+            if units := rows.units(asked[0]):
+                found = found.with_units(_judged(context, asked, units, run, told_of(pipeline), waivers), units)
+    seconds = time.monotonic() - began
+    return Verdict(tuple(found.findings), seconds, docs_page(tables), tuple(found.stored), tuple(found.measures))
+
+
+def _alike(expectations: Iterable[Expectation]) -> list[list[Expectation]]:
+    """Those that look at the same units of the same rows, together."""
+    alike: dict[tuple[str, str], list[Expectation]] = defaultdict(list)
+    for one in expectations:
+        alike[one.on, one.per].append(one)
+    return list(alike.values())
 
 
 def _of_facts(facts: pd.DataFrame, findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:
@@ -83,51 +89,87 @@ def _of_facts(facts: pd.DataFrame, findings: Sequence[Finding]) -> list[tuple[Fi
 
 
 @dataclass(frozen=True)
+class _Found:
+    """Findings and measures, of slices or of units, and the results that are stored."""
+
+    findings: list[tuple[Finding, ...]]
+    measures: list[tuple[Measure, ...]]
+    stored: dict[Any, Any]
+
+    def with_units(self, other: _Found, units: Units) -> _Found:
+        """These, of slices, and what was found in units of them."""
+        findings, measures = list(self.findings), list(self.measures)
+        for number, places in enumerate(units.slices.values()):
+            for place in places:
+                findings[place] += other.findings[number]
+                measures[place] += other.measures[number]
+        return _Found(findings, measures, self.stored | other.stored)
+
+
+def _judged(
+    context: Any, asked: Sequence[Expectation], units: Units, run: str, told: dict[str, Any], waivers: Waivers
+) -> _Found:
+    """What expectations that look at the same come to in each unit."""
+    by_unit = waivers if asked[0].per == "slice" else {}
+    gate = _Gate(context, asked[0], [built(one) for one in asked], run, told, by_unit)
+    if len(units.slices) == 1:
+        return gate.judge(units.rows, *units.slices)
+    from tidemark.quality.units import judged  # noqa: PLC0415 - imports Great Expectations
+
+    results = judged(units.rows, units.unit, list(units.slices), gate.expectations)
+    found = []
+    for unit, of_unit in results.items():
+        failed = [one.failed for one in of_unit if one.failed]
+        withhold_values(failed, gate.told)
+        found.append(waived(findings_of(failed), gate.waivers.get(unit, {})))
+    warned = [number for number, findings in enumerate(found) if findings]
+    refused = Verdict(tuple(found), 0, "").fit
+    shown = refused if refused < len(found) else warned[-1] if warned else len(found) - 1
+    unit = list(units.slices)[shown]
+    alone = gate.judge(units.rows.where(units.unit == unit), unit)
+    found[shown] = alone.findings[0]
+    names = [named(expectation.configuration.to_json_dict()) for expectation in gate.expectations]
+    measures = [
+        tuple(Measure(*name, one.value, one.failed is None) for name, one in zip(names, of_unit, strict=True))
+        for of_unit in results.values()
+    ]
+    return _Found(found, measures, alone.stored)
+
+
+@dataclass(frozen=True)
 class _Gate:
-    """Expectations of a pipeline file, and where their results go."""
+    """Expectations of a pipeline file that look at the same, and where their results go."""
 
     context: Any
-    suite: str
+    like: Expectation
+    """One of them, as the file has it."""
     expectations: list[GxExpectation]
     run: str
     told: dict[str, Any]
     waivers: Waivers
 
-    def of_slice(self, start: int) -> _Gate:
-        """The same for one slice: results say of an expectation that is waived for it who did so, and why."""
-        waived = self.waivers.get(start, {})
-        return replace(self, expectations=[noted(one, waived) for one in self.expectations])
-
-    def judge(self, rows: DataFrame) -> tuple[tuple[Finding, ...], dict[Any, Any]]:
-        """What they find in some rows, and the results as they are stored."""
-        asset = self.context.data_sources.add_spark(self.suite).add_dataframe_asset("emissions")
-        results = run_suite(self.context, self.suite, asset, rows, self.expectations, self.run, self.told)
-        return tuple(finding for one in results.values() for finding in findings_of(one.results)), results
-
-
-_Found = tuple[list[tuple[Finding, ...]], dict[Any, Any]]
-"""Findings of each slice, and the results that are stored."""
-
-
-def _of_job(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
-    findings, stored = gate.judge(output)
-    return [findings] * len(starts), stored
+    def judge(self, rows: DataFrame, unit: int) -> _Found:
+        """What they come to in the rows of a unit; of one that is waived results say who did so, and why."""
+        waivers = self.waivers.get(unit, {})
+        suite = f"{self.like.on}_per_{self.like.per}"
+        stored: dict[Any, Any] = {}
+        for number, part in enumerate(_told_apart(self.expectations)):
+            name = f"{suite}_{number + 1}" if number else suite
+            asset = self.context.data_sources.add_spark(name).add_dataframe_asset(self.like.on)
+            shown = [noted(one, waivers) for one in part]
+            stored |= run_suite(self.context, name, asset, rows, shown, self.run, self.told)
+        results = [result for one in stored.values() for result in one.results]
+        measures = measures_of(results, self.expectations)
+        return _Found([waived(findings_of(results), waivers)], [measures], stored)
 
 
-def _of_slices(gate: _Gate, output: DataFrame, starts: Sequence[int]) -> _Found:
-    if len(starts) == 1:
-        [findings], stored = _of_job(gate.of_slice(starts[0]), output, starts)
-        return [waived(findings, gate.waivers.get(starts[0], {}))], stored
-    from tidemark.quality import units  # noqa: PLC0415 - imports Great Expectations
-
-    slice_of = F.unix_micros("_slice")
-    failed = units.failures(output, slice_of, starts, gate.expectations)
-    for results in failed.values():
-        withhold_values(results, gate.told)
-    found = [waived(findings_of(failed[start]), gate.waivers.get(start, {})) for start in starts]
-    warned = [number for number, findings in enumerate(found) if findings]
-    refused = Verdict(tuple(found), 0, "").fit
-    shown = refused if refused < len(starts) else warned[-1] if warned else len(starts) - 1
-    findings, stored = gate.of_slice(starts[shown]).judge(output.where(slice_of == starts[shown]))
-    found[shown] = waived(findings, gate.waivers.get(starts[shown], {}))
-    return found, stored
+def _told_apart(expectations: Iterable[GxExpectation]) -> list[list[GxExpectation]]:
+    """The same in suites: in one Great Expectations takes the quantiles of a column for any others of it."""
+    suites: list[dict[Any, GxExpectation]] = [{}]
+    for one in expectations:
+        about = getattr(one, "column", None) if hasattr(one, "quantile_ranges") else id(one)
+        free = next((suite for suite in suites if about not in suite), None)
+        if free is None:
+            suites.append(free := {})
+        free[about] = one
+    return [list(suite.values()) for suite in suites]

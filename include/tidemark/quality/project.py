@@ -18,8 +18,10 @@ from pyspark.sql import DataFrame
 from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
-from tidemark.quality.findings import ON_FAILURE, called, raised_in
+from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
+from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.notify import Receiver
 from tidemark.spark.faults import without_values
 
 if TYPE_CHECKING:
@@ -59,6 +61,15 @@ def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
             context.build_data_docs(resource_identifiers=sorted(kept, key=str))
 
 
+def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, verdict: Verdict) -> None:
+    """Send a verdict to those who are to know of it; a receiver that fails is told in a warning, and nothing else."""
+    if wanted := [one for one in receivers if one.wants(notice.outcome)]:
+        from tidemark.quality import receivers as ways  # noqa: PLC0415 - imports Great Expectations
+
+        with project(tables) as context:
+            ways.send(notice, wanted, context, next(iter(verdict.results)))
+
+
 def docs_page(tables: PipelineTables) -> str:
     """Data Docs' first page."""
     return f"{tables.quality}/gx/uncommitted/data_docs/local_site/index.html"
@@ -71,9 +82,22 @@ def gx_library() -> Any:
     import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
     import great_expectations.expectations as _  # noqa: F401, PLC0415
 
+    _storable(gx.expectations.registry.get_expectation_impl("expect_column_quantile_values_to_be_between"))
     # It warns of results that another process has removed since they were listed.
     logging.getLogger("great_expectations.render.renderer.site_builder").setLevel(logging.ERROR)
     return gx
+
+
+def _storable(kind: Any) -> None:
+    """Let an expectation's verdict be a bool: its results hold NumPy's, which cannot be written as JSON."""
+    validate = kind.metrics_validate
+
+    def plain(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = validate(self, *args, **kwargs)
+        result.success = bool(result.success)
+        return result
+
+    kind.metrics_validate = plain
 
 
 @contextmanager
@@ -119,9 +143,8 @@ def built(expectation: Expectation) -> GxExpectation:
     gx = gx_library()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
     try:
-        built: GxExpectation = implementation(
-            **expectation.kwargs, severity=expectation.severity, meta={ON_FAILURE: expectation.on_failure}
-        )
+        meta = {ON_FAILURE: expectation.on_failure, LOOKS_AT: expectation.looks_at}
+        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity, meta=meta)
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
     return built

@@ -15,7 +15,7 @@ OnFailure = Literal["stop", "quarantine", "warn"]
 
 
 class Expectation(Settings):
-    """An expectation by Great Expectations' own name and arguments, over the columns of `emissions`.
+    """An expectation by Great Expectations' own name and arguments, over the columns of what it is on.
 
     Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
     It is judged on the rows of each slice by itself, however many one Spark job takes.
@@ -29,8 +29,11 @@ class Expectation(Settings):
     """What becomes of a slice for which it does not hold. stop: that slice and those after it are not published;
     quarantine: it is published without the rows that break the expectation; warn: it is published, and told of. By
     default critical stops, warning and info warn."""
-    per: Literal["slice", "job"] = "slice"
-    """What it is judged on: the rows of each slice, or of all that one Spark job takes, whose slices then fail all."""
+    on: Literal["emissions", "pairs", "late"] = "emissions"
+    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`."""
+    per: Literal["slice", "day", "job"] = "slice"
+    """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
+    which then fails; or of all slices that one Spark job takes, which then fail all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,11 +61,18 @@ class Expectation(Settings):
                 f"{self.type}: on_failure: quarantine takes out the rows that break it, and this one is not about "
                 "single rows; let it stop or warn, or expect something of each row beside it"
             )
-        if self.on_failure == "quarantine" and self.per != "slice":
+        if self.on_failure == "quarantine" and self.looks_at:
             raise ValueError(
-                f"{self.type}: on_failure: quarantine goes by the rows of a slice, not per: {self.per}; leave out per"
+                f"{self.type}: on_failure: quarantine goes by the emissions of a slice, not{self.looks_at}; leave out "
+                "on and per"
             )
         return self
+
+    @property
+    def looks_at(self) -> str:
+        """What it is judged on, where that is not the emissions of each slice: ` on late per day`."""
+        on = "" if self.on == "emissions" else f" on {self.on}"
+        return on if self.per == "slice" else f"{on} per {self.per}"
 
 
 class Budget(Settings):

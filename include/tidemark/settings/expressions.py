@@ -7,8 +7,9 @@ allow what they know and refuse all else, so that a new syntax of either is refu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tidemark.settings.functions import check_column, check_function, words
@@ -62,6 +63,41 @@ def check_expression(text: str) -> None:
             _check(node)
     except RecursionError:
         raise ValueError("is nested too deeply; split the expression") from None
+
+
+def conjuncts(text: str) -> list[str]:
+    """The parts of an expression at each AND, in their order; what has none is one part.
+
+    >>> conjuncts("(left_a BETWEEN 1 AND 2 AND right_b) AND (left_c OR right_d AND left_e)")
+    ['left_a BETWEEN 1 AND 2', 'right_b', 'left_c OR right_d AND left_e']
+    """
+    return list(_conjuncts(text, _dialect().tokenize(text)))
+
+
+_OPENING, _CLOSING = words("L_PAREN L_BRACKET CASE"), words("R_PAREN R_BRACKET END")
+
+
+def _conjuncts(text: str, tokens: Sequence[Any]) -> Iterator[str]:
+    parts, betweens, outer, depth = [0], 0, [], 0
+    for number, token in enumerate(tokens):
+        kind = token.token_type.name
+        depth += (kind in _OPENING) - (kind in _CLOSING)
+        if depth == 0:
+            outer.append(number)
+            betweens += kind == "BETWEEN"
+            if kind == "AND" and betweens:
+                betweens -= 1
+            elif kind == "AND":
+                parts.append(number)
+            elif kind == "OR":
+                parts, betweens = [0], len(tokens)
+    if outer == [len(tokens) - 1] and tokens[0].token_type.name == "L_PAREN":
+        yield from _conjuncts(text, tokens[1:-1])
+    elif len(parts) == 1:
+        yield text[tokens[0].start : tokens[-1].end + 1]
+    else:
+        for start, stop in pairwise([*parts, len(tokens)]):
+            yield from _conjuncts(text, tokens[start + (start > 0) : stop])
 
 
 def _check(node: exp.Expr) -> None:

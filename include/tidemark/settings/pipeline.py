@@ -16,6 +16,7 @@ from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import Input, TimeColumn, Trace
 from tidemark.settings.join import Join
+from tidemark.settings.notify import Receiver
 from tidemark.settings.values import (
     Duration,
     Instant,
@@ -72,7 +73,9 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
-_OF_NO_ROW = ("name", "output", "select", "quality", "show_rows", "late_landing", "compare", "airflow", "cluster")
+_OF_NO_ROW = (
+    *("name", "output", "select", "quality", "notify", "show_rows", "late_landing", "compare", "airflow", "cluster"),
+)
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -97,6 +100,8 @@ class Pipeline(Settings):
     """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}."""
     quality: list[Expectation] = []
     """Expectations on the output, beside those derived from the join itself."""
+    notify: list[Receiver] = []
+    """Who is told of a job's verdict."""
     guard: Guard | None = Guard()
     """Bounds on believable times; `off` for exact replay."""
     watermark_kind: WatermarkKind | None = None

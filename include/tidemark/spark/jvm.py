@@ -14,6 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from tidemark.spark.asked import AnalysedFilter, Comparison
+
 _COMPARISONS = {"GreaterThanOrEqual": ">=", "GreaterThan": ">", "LessThanOrEqual": "<=", "LessThan": "<"}
 
 
@@ -99,14 +101,6 @@ class DeltaSnapshot:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A column compared with a number: `column operator number`."""
-
-    operator: str
-    number: float
-
-
-@dataclass(frozen=True)
 class Node:
     """A part of an expression as Spark has parsed it: what it is, the path of names it has, and its parts."""
 
@@ -153,13 +147,12 @@ class Expression:
         """Give all of it, asking the JVM once."""
         return _tree(iter(json.loads(self.node.toJSON())))
 
-    def conjuncts(self) -> Iterator[Expression]:
+    def conjuncts(self) -> list[Expression]:
         """Take it apart at each AND."""
-        if self.kind == "And":
-            for part in (self.node.left(), self.node.right()):
-                yield from Expression(self.spark, part).conjuncts()
-        else:
-            yield self
+        if self.kind != "And":
+            return [self]
+        sides = (Expression(self.spark, side) for side in (self.node.left(), self.node.right()))
+        return [part for side in sides for part in side.conjuncts()]
 
     def comparison(self) -> Comparison | None:
         """Read it as a column compared with a literal number, the column first; None for anything else."""
@@ -212,26 +205,21 @@ def _rule(optimizer: Any, name: str) -> Any:
     return getattr(getattr(optimizer, f"{name}$"), "MODULE$")
 
 
-@dataclass(frozen=True)
-class AnalysedFilter:
-    """What Spark makes of a filter: the columns that it reads, and the conjuncts that it comes to."""
+def analysed(rows: DataFrame, condition: Column) -> AnalysedFilter:
+    """Analyse and optimize a filter over rows; nothing runs.
 
-    references: list[str]
-    optimized: list[Expression]
-
-    @classmethod
-    def of(cls, rows: DataFrame, condition: Column) -> AnalysedFilter:
-        """Analyse and optimize a filter over rows; nothing runs.
-
-        Raises:
-            AnalysisException: it makes no sense over these rows.
-        """
-        spark, plan = rows.sparkSession, rows.where(condition)._jdf.queryExecution()  # noqa: SLF001
-        read = Expression(spark, plan.analyzed().condition()).references
-        optimized = Expression(spark, plan.optimizedPlan())
-        if optimized.kind != "Filter":  # it is always true, or never
-            return cls(read, [])
-        return cls(read, list(Expression(spark, optimized.node.condition()).conjuncts()))
+    Raises:
+        AnalysisException: it makes no sense over these rows.
+    """
+    spark, plan = rows.sparkSession, rows.where(condition)._jdf.queryExecution()  # noqa: SLF001
+    read = Expression(spark, plan.analyzed().condition()).references
+    optimized = Expression(spark, plan.optimizedPlan())
+    if optimized.kind != "Filter":  # it is always true, or never
+        return AnalysedFilter(read, [], [])
+    parts = Expression(spark, optimized.node.condition()).conjuncts()
+    not_null = [part.references[0] for part in parts if part.kind == "IsNotNull"]
+    compared = (part.comparison() for part in parts)
+    return AnalysedFilter(read, not_null, [one for one in compared if one is not None])
 
 
 def _jvm(spark: SparkSession) -> Any:

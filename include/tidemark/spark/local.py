@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
+PARTITIONS = "spark.sql.shuffle.partitions"
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -21,7 +22,7 @@ LOCAL_SETTINGS = {
     # in every job, and the JVM after it.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
-    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
+    PARTITIONS: str(16 * (os.cpu_count() or 1)),
 }
 
 SUBMITTED_SETTINGS = {

@@ -8,15 +8,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tidemark.spark.deferred import awake, is_awake
-from tidemark.spark.jvm import execution_memory
+from tidemark.spark.deferred import is_awake
+from tidemark.spark.engine import engine_of
 from tidemark.spark.local import LOCAL_SETTINGS, is_local, master
-
-_RESERVED = 300 << 20
-"""Bytes of a heap that Spark leaves to everything else."""
-_SHARE = 0.6
-"""The part of the others that execution and storage share."""
-_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
+from tidemark.spark.memory import shared_of
 
 
 @dataclass(frozen=True)
@@ -36,14 +31,9 @@ class Machine:
             heap, partitions = (LOCAL_SETTINGS[f"spark.{name}"] for name in ("driver.memory", "sql.shuffle.partitions"))
             cores = re.fullmatch(r"local\[(\d+)\]", master())
             return cls(
-                int((_bytes(heap) - _RESERVED) * _SHARE),
+                shared_of(heap),
                 int(cores[1]) if cores else os.cpu_count() or 1,
                 int(partitions),
             )
-        spark = awake(spark)
-        of_session = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-        return cls(execution_memory(spark), spark.sparkContext.defaultParallelism, of_session)
-
-
-def _bytes(text: str) -> int:
-    return int(text[:-1]) << _UNITS[text[-1].lower()]
+        engine, of_session = engine_of(spark), int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+        return cls(engine.memory(), engine.cores(), of_session)

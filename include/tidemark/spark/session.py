@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
 from tidemark.settings.cluster import SECRET, Cluster
+from tidemark.spark.connected import SCHEME, connected
 from tidemark.spark.jvm import can_load, warn_of
 from tidemark.spark.local import (
     AUTHENTICATED,
     EVENT_LOGS,
     LOCAL_SETTINGS,
+    PARTITIONS,
     PATIENCE,
     SECRET_SETTING,
     SUBMITTED_SETTINGS,
@@ -55,8 +57,7 @@ _QUERY_SETTINGS = {
     # 50 by default; a snapshot of a pipeline's own table is small.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_DELTA = {
+DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -67,12 +68,15 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
 
     Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
     `.jars` of the project. A session that has `brief` work to do starts sooner and is slower in the long run. `cluster`
-    is what it takes of one, unless spark-submit was told otherwise; this package goes to the executors with it.
+    is what it takes of one, unless spark-submit was told otherwise; this package goes to the executors with it. Where
+    the master is a Spark Connect server, the session is one of that, and no JVM starts here.
 
     Raises:
         FaultError: Java or Delta's jars are missing.
     """
-    builder, settings = SparkSession.builder, _QUERY_SETTINGS | _DELTA
+    if master().startswith(SCHEME) and not is_submitted():
+        return connected(master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
+    builder, settings = SparkSession.builder, _QUERY_SETTINGS | DELTA_SETTINGS
     if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jars = delta_jars()
@@ -116,7 +120,7 @@ def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
     if not where.startswith("local"):
         settings |= cluster.spark_settings()
     elif is_submitted():
-        settings |= {_PARTITIONS: LOCAL_SETTINGS[_PARTITIONS]}
+        settings |= {PARTITIONS: LOCAL_SETTINGS[PARTITIONS]}
     if where.startswith("spark://") and (secret := os.environ.get(SECRET)):
         settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
     if cluster.event_log and (logs := os.environ.get(EVENT_LOGS)):

@@ -71,7 +71,7 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
 
 def _unsuitable(pipeline: Pipeline) -> Iterator[str]:
     if pipeline.dialect != "flink-sql":
-        yield f"is of dialect {pipeline.dialect}; this twin is a Flink SQL query: dialect: flink-sql"
+        yield f"is of dialect {pipeline.dialect}; this twin is a real Flink: dialect: flink-sql or flink-datastream"
     if pipeline.clock != "event-time":
         yield "runs by arrival; this twin reads in order of event time: leave `arrival` out on both sides"
     if (pipeline.join.reach or timedelta()) > _LONGEST:

@@ -28,6 +28,7 @@ from tidemark.joins.spark import evicts
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, micros
+from tidemark.spark.engine import engine_of
 from tidemark.spark.tuning import session_settings
 from tidemark.streaming.continued import joined, side_rows
 from tidemark.streaming.feed import Rate, read_feed, write_feed
@@ -141,7 +142,7 @@ def _settings(spark: SparkSession, query: dict[str, str], batches: int | None) -
     """The session's settings while the query starts, which it then keeps."""
     return {
         **query,
-        "spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism),
+        "spark.sql.shuffle.partitions": str(engine_of(spark).cores()),
         # A trace needs all of its batches, and the engine's own count of late rows their progress.
         "spark.sql.streaming.minBatchesToRetain": str((batches or 0) + 1000),
         "spark.sql.streaming.numRecentProgressUpdates": str((batches or 0) + 1000),

@@ -1,0 +1,94 @@
+"""A job's verdict as people are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemark.clock.slices import Grid
+from tidemark.quality.findings import Verdict
+from tidemark.wording import counted, in_one_line
+
+SHOWN = 10
+"""How many findings stand in a message; and how many slices of each."""
+LONGEST = 300
+"""Letters of what is said of one finding."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An expectation that did not hold, and in which slices."""
+
+    expectation: str
+    severity: str
+    detail: str
+    """What was found in the first of the slices; single values only where the file lets rows be shown."""
+    slices: tuple[str, ...]
+    """Their starts, the first `SHOWN`."""
+    of: int
+    """How many slices there are of it."""
+
+    def told(self) -> str:
+        """In one line."""
+        where = self.slices[0] if self.of == 1 else f"{counted(self.of, 'slice')} from {self.slices[0]}"
+        return f"{self.severity}: {self.expectation} {self.detail}, in {where}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What is sent."""
+
+    pipeline: str
+    outcome: str
+    run: str
+    start: str
+    """Of the first slice that was judged, UTC."""
+    end: str
+    """Of the last one, exclusive."""
+    slices: int
+    found: tuple[Found, ...]
+    docs: str
+    """Data Docs' first page."""
+
+    @classmethod
+    def of(cls, pipeline: str, grid: Grid, slices: Sequence[int], run: str, verdict: Verdict) -> Notice:
+        """That of a verdict on slices."""
+        where: dict[tuple[str, str], list[int]] = {}
+        details: dict[tuple[str, str], str] = {}
+        for number, findings in zip(slices, verdict.by_slice, strict=True):
+            for one in findings:
+                where.setdefault((one.severity, one.expectation), []).append(number)
+                details.setdefault((one.severity, one.expectation), one.detail)
+        found = tuple(
+            Found(
+                in_one_line(name)[:LONGEST],
+                severity,
+                in_one_line(details[severity, name])[:LONGEST],
+                tuple(map(grid.name, numbers[:SHOWN])),
+                len(numbers),
+            )
+            for (severity, name), numbers in sorted(where.items(), key=lambda one: one[0][0] != "critical")
+        )
+        start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
+        return cls(pipeline, verdict.outcome, run, start, end, len(slices), found, verdict.docs)
+
+    def describe(self) -> dict[str, Any]:
+        """Give it to scripts: JSON-ready."""
+        return asdict(self)
+
+    @property
+    def title(self) -> str:
+        """What and how, in a few words."""
+        return f"{self.pipeline}: quality {self.outcome}"
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it, for people."""
+        more = len(self.found) - SHOWN
+        return [
+            f"{counted(self.slices, 'slice')} from {self.start} to {self.end} (run {self.run})",
+            *(one.told() for one in self.found[:SHOWN]),
+            *([f"and {counted(more, 'other expectation')}"] if more > 0 else []),
+            f"Data Docs: {self.docs}",
+        ]

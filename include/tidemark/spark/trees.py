@@ -1,0 +1,81 @@
+"""What Spark's own parser makes of a user's expression, held to what an expression may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from tidemark.settings.functions import check_column, check_function, words
+from tidemark.spark.jvm import Expression, Node
+from tidemark.spark.tuning import session_settings
+
+_OPERATORS = words(
+    """
+    Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Concat CreateNamedStruct Divide EqualNullSafe
+    EqualTo GreaterThan GreaterThanOrEqual ILike If In IntegralDivide IsNotNull IsNotUnknown IsNull IsUnknown LessThan
+    LessThanOrEqual Like Literal Multiply NamePlaceholder$ Not Or Overlay RLike Remainder ShiftLeft ShiftRight
+    ShiftRightUnsigned StringLocate StringTrim StringTrimLeft StringTrimRight Substring Subtract TimestampAdd
+    TimestampDiff UnaryMinus UnaryPositive UnresolvedExtractValue
+    """
+)
+"""What Spark calls that which may stand in an expression, beside names and calls."""
+
+
+MOVING = "{!r} has no time that stays the same; write it as '2013-01-01 00:00:00'"
+AHEAD, BEHIND, _BETWEEN = "+14:00", "-12:00", timedelta(hours=26)
+"""Time zones in which it is never the same day."""
+
+
+def check_tree(spark: SparkSession, text: str, parsed: Expression) -> None:
+    """See that a parsed expression has only what it may have, and the same in every run.
+
+    Raises:
+        ValueError: says what it may not hold.
+    """
+    tree = parsed.tree()
+    _check(tree, frozenset())
+    if any(_times(tree)):
+        trees = []
+        for zone in (AHEAD, BEHIND):
+            with session_settings(spark, {"spark.sql.session.timeZone": zone}):
+                trees.append(Expression.parse(spark, text).tree())
+        for ahead, behind in zip(*map(_times, trees), strict=True):
+            if ahead != behind and not is_one_instant(ahead, behind):
+                raise ValueError(MOVING.format(text))
+
+
+def _times(node: Node) -> Iterator[str]:
+    """The dates and times of a tree, of which Spark's parser has made literals: of TIMESTAMP 'now' too."""
+    if node.time is not None:
+        yield node.time
+    for child in node.children:
+        yield from _times(child)
+
+
+def is_one_instant(ahead: str, behind: str) -> bool:
+    """Whether two texts, each in its zone, stand for the instant that a literal with a zone of its own names.
+
+    That of the run has gone on between them, and where it is a day, it is another day.
+    """
+    try:
+        return datetime.fromisoformat(ahead) - datetime.fromisoformat(behind) == _BETWEEN
+    except ValueError:  # beyond the years 1 to 9999, or a number of microseconds
+        return False
+
+
+def _check(node: Node, bound: frozenset[str]) -> None:
+    """`bound` are the names of the parameters of the lambdas around a node."""
+    match node.kind:
+        case "UnresolvedFunction":
+            check_function(node.names)
+        case "UnresolvedAttribute" | "UnresolvedNamedLambdaVariable":
+            if node.names[0].lower() not in bound:
+                check_column(node.names[0])
+        case "LambdaFunction":
+            bound |= {parameter.names[0].lower() for parameter in node.children[1:]}
+        case kind if kind not in _OPERATORS:
+            raise ValueError(f"{kind} is no part of an expression here; take columns, literals, operators, functions")
+    for child in node.children:
+        _check(child, bound)

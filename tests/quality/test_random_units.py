@@ -1,0 +1,113 @@
+"""Random expectations on random slices: the verdict of a group is that of a job a slice, however it is cut."""
+
+import math
+import os
+import random
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from pyspark.sql import functions as F
+
+from tests.quality.test_units import FROM_ROWS
+from tidemark.errors import PipelineFileError
+from tidemark.quality import units
+from tidemark.quality.project import built
+from tidemark.settings import Expectation
+from tidemark.settings.expectations import ARGUMENTS
+
+EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 10
+"""Pairs of a slice and an expectation; each is judged by Great Expectations on the slice's rows, too."""
+SLICES, ASKED = 5, 20
+SCHEMA = "unit int, n int, m int, d double, s string, t timestamp, b boolean"
+COLUMNS = {
+    "n": [None, *range(-3, 9)],
+    "m": [None, 0, 1, 2],
+    "d": [None, float("nan"), float("inf"), -0.0, 0.0, *(k / 4 for k in range(-8, 9))],
+    "s": [None, "", "x0", "x1", "y", "2013", '{"a": 1}', "x0 "],
+    "t": [None, *(datetime.fromtimestamp(k * 86_400, UTC) for k in range(3))],
+    "b": [None, True, False],
+}
+NAMES = [name for name in ARGUMENTS if not any(name.removeprefix("expect_").startswith(part) for part in FROM_ROWS)]
+
+
+def random_rows(chance, unit):
+    """A slice: empty, of one row, of equal rows, with columns that are null or the same, or of anything."""
+    count = chance.choice([0, 1, 2, 3, 10, 40])
+    columns = {}
+    for name, values in COLUMNS.items():
+        few = chance.sample(values, chance.choice([1, 2, len(values)]))
+        columns[name] = [chance.choice(few) for _ in range(count)]
+    return [(unit, *row) for row in zip(*columns.values(), strict=True)]
+
+
+def random_arguments(chance, name):
+    column = chance.choice(list(COLUMNS)) if chance.random() < 0.2 else chance.choice(
+        ["s"] if any(word in name for word in ("regex", "lengths", "strftime", "json")) else ["n", "m", "d", "n"]
+    )  # fmt: skip
+    values = [value for value in COLUMNS[column] if isinstance(value, int | float | str)] or [1]
+    low = chance.choice([None, -1, 0, 1, 2, 0.5])
+    quantiles = sorted(chance.sample([0.0, 0.01, 0.1, 0.25, 0.5, 1 / 3, 0.75, 0.9, 1.0], 2))
+    several = chance.sample(["n", "m", "d"], chance.choice([2, 3]))
+    sides = chance.sample(["n", "m", "d"], 2)
+    ignored = ["both_values_are_missing", "either_value_is_missing", "neither"]
+    if "column_list" in ARGUMENTS[name]:
+        ignored = ["all_values_are_missing", "any_value_is_missing", "never"]
+    every = {
+        "column": column, "column_A": sides[0], "column_B": sides[1], "column_list": several, "column_set": several,
+        "mostly": chance.choice([1.0, 0.9, 0.5, 0.0]), "min_value": low, "max_value": chance.choice([low, 2, 10, 40]),
+        "strict_min": chance.random() < 0.3, "strict_max": chance.random() < 0.3, "value": chance.choice([0, 1, 10]),
+        "value_set": chance.sample(values, min(len(values), chance.choice([1, 3, 20]))),
+        "ties_okay": chance.random() < 0.5, "ignore_row_if": chance.choice(ignored), "or_equal": chance.random() < 0.5,
+        "value_pairs_set": [[chance.choice([0, 1, 2]) for _ in range(2)] for _ in range(3)],
+        "sum_total": chance.choice([0, 1, 3]), "exact_match": chance.random() < 0.5, "strftime_format": "%Y",
+        "regex": chance.choice(["x[01]$", "^$", "x"]), "regex_list": ["x0", "^x"],
+        "match_on": chance.choice(["any", "all"]),
+        "type_": chance.choice(["IntegerType", "DoubleType"]), "type_list": ["IntegerType", "StringType"],
+        "quantile_ranges": {"quantiles": quantiles, "value_ranges": [[low, 2], [0, chance.choice([1, 4, None])]]},
+    }  # fmt: skip
+    return {key: value for key, value in every.items() if key in ARGUMENTS[name] and value is not None}
+
+
+def random_expectation(chance):
+    while True:
+        name = chance.choice(NAMES)
+        try:
+            return built(Expectation(type=name, kwargs=random_arguments(chance, name)))
+        except (ValueError, PipelineFileError):  # as no bound at all
+            continue
+
+
+def told(judged):
+    """Of a verdict what does not tell where it was reckoned: sums of fractions are in another order."""
+    if judged.failed is None:
+        return near(judged.value), None
+    raised = judged.failed.exception_info
+    return near(judged.value), "raised" if "exception_message" not in raised else near(judged.failed.result)
+
+
+def near(value):
+    if isinstance(value, dict):
+        return {key: near(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [near(one) for one in value]
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else float(f"{value:.9g}")
+    return value
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("seed", range(-(-EXAMPLES // (SLICES * ASKED))))
+def test_a_groups_verdicts_are_those_of_a_job_a_slice(spark, seed):
+    chance = random.Random(seed)
+    slices = [random_rows(chance, unit) for unit in range(SLICES)]
+    frame = spark.createDataFrame([row for one in slices for row in one], SCHEMA).localCheckpoint()
+    asked = [random_expectation(chance) for _ in range(ASKED)]
+    cuts = sorted({0, chance.randrange(SLICES), SLICES})
+    for first, stop in pairwise(cuts):
+        job = frame.where(F.col("unit").between(first, stop - 1))
+        found = units.judged(job, F.col("unit").cast("long"), range(first, stop), asked)
+        for unit in range(first, stop):
+            alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
+            for expectation, judged, result in zip(asked, found[unit], alone, strict=True):
+                assert told(judged) == told(units.Judged.of(result)), (seed, unit, expectation.configuration)
