@@ -17,8 +17,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.quarantined import EXPECTATIONS
-from tidemark.quality.units import by_groups
 
+_AMONG_OTHERS = ("_unique", "_z_scores", "_outliers")
+"""In the names of expectations in which other rows have a say."""
 _ROW, _UNIT = "_row", "_unit"
 
 
@@ -32,7 +33,7 @@ def broken_rows(rows: DataFrame, unit: Column, failed: Failed) -> Iterator[DataF
     told = rows.withColumns({_ROW: F.monotonically_increasing_id(), _UNIT: unit}).persist()
     parts = [
         unexpected(told.where(F.col(_UNIT).isin(units)), one).select(_ROW, F.lit(name).alias("name"))
-        for units, name, one in _queries(told, failed)
+        for units, name, one in _queries(failed)
     ]
     marks = (
         reduce(DataFrame.unionByName, parts).groupBy(_ROW).agg(F.sort_array(F.collect_set("name")).alias(EXPECTATIONS))
@@ -43,12 +44,13 @@ def broken_rows(rows: DataFrame, unit: Column, failed: Failed) -> Iterator[DataF
         told.unpersist()
 
 
-def _queries(rows: DataFrame, failed: Failed) -> Iterator[tuple[list[int], str, Expectation]]:
+def _queries(failed: Failed) -> Iterator[tuple[list[int], str, Expectation]]:
     """What to ask at once: of the rows of several units only where no other row has a say in it."""
     named = {name: one for found in failed.values() for name, one in found}
     for name, expectation in named.items():
         units = [unit for unit, found in failed.items() if any(name == other for other, _ in found)]
-        parts = [units] if by_groups(rows, expectation) else [[unit] for unit in units]
+        apart = any(word in expectation.configuration.type for word in _AMONG_OTHERS)
+        parts = [[unit] for unit in units] if apart else [units]
         yield from ((part, name, expectation) for part in parts)
 
 

@@ -93,11 +93,6 @@ def judged(
     return found
 
 
-def by_groups(rows: DataFrame, expectation: Expectation) -> bool:
-    """Whether what it says of a row follows from that row, so that it may be asked of several units at once."""
-    return _ByUnit(rows, F.lit(0)).asked_by(expectation) is not None
-
-
 def on_rows(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
     """The results of expectations on some rows, each in its place."""
     engine = SparkDFExecutionEngine(spark=rows.sparkSession, persist=False)

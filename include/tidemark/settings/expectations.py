@@ -69,7 +69,8 @@ _NOT_OF_A_ROW = {
     "expect_column_values_to_be_in_type_list",
     "expect_column_values_to_be_decreasing",  # rows have no order
     "expect_column_values_to_be_increasing",
-    *(name for name in ARGUMENTS if "_like_pattern" in name),  # Great Expectations has none for Spark
+    "expect_column_values_to_be_dateutil_parseable",  # Great Expectations has no condition for Spark
+    *(name for name in ARGUMENTS if "_like_pattern" in name),
 }
 ON_SINGLE_ROWS = frozenset(name for name, given in ARGUMENTS.items() if "mostly" in given) - _NOT_OF_A_ROW
 """Those that say of each row whether it breaks them."""
