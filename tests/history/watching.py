@@ -12,12 +12,14 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.settings.values import micros
 
+STORED = ("emissions", "late", "checkpoint")
+
 
 def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid)
     seen = 0
-    for name in ("emissions", "late", "checkpoint"):
+    for name in present(tables):
         path = getattr(tables, name)
         for version in range(DeltaLog.open(path).version + 1):
             log = DeltaLog.open(path, version)
@@ -34,11 +36,18 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     return seen
 
 
+def present(tables: PipelineTables) -> list[str]:
+    """The tables that follow the ledger, of which one is made when first needed."""
+    return [name for name in (*STORED, "quarantined") if name in STORED or DeltaLog.open(getattr(tables, name))]
+
+
 def expected(name: str, row: dict) -> int | None:
     """How many rows the ledger has for a slice; of the side output it does not tell all."""
     match name:
         case "emissions":
             return row["emissions"]
+        case "quarantined":
+            return row["quarantined"] or 0
         case "checkpoint":
             return row["left"]["carried_out"] + row["right"]["carried_out"]
     return None
@@ -60,7 +69,7 @@ def readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
     """See that Spark, delta-rs and Polars count the committed emissions, by a plain read."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid).drop_duplicates("number", keep="last")
     committed = int(ledger["emissions"].sum())
-    for name in ("emissions", "late", "checkpoint"):
+    for name in present(tables):
         path = getattr(tables, name)
         counts = {
             "Spark": spark.read.format("delta").load(path).count(),
