@@ -13,6 +13,8 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.settings.values import micros
 
+STORED = ("emissions", "late", "checkpoint")
+
 
 def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
@@ -45,6 +47,8 @@ def expected(name: str, row: dict) -> int | None:
     match name:
         case "emissions":
             return row["emissions"]
+        case "quarantined":
+            return row["quarantined"] or 0
         case "checkpoint":
             return row["left"]["carried_out"] + row["right"]["carried_out"]
     return None

@@ -1,110 +1,78 @@
-"""The table `quality` summed up and drawn, over a year of slices that no Spark has run."""
+"""A slice's figures beside those of earlier slices."""
 
-import json
-from datetime import UTC, datetime, timedelta
-
+import numpy as np
 import pytest
 
-from tests.conftest import write_pipeline
-from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import create_arrow_table
-from tidemark.quality.findings import Finding, Measure, Verdict
-from tidemark.quality.measured import SCHEMA, bounds, measured
+from tidemark.commits.ledger import Counts, Entry
+from tidemark.quality.history import history, judged_by_history
 from tidemark.settings import Expectation
+from tidemark.settings.checks import default_expectations
+from tidemark.watermarks.buckets import Watermarks
 
-ROWS = {"type": "expect_table_row_count_to_be_between", "min_value": 10, "max_value": 200, "severity": "warning"}
-KEYS = {"type": "expect_column_values_to_not_be_null", "column": "left_k", "mostly": 0.9}
-SET = {"type": "expect_column_distinct_values_to_be_in_set", "column": "left_k", "value_set": ["a"]}
-YEAR = 8_760
+HOUR = 3_600_000_000
+HOURLY = Grid(0, HOUR)
 
 
-@pytest.fixture(scope="module")
-def year(tmp_path_factory):
-    """A pipeline file and a lake with a year's measures: hour 4,000 has too many rows, and half of its keys null."""
-    folder = tmp_path_factory.mktemp("year")
-    settings = write_pipeline(folder / "orders.yaml", quality=[ROWS, KEYS, SET])
-    names = [
-        "expect_table_row_count_to_be_between(min_value 10, max_value 200)",
-        "expect_column_values_to_not_be_null(column left_k, mostly 0.9)",
-        "expect_column_distinct_values_to_be_in_set(column left_k, value_set ['a'])",
-    ]
-    many = Finding(names[0], "warning", "found 900", "warn"), Finding(names[1], "critical", "found 5 of 10", "waived")
-    held = Measure(names[0], "warning", 100.0, passed=True), Measure(names[1], "critical", 0.0, passed=True)
-    broken = Measure(names[0], "warning", 900.0, passed=False), Measure(names[1], "critical", 0.5, passed=False)
-    known = Measure(names[2], "critical", None, passed=True)
-    verdict = Verdict(
-        tuple(many if n == 4_000 else () for n in range(YEAR)),
-        0.0,
-        "",
-        measures=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
+def entry(number, rows, late=0, emissions=None):
+    counts = (Counts.of(rows, 0, late, 0, 0), Counts.of(rows, 0, 0, 0, 0))
+    emissions = rows if emissions is None else emissions
+    return Entry(
+        number, "run", 1, 1, "{}", (0, 0), Watermarks(), (rows, rows), (0, 0), False, counts=counts, emissions=emissions
     )
-    grid = Grid.of(settings.slices)
-    rows = measured(settings, grid, 0, "run", verdict)
-    lake = folder / "lake"
-    create_arrow_table(PipelineTables.of(settings, str(lake)).quality, SCHEMA).append(rows)
-    return folder / "orders.yaml", lake, rows
 
 
-def test_each_slice_and_expectation_is_a_row_with_its_bounds(year):
-    _, _, rows = year
-    [wrong] = [row for row in rows.to_pylist() if row["verdict"] == "warned"]
-    assert len(rows) == 3 * YEAR
-    assert wrong["slice"] == datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=4_000)
-    assert (wrong["value"], wrong["least"], wrong["greatest"]) == (900, 10, 200)
+def entries(of_hour, count):
+    """So many slices of a day whose hours have so many rows each."""
+    return {number: entry(number, *of_hour(number)) for number in range(count)}
 
 
-@pytest.mark.parametrize(
-    ("expectation", "expected"),
-    [
-        (ROWS, (10, 200)),
-        (KEYS, (None, pytest.approx(0.1))),
-        (SET, (None, None)),
-        ({"type": "expect_table_row_count_to_equal", "value": 3}, (3, 3)),
-        # Its bounds are those of the values, and what is measured is how many break them.
-        ({"type": "expect_column_values_to_be_between", "column": "k", "min_value": 5}, (None, 0)),
-        ({"type": "expect_column_max_to_be_between", "column": "k", "max_value": "2024-01-01"}, (None, None)),
-    ],
-)
-def test_bounds_are_those_of_what_is_measured(expectation, expected):
-    assert bounds(Expectation.model_validate(expectation)) == expected
+def test_a_slice_is_compared_with_the_same_hour_of_four_weeks():
+    known = entries(lambda number: (100 + number % 24, 10), 30 * 24)
+    known[30 * 24 - 24] = entry(30 * 24 - 24, 10_000)
+    same = history(known, [entry(30 * 24, 50, 10)], range(30 * 24, 30 * 24 + 1), HOURLY).iloc[0]
+    assert same["rows"] == 100
+    assert same["rows_to_usual"] == pytest.approx(0.5), "the median of an hour that usually has 200, one odd day or not"
+    assert same["late_share"] == pytest.approx(0.1)
+    assert same["late_share_to_usual"] == pytest.approx(2)
+    assert same["match_rate_to_usual"] == pytest.approx(1)
 
 
-def test_the_worst_value_is_told_and_where_it_was(year, capsys):
-    file, lake, _ = year
-    assert main(["quality", str(file), "--lake", str(lake), "--json"]) == 0
-    told = {one["expectation"].partition("(")[0]: one for one in json.loads(capsys.readouterr().out)}
-    at = "2024-06-15T16:00Z"
-    count, keys, known = (told[one["type"]] for one in (ROWS, KEYS, SET))
-    assert (count["judged"], count["outcomes"]) == (YEAR, {"passed": YEAR - 1, "warned": 1})
-    assert (count["worst"], count["worst_in"]) == (900, at)
-    assert (keys["outcomes"]["waived"], keys["worst"], keys["worst_in"]) == (1, 0.5, at)
-    assert (known["outcomes"], known["worst"]) == ({"passed": YEAR}, None)
+@pytest.mark.parametrize(("days", "known"), [(6, False), (7, True)])
+def test_the_usual_needs_a_week(days, known):
+    before = entries(lambda _: (100,), days * 24)
+    figures = history(before, [entry(days * 24, 100)], range(days * 24, days * 24 + 1), HOURLY)
+    assert figures["rows_to_usual"].notna().all() == known
+    assert np.isnan(history({}, [entry(0, 0)], range(1), HOURLY)["late_share"][0])
 
 
-def test_the_table_names_expectations_slices_and_data_docs(year, capsys):
-    file, lake, _ = year
-    assert main(["quality", str(file), "--lake", str(lake)]) == 0
-    shown = capsys.readouterr().out
-    assert "expect_table_row_count_to_be_between" in shown
-    assert "1 warned" in shown
-    assert f"Data Docs: {lake}/orders/gx" in shown.replace("\n", "")
+def test_few_rows_are_not_compared():
+    before = entries(lambda _: (9,), 10 * 24)
+    figures = history(before, [entry(240, 1)], range(240, 241), HOURLY)
+    assert figures["rows_to_usual"].isna().all()
 
 
-def test_the_page_draws_each_value_and_escapes_names(year, tmp_path, capsys):
-    file, lake, _ = year
-    page = tmp_path / "quality.html"
-    assert main(["quality", str(file), "--lake", str(lake), "--report", str(page)]) == 0
-    text = page.read_text()
-    # Two expectations come to numbers, each drawn for a desk and for a phone.
-    assert text.count("<svg ") == 4
-    assert "value_set [&#39;a&#39;]): 8,760 slices" in text.replace("<wbr>", "")
-    assert "<script" not in text
-    assert main(["quality", str(file), "--lake", str(lake), "--report", "quality.pdf"]) == 2
+@pytest.mark.parametrize("every", [HOUR, 7 * HOUR])
+def test_figures_do_not_depend_on_how_slices_are_cut(every):
+    grid, chance = Grid(0, every), np.random.default_rng(1)
+    every_slice = {n: entry(n, int(chance.integers(50, 90)), int(chance.integers(9))) for n in range(400)}
+    whole = history({}, every_slice.values(), range(400), grid)
+    for first, stop in ((0, 1), (170, 171), (170, 300), (399, 400)):
+        before = {number: one for number, one in every_slice.items() if number < first or number > stop}
+        cut = history(before, [every_slice[n] for n in range(first, stop)], range(first, stop), grid)
+        assert cut.equals(whole.loc[first : stop - 1])
 
 
-def test_without_a_table_the_way_to_one_is_told(tmp_path, capsys):
-    write_pipeline(tmp_path / "bare.yaml")
-    assert main(["quality", str(tmp_path / "bare.yaml"), "--lake", str(tmp_path / "lake")]) == 0
-    assert "tidemark quality suggest orders" in " ".join(capsys.readouterr().out.split())
+def test_expectations_on_figures_are_judged_slice_by_slice():
+    known = entries(lambda _: (100,), 14 * 24)
+    figures = history(known, [entry(336, 30), entry(337, 100)], range(336, 338), HOURLY)
+    bound = {"column": "emissions", "min_value": 100, "strict_min": True}
+    asked = Expectation(type="expect_column_values_to_be_between", on="history", kwargs=bound)
+    (few, measures), (_, usual) = judged_by_history(figures, [*default_expectations(), asked])
+    assert [(one.severity, one.detail) for one in few] == [("warning", "found 0.3"), ("critical", "found 30")]
+    assert few[0].expectation == (
+        "expect_column_values_to_be_between(column rows_to_usual, min_value 0.5, max_value 2) on history"
+    )
+    assert [one.passed for one in measures] == [False, True, True, False]
+    assert [one.passed for one in usual] == [True, True, True, False]
+    assert [one.value for one in usual] == [1, 1, None, 100]

@@ -18,9 +18,8 @@ from tidemark.commits.answers import committed
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.places import lake_root
 from tidemark.errors import UserError
-from tidemark.quality import history
-from tidemark.quality.history import Seen
 from tidemark.quality.project import docs_page
+from tidemark.quality.seen import Seen, describe, seen, stored
 from tidemark.quality.suggest import block, profile, proposals
 from tidemark.report import check_paths, trends
 from tidemark.settings import load_pipeline
@@ -54,10 +53,10 @@ def show(
     if report:
         check_paths([str(report)], trends.FORMATS)
     ledger = Ledger.of(loaded, lake_root(lake))
-    rows = history.stored(ledger.tables)
-    found = history.seen(rows)
+    rows = stored(ledger.tables)
+    found = seen(rows)
     if as_json:
-        print_json(history.describe(found))
+        print_json(describe(found))
     else:
         out.print(_view(loaded.name, found))
         out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)

@@ -21,8 +21,9 @@ from tidemark.commits.ledger import WITH_QUARANTINE, Entry, Ledger
 from tidemark.commits.runs import FOLDER, StagedRun, read_slices, within
 from tidemark.delta.staging import stage_table
 from tidemark.execution.judge import judge
+from tidemark.execution.judge_inputs import judge_inputs, refused
 from tidemark.execution.quarantine import Published, publishable
-from tidemark.execution.read import read
+from tidemark.execution.read import JobInput, read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
@@ -89,7 +90,12 @@ def run_job(
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with _tuned(spark, tiny=task.expected_tiny):
-        replayed = _replayed(spark, task)
+        found = read(spark, task)
+        seen = judge_inputs(task, found.rows)
+        if refusal := refused(task, seen):
+            before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
+            return replace(before, refusal=before.refusal or refusal)
+        replayed = _replayed(task, found)
     try:
         tiny = is_tiny(replayed.read, task.carry_in)
         with _tuned(spark, tiny=tiny):
@@ -97,7 +103,7 @@ def run_job(
             written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
             tallied = tally(task, replayed, written)
             progress("checking")
-            judgement = judge(task, written, tallied)
+            judgement = judge(task, written, tallied, seen)
             published = publishable(task, written, judgement.verdict)
             staged = _with_measures(task, published.staged, judgement.verdict)
             changes = _changes(spark, task, published)
@@ -113,8 +119,8 @@ def run_job(
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
-def _replayed(spark: SparkSession, task: Task) -> Replay:
-    join, found = task.plan.join, read(spark, task)
+def _replayed(task: Task, found: JobInput) -> Replay:
+    join = task.plan.join
     buckets = Buckets.of(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)
 

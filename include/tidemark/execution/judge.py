@@ -39,14 +39,15 @@ class Judgement:
     """Why the slices behind them may not; None where all may."""
 
 
-def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
-    """Judge what a job has written. The output of slices that are refused is kept aside.
+def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgement:
+    """Judge what a job has written, beside what was seen of its inputs; slices that are refused are kept aside.
 
     Raises:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run, task.waivers)
+    rows = job_rows(task, written, tallied)
+    verdict = seen.beside(gate.judge(tallied.facts, rows, plan.pipeline, tables, task.run, task.waivers))
     notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
     project.tell(notice, plan.pipeline.notify, tables, verdict)
     if not verdict.stopping:
@@ -80,7 +81,7 @@ def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:
     return (
         f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
         f"{published}. Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = "
-        f"'{task.run}'{_ways_on(plan.pipeline, worst, failed)}"
+        f"'{task.run}'{ways_on(plan.pipeline, worst, failed)}"
     )
 
 
@@ -90,7 +91,7 @@ def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     told = _of_file(pipeline, worst)
     keys = [f"{side}_{getattr(pair, side)}" for pair in pipeline.join.keys for side in SIDES]
     names = [name for name in dict.fromkeys(keys) if name in output.columns]
-    if not (pipeline.show_rows and names and told and told.type in ON_SINGLE_ROWS):
+    if not (pipeline.show_rows and names and told and _may_be_quarantined(told)):
         return ""
     from tidemark.quality.broken import unexpected  # noqa: PLC0415 - imports Great Expectations
 
@@ -104,13 +105,13 @@ def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     return f", at {shown}" if shown else ""
 
 
-def _ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
+def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
     """What there is to do about an expectation of the pipeline file."""
     told = _of_file(pipeline, worst)
     if told is None:
         return ""
     ways = ["mend the rows, or the expectation, and run the same command again"]
-    if told.type in ON_SINGLE_ROWS and told.per == "slice":
+    if _may_be_quarantined(told):
         ways.append("on_failure: quarantine publishes the slice without such rows")
     if told.per == "slice":
         ways.append(
@@ -118,6 +119,10 @@ def _ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
             "--because TEXT lets this one slice through"
         )
     return f". Ways on: {'; '.join(ways)}"
+
+
+def _may_be_quarantined(told: Expectation) -> bool:
+    return told.type in ON_SINGLE_ROWS and not told.looks_at
 
 
 def _of_file(pipeline: Pipeline, finding: Finding) -> Expectation | None:

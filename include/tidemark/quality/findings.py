@@ -67,6 +67,16 @@ class Verdict:
         """That on the slices `start` <= n < `stop` of these."""
         return replace(self, by_slice=self.by_slice[start:stop], measures=self.measures[start:stop])
 
+    def beside(self, other: Verdict) -> Verdict:
+        """This and another on the same slices."""
+        return replace(
+            self,
+            by_slice=tuple((*mine, *more) for mine, more in zip(self.by_slice, other.by_slice, strict=True)),
+            seconds=self.seconds + other.seconds,
+            results=(*self.results, *other.results),
+            measures=tuple((*mine, *more) for mine, more in zip(self.measures, other.measures, strict=True)),
+        )
+
     @property
     def fit(self) -> int:
         """How many slices come before the first one that is refused."""

@@ -11,8 +11,8 @@ import pandas as pd
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
-from tidemark.quality.history import Seen, seen
 from tidemark.quality.project import docs_page
+from tidemark.quality.seen import Seen, seen
 from tidemark.report.render import environment
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
