@@ -18,6 +18,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.settings.checks import default_expectations
 from tidemark.spark.deferred import deferred
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -62,7 +63,8 @@ def test_each_version_is_a_union_of_whole_committed_slices(spark, history):
     assert set(stood.values()) == {ledger.number - 1}, "the last commit's process was killed before they followed"
     assert {DeltaLog.open(getattr(tables, name)).commit_number for name in there(tables)} == {ledger.number}
     judged = rows_by_slice(DeltaLog.open(tables.quality), "quality", grid)
-    assert judged == {number: {entry.run: 1} for number, entry in ledger.entries.items()}
+    expected = 1 + len(default_expectations())
+    assert judged == {number: {entry.run: expected} for number, entry in ledger.entries.items()}
     assert readers_agree(spark, tables, grid) > 0
     assert every_version_is_whole(tables, grid) >= 3 * ledger.number
 
