@@ -12,7 +12,8 @@ import shutil
 import sys
 
 from tidemark.errors import TidemarkError, UserError
-from tidemark.spark.connected import PORT, TOKEN
+from tidemark.settings.cluster import CONNECT_TOKEN
+from tidemark.spark.connected import PORT
 from tidemark.spark.local import LOCAL_SETTINGS, PARTITIONS, PATIENCE, SUBMITTED_SETTINGS, java_options
 from tidemark.spark.session import DELTA_SETTINGS, delta_jars
 
@@ -36,8 +37,8 @@ def server_command(host: str, port: int, master: str, memory: str) -> list[str]:
         FaultError: Delta's jars are missing.
         UserError: there is no token.
     """
-    if not os.environ.get(TOKEN):
-        raise UserError(f"a server without a token runs anybody's code; set {TOKEN}, or use bin/spark-connect")
+    if not os.environ.get(CONNECT_TOKEN):
+        raise UserError(f"a server without a token runs anybody's code; set {CONNECT_TOKEN}, or use bin/spark-connect")
     jars = delta_jars()
     settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SETTINGS}
     settings |= {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}
