@@ -16,7 +16,7 @@ def serving(home):
     """The environment of who may use it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-    settings = {"CONNECT_PORT": port, "CONNECT_HOME": str(home), "CONNECT_MASTER": "local[2]", "CONNECT_MEMORY": "1g"}
+    settings = {"CONNECT_PORT": port, "CONNECT_HOME": str(home), "CONNECT_MASTER": "local[2]", "CONNECT_MEMORY": "2g"}
     started = subprocess.Popen(
         [PROJECT / "bin/spark-connect"], env=os.environ | settings, stdout=subprocess.PIPE, text=True
     )

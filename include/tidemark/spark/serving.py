@@ -21,8 +21,6 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SETTINGS = {
     # What fails is told to the client in a line; the log would quote the rows that it failed on.
     "spark.log.level": "OFF",
-    # A slice asks about some fifty frames that come of each other; of one that is kept, nothing is analysed again.
-    "spark.connect.session.planCache.maxSize": "256",
     # Nobody else comes back to a session whose task was killed.
     "spark.connect.session.manager.defaultSessionTimeout": "15m",
     # A server of hourly slices has few rows at hand; a pipeline file may ask for more (`cluster.shuffle_partitions`).
