@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
+from tests.history.watching import there
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import run_of
 from tidemark.delta.lake import PipelineTables
@@ -14,8 +15,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-STORED = ("emissions", "late", "checkpoint")
-OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before")
+OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before", "released")
 """What two runs of the same slices say differently in the ledger."""
 
 
@@ -108,12 +108,12 @@ def contents(spark):
     def read(lake):
         tables = PipelineTables(f"{lake}/orders")
         with tuned_for_tiny_queries(spark):
-            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in STORED}
+            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in there(tables)}
             ledger = spark.read.format("delta").load(tables.ledger)
             told["ledger"] = ledger.drop(*OF_THE_RUN)
-            counted = {name: Counter(map(str, rows.collect())) for name, rows in told.items()}
+            counted = {name: Counter(map(str, rows.drop("_run").collect())) for name, rows in told.items()}
         runs = {one["run"] for one in ledger.select("run").distinct().collect()}
-        logs = (DeltaLog.open(getattr(tables, name)) for name in STORED)
+        logs = (DeltaLog.open(getattr(tables, name)) for name in there(tables))
         orphans = sum(run_of(path) not in runs for log in logs if log for path in log.files["path"])
         return counted, orphans
 

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +19,9 @@ import pytest
 
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
+from tidemark.commits.quarantined import release
 from tidemark.delta.lake import PipelineTables
+from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 
@@ -36,60 +40,99 @@ def before(pipeline, land, rows_every, hours, lake):
     return settings, lake
 
 
-def command(lake, point, *options):
-    """`tidemark run` in processes of its own."""
+def command(lake, point, *options, name="run"):
+    """`tidemark run`, or another command, in processes of its own."""
     arguments = [str(lake.parent / "pipeline.yaml"), "--lake", str(lake), *options]
-    return [sys.executable, "-m", "tests.history.crashing", str(point), f"{lake}.steps", "run", *arguments]
+    return [sys.executable, "-m", "tests.history.crashing", str(point), f"{lake}.steps", name, *arguments]
+
+
+@pytest.fixture
+def killed_and_again(spark, contents):
+    """Kill a command at points of its way, and do the same again, by a function of a lake; what it has changed."""
+
+    def check(settings, lake, arguments, again, changed):
+        def started(name, point):
+            copy = lake.parent / name
+            shutil.copytree(lake, copy)
+            log = copy.with_suffix(".log").open("w")
+            done = subprocess.run(
+                arguments(copy, point), cwd=PROJECT, start_new_session=True, stdout=log, stderr=log, check=False
+            )
+            return copy, done.returncode
+
+        old, _ = contents(lake)
+        undisturbed, code = started("undisturbed", 0)
+        assert code == 0, undisturbed.with_suffix(".log").read_text()
+        steps = Path(f"{undisturbed}.steps").read_text().split()
+        new, orphans = contents(undisturbed)
+        assert not orphans
+        assert all(new[name] != old.get(name) for name in changed)
+
+        every = range(1, 2 * len(steps) + 1)
+        count = len(every) if POINTS == "all" else int(POINTS)
+        points = [every[int((n + 0.5) * len(every) / count)] for n in range(count)]
+        with ThreadPoolExecutor(2) as pool:
+            killed = pool.map(lambda point: started(f"killed_{point}", point), points)
+            for point, (copy, code) in zip(points, killed, strict=True):
+                where = f"killed at point {point} of {len(every)}, {steps[(point - 1) // 2]}"
+                assert code == -signal.SIGKILL, f"{where}: {copy.with_suffix('.log').read_text()}"
+                seen, _ = contents(copy)
+                for name in changed:
+                    assert seen.get(name, Counter()) in (old.get(name, Counter()), new[name]), f"{where}: half is seen"
+                every_version_is_whole(PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
+                again(copy)
+                assert contents(copy) == (new, 0), where
+                assert readers_agree(spark, PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
+                shutil.rmtree(copy)
+        return old, new
+
+    return check
+
+
+APART = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 12, "on_failure": "quarantine"}}]
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize(
-    ("hours_more", "per_job"),
-    [pytest.param(1, 1, id="a slice", marks=pytest.mark.slow), pytest.param(3, 3, id="a group of slices")],
+    ("hours_more", "per_job", "quality"),
+    [
+        pytest.param(1, 1, [], id="a slice", marks=pytest.mark.slow),
+        pytest.param(3, 3, [], id="a group of slices"),
+        pytest.param(3, 3, APART, id="rows in quarantine", marks=pytest.mark.slow),
+    ],
 )
-def test_killed_at_a_step_and_run_again(before, contents, spark, hours_more, per_job):
-    settings, lake = before
+def test_killed_at_a_step_and_run_again(before, pipeline, killed_and_again, spark, hours_more, per_job, quality):
+    _, lake = before
+    settings = pipeline(quality=quality)
     options = ["--to", f"{START + timedelta(hours=2 + hours_more):%Y-%m-%dT%H:%MZ}", "--slices-per-job", str(per_job)]
-
-    def started(name, point):
-        copy = lake.parent / name
-        shutil.copytree(lake, copy)
-        log = copy.with_suffix(".log").open("w")
-        done = subprocess.run(
-            command(copy, point, *options), cwd=PROJECT, start_new_session=True, stdout=log, stderr=log, check=False
-        )
-        return copy, done.returncode
 
     def run_again(copy):
         request = Request(end=START + timedelta(hours=2 + hours_more), slices_per_job=per_job)
         list(execute(spark, make_plan(spark, settings, str(copy), request), lambda *_: None))
 
-    old, _ = contents(lake)
-    undisturbed, code = started("undisturbed", 0)
-    assert code == 0, undisturbed.with_suffix(".log").read_text()
-    steps = Path(f"{undisturbed}.steps").read_text().split()
-    new, orphans = contents(undisturbed)
-    assert not orphans
+    changed = ["emissions", "late", *(["quarantined"] if quality else [])]
+    old, new = killed_and_again(settings, lake, lambda copy, at: command(copy, at, *options), run_again, changed)
     assert new["emissions"] > old["emissions"]
     assert new["late"] > old["late"]
 
-    every = range(1, 2 * len(steps) + 1)
-    count = len(every) if POINTS == "all" else int(POINTS)
-    points = [every[int((n + 0.5) * len(every) / count)] for n in range(count)]
-    with ThreadPoolExecutor(2) as pool:
-        killed = pool.map(lambda point: started(f"killed_{point}", point), points)
-        for point, (copy, code) in zip(points, killed, strict=True):
-            where = f"killed at point {point} of {len(every)}, {steps[(point - 1) // 2]}"
-            assert code == -signal.SIGKILL, f"{where}: {copy.with_suffix('.log').read_text()}"
-            seen, _ = contents(copy)
-            assert seen["emissions"] in (old["emissions"], new["emissions"]), f"{where}: half of it is seen"
-            assert seen["late"] in (old["late"], new["late"]), f"{where}: half of it is seen"
-            every_version_is_whole(PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
-            run_again(copy)
-            again, orphans = contents(copy)
-            assert (again, orphans) == (new, 0), where
-            assert readers_agree(spark, PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
-            shutil.rmtree(copy)
+
+@pytest.mark.grid
+def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed_and_again, spark):
+    _, lake = before
+    settings, at = pipeline(quality=APART), START + timedelta(hours=3)
+    hours(settings, 5)
+    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--by", "ada"]
+
+    def release_again(copy):
+        with suppress(UserError):  # it has happened
+            release(spark, settings, str(copy), at, None, "ada")
+
+    def arguments(copy, point):
+        return command(copy, point, *options, name="release")
+
+    old, new = killed_and_again(settings, lake, arguments, release_again, ["emissions", "quarantined"])
+    assert new["quarantined"] < old["quarantined"]
+    assert (new["emissions"] - old["emissions"]).total() == (old["quarantined"] - new["quarantined"]).total() > 0
 
 
 def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):

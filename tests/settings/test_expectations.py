@@ -38,7 +38,8 @@ def test_what_asks_for_more_than_the_output_is_refused_in_one_line(name, argumen
 @pytest.mark.parametrize(("settings", "told"), [
     ({"type": "expect_table_row_count_to_equal", "value": 1}, "this one is not about single rows"),
     ({"type": "expect_column_values_to_be_of_type", "column": "c", "type_": "IntegerType"}, "not about single rows"),
-    ({"type": BETWEEN, "column": "c", "per": "job"}, "of a slice, not per job; leave out on and per"),
+    ({"type": BETWEEN, "column": "c", "per": "job"}, "goes by the emissions of a slice, not per job; leave out on"),
+    ({"type": BETWEEN, "column": "c", "on": "late"}, "goes by the emissions of a slice, not on late; leave out on"),
 ])  # fmt: skip
 def test_only_rows_of_a_slice_are_quarantined(settings, told):
     with pytest.raises(ValidationError, match=told):

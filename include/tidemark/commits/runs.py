@@ -18,12 +18,14 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.delta.staging import Staged, read_files, stage
 from tidemark.settings.values import micros
+from tidemark.spark.columns import with_columns
 
 FOLDER = "run="
 """What the name of a run's folder begins with."""
 HELD = {
     **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
+    "quality": ("slice", "slice"),
 }
 """The columns that say to which slices a row belongs: the first, and the last (of a checkpoint the one behind it)."""
 
@@ -88,7 +90,7 @@ def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int 
     if first == last:
         return rows
     cut = {} if begin is None else {first: F.greatest(first, begin)}
-    return rows.withColumns(cut if end is None else cut | {last: F.least(last, end)})
+    return rows.transform(with_columns, cut if end is None else cut | {last: F.least(last, end)})
 
 
 def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Grid, slices: range) -> DataFrame | None:

@@ -20,10 +20,12 @@ from tidemark.comparison.variants import Tried, emissions_under, try_settings
 from tidemark.joins.firings import HALVES
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
+from tidemark.spark.columns import with_columns
 from tidemark.wording import quoted
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",
+    "quarantined": "the pipeline has it in quarantine, for it breaks an expectation",
     "re-fired pane": "an earlier firing of the row's window",
     "emitted twice": "the stream has the row more often than it was due",
     "changed value": "the row as it should be, but for a value",
@@ -79,6 +81,8 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     rows = counted.withColumn(
         "_as_reference", F.col("_reference") == F.col("_stream") if sides.reference else F.lit(False)
     )
+    if (apart := sides.batch.quarantined()) is not None:
+        rows = with_count(rows, apart, names, "_quarantined")
     if sides.batch.fires_again:
         with emissions_under(sides.batch, {"join.emit": "every-pane"}) as panes:
             rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
@@ -87,7 +91,7 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     grid = sides.batch.grid
     clocked = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", clocked))
-    return _with_details(rows, list(_rules(sides))).localCheckpoint()
+    return _with_details(rows, list(_rules(sides, rows))).localCheckpoint()
 
 
 def with_other_settings(
@@ -106,7 +110,7 @@ def with_other_settings(
     hit = open_ & F.col("_hit").isNotNull()
     named = {"_cause": F.when(hit, "other settings").otherwise(F.col("_cause"))}
     named["_detail"] = F.when(hit, F.lit(tried[0].told)).otherwise(F.col("_detail"))
-    return rows.withColumns(named).drop("_hit").localCheckpoint(), tried
+    return rows.transform(with_columns, named).drop("_hit").localCheckpoint(), tried
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
@@ -153,7 +157,7 @@ def _with_changes(rows: DataFrame, names: Sequence[str], identity: Sequence[str]
     pair = Window.partitionBy(*same, "_place")
     content = F.struct(*map(quoted, names))
     both = {f"_{side}_row": F.first(F.when(has[side], content), ignorenulls=True).over(pair) for side in has}
-    rows = rows.withColumns(both)
+    rows = rows.transform(with_columns, both)
     one, other = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
     differ = [F.when(~one[name].eqNullSafe(other[name]), F.lit(name)) for name in names]
     paired = F.col("_candidate") & one.isNotNull() & other.isNotNull()
@@ -187,7 +191,7 @@ class _Rule:
     detail: Column | None = None
 
 
-def _rules(sides: Sides) -> Iterator[_Rule]:
+def _rules(sides: Sides, rows: DataFrame) -> Iterator[_Rule]:
     """The rules in the order of `CAUSES`; the first that applies counts."""
     only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
     matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
@@ -205,6 +209,8 @@ def _rules(sides: Sides) -> Iterator[_Rule]:
         untold = (clock >= reference.grid.start_of(reference.end)) | (~matched & waits.isNotNull())
         behind = F.lit(f"{reference.pipeline.name} has not come so far")
         yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
+    if "_quarantined" in rows.columns:
+        yield _Rule("quarantined", only_stream & (F.col("_quarantined") >= F.col("_copies")))
     if batch.fires_again:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
     yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
@@ -277,7 +283,7 @@ def _with_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
     details += [chosen(lambda rule: rule.detail)]
     kinds = ("string", "string", "long", "long", "string", "string")
     columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, details, kinds, strict=True)}
-    return rows.withColumns(columns).drop("_rule")
+    return rows.transform(with_columns, columns).drop("_rule")
 
 
 def _lateness(part: str, rule: _Rule) -> Column | None:

@@ -15,7 +15,8 @@ from tidemark.commits.checkpoint import restore
 from tidemark.commits.digest import content_hash
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.staleness import ConsumedVersions
-from tidemark.delta.lake import PipelineTables
+from tidemark.delta.lake import PipelineTables, read_now
+from tidemark.delta.log import DeltaLog
 from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
@@ -72,6 +73,11 @@ class CommittedView:
     def emissions(self) -> DataFrame:
         """The emissions that count, as stored."""
         return committed(self.spark, self.ledger, "emissions")
+
+    def quarantined(self) -> DataFrame | None:
+        """What was emitted and is kept from the emissions, with `EXPECTATIONS`; None where nothing ever was."""
+        there = DeltaLog.open(self.tables.quarantined) is not None
+        return read_now(self.spark, self.tables.quarantined) if there else None
 
     def columns(self, side: SideName) -> dict[str, str]:
         """The columns of an input, by their names in the emissions; with a `select` perhaps not all."""

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import numbered
 from tidemark.commits.digest import content_hash
+from tidemark.commits.quarantined import EXPECTATIONS
 from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.delta.lake import read_now
@@ -26,6 +27,7 @@ from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, parse_instant
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.wording import quoted
 
@@ -195,7 +197,7 @@ class _Story:
         late = committed(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
-        return mine.withColumns(times).collect()
+        return mine.transform(with_columns, times).collect()
 
     def _lateness(self, late: Row) -> str:
         sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
@@ -239,9 +241,22 @@ class _Story:
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
         grid = self.view.grid
         lines = ((one["_emission"], one["count"], grid.name(grid.number_at(one["at"]))) for one in counted.collect())
-        return [
+        published = [
             f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
+        return published + list(self._apart(columns))
+
+    def _apart(self, columns: Mapping[str, str]) -> Iterator[str]:
+        """A line for each slice in which rows of it are in quarantine."""
+        rows, grid = self.view.quarantined(), self.view.grid
+        if rows is None:
+            return
+        mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
+        breaks = F.array_sort(F.array_distinct(F.flatten(F.collect_list(EXPECTATIONS))))
+        counts = F.count("*").alias("rows"), breaks.alias("breaks")
+        for one in mine.groupBy(F.unix_micros("_slice").alias("at")).agg(*counts).orderBy("at").collect():
+            start = grid.name(grid.number_at(one["at"]))
+            yield f"in quarantine in slice {start}, rows: {one['rows']:,}, which break {'; '.join(one['breaks'])}"
 
     def _taken(self) -> Iterator[str]:
         """A line for each window that the row was emitted in, and that went on without it."""

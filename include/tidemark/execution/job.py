@@ -12,12 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.ledger import WITH_QUARANTINE, Entry, Ledger
-from tidemark.commits.runs import StagedRun, read_slices, within
+from tidemark.commits.runs import FOLDER, StagedRun, read_slices, within
+from tidemark.delta.staging import stage_table
 from tidemark.execution.judge import judge
 from tidemark.execution.judge_inputs import judge_inputs, refused
 from tidemark.execution.quarantine import Published, publishable
@@ -28,6 +30,7 @@ from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import write
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
+from tidemark.quality.measured import measured
 from tidemark.spark.engine import engine_of
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
@@ -102,6 +105,7 @@ def run_job(
             progress("checking")
             judgement = judge(task, written, tallied, seen)
             published = publishable(task, written, judgement.verdict)
+            staged = _with_measures(task, published.staged, judgement.verdict)
             changes = _changes(spark, task, published)
     finally:
         replayed.release()
@@ -111,7 +115,7 @@ def run_job(
         _ledger_row(task, tallied, entry, verdict, published.quarantined.get(entry.number, 0), seconds)
         for entry, verdict in zip(tallied.entries, verdicts, strict=True)
     )
-    result = JobResult(slices, published.staged, tallied.entries, rows, judgement.verdict, seconds, changes)
+    result = JobResult(slices, staged, tallied.entries, rows, judgement.verdict, seconds, changes)
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
@@ -119,6 +123,16 @@ def _replayed(task: Task, found: JobInput) -> Replay:
     join = task.plan.join
     buckets = Buckets.of(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)
+
+
+def _with_measures(task: Task, staged: StagedRun, verdict: Verdict) -> StagedRun:
+    """The run with what expectations came to in those of its slices that are judged fit."""
+    plan = task.plan
+    rows = measured(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
+    if not len(rows):
+        return staged
+    written = stage_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
+    return replace(staged, tables={**staged.tables, "quality": written})
 
 
 def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]:

@@ -91,7 +91,7 @@ def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     told = _of_file(pipeline, worst)
     keys = [f"{side}_{getattr(pair, side)}" for pair in pipeline.join.keys for side in SIDES]
     names = [name for name in dict.fromkeys(keys) if name in output.columns]
-    if not (pipeline.show_rows and names and told and told.type in ON_SINGLE_ROWS and not told.looks_at):
+    if not (pipeline.show_rows and names and told and _may_be_quarantined(told)):
         return ""
     from tidemark.quality.broken import unexpected  # noqa: PLC0415 - imports Great Expectations
 
@@ -111,7 +111,7 @@ def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
     if told is None:
         return ""
     ways = ["mend the rows, or the expectation, and run the same command again"]
-    if told.type in ON_SINGLE_ROWS and not told.looks_at:
+    if _may_be_quarantined(told):
         ways.append("on_failure: quarantine publishes the slice without such rows")
     if told.per == "slice":
         ways.append(
@@ -119,6 +119,10 @@ def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
             "--because TEXT lets this one slice through"
         )
     return f". Ways on: {'; '.join(ways)}"
+
+
+def _may_be_quarantined(told: Expectation) -> bool:
+    return told.type in ON_SINGLE_ROWS and not told.looks_at
 
 
 def _of_file(pipeline: Pipeline, finding: Finding) -> Expectation | None:

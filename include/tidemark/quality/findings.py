@@ -16,6 +16,9 @@ ON_FAILURE, LOOKS_AT = "on_failure", "looks_at"
 """Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
 
 
+_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+
+
 @dataclass(frozen=True)
 class Finding:
     """An expectation that did not hold."""
@@ -26,8 +29,10 @@ class Finding:
     on_failure: str = "stop"
     """What follows for the slice: `stop`, `quarantine`, `warn`; `waived` where somebody lets the slice through."""
 
-
-_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+    @property
+    def outcome(self) -> str:
+        """How a slice of it comes out: `failed`, `quarantined`, `waived` or `warned`."""
+        return _OUTCOMES[self.on_failure]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from tidemark.settings.history import DEFAULTS, TYPE, check_history
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import PositiveDuration, Rows
 
+DOCS_PAGE = "gx/uncommitted/data_docs/local_site/index.html"
+"""Where Data Docs' first page is, in the folder of a pipeline's tables."""
 Severity = Literal["critical", "warning", "info"]
 OnFailure = Literal["stop", "quarantine", "warn"]
 

@@ -73,7 +73,7 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
-_CHECKS = ("quality", "quality_defaults", "notify", "show_rows", "compare")
+_CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
 _OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
@@ -102,6 +102,9 @@ class Pipeline(Settings):
     quality_defaults: bool = True
     """Whether it is told, as warnings, where a slice has less than half or more than twice the rows or the match rate
     that are usual at its time of day, or more than three times the share of late rows; `off` for not."""
+    suite: str | None = None
+    """A suite that a project of Great Expectations has stored, whose expectations come behind those of `quality`: a
+    .json file in this one's folder, in that of pipelines, or where the operator allows it (`TIDEMARK_ROOTS`)."""
     notify: list[Receiver] = []
     """Who is told of a job's verdict."""
     guard: Guard | None = Guard()
