@@ -48,9 +48,7 @@ def judged(go, ledger, pipeline):
     return run
 
 
-@pytest.mark.parametrize(
-    ("per_job", "atomic"), [(4, False), (1, False), pytest.param(1, True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("per_job", "atomic"), [(4, False), (1, False), pytest.param(1, True, marks=pytest.mark.slow)])
 def test_each_slice_and_day_has_its_own_findings_however_many_a_job_takes(two_days, judged, per_job, atomic):
     asked = [few(3, per="day"), few(3, on="pairs"), few(0, on="late"), few(0, on="late", per="day"), few(3, on="left")]
     found, published, _ = judged(per_job, *asked, atomic=atomic)
