@@ -55,6 +55,29 @@ def test_plan_run_and_status_for_people(orders, capsys):
     assert "all slices up to 2024-01-01T02:00Z are committed" in " ".join(capsys.readouterr().out.split())
 
 
+def test_expectations_are_proposed_once_there_is_something_to_learn_from(orders, capsys):
+    assert main(["quality", "suggest", orders]) == 2
+    assert "orders has committed nothing to learn from" in capsys.readouterr().err
+    assert main(["run", orders]) == 0
+    capsys.readouterr()
+    assert main(["quality", "suggest", orders]) == 0
+    proposed = capsys.readouterr().out
+    assert "- {type: expect_column_values_to_be_in_set, column: left_k, value_set: [a], severity: warning}" in proposed
+    file = Path(orders)
+    file.write_text(file.read_text() + proposed)
+    assert main(["reprocess", orders, "--from", "2024-01-01T00:00Z"]) == 0
+    capsys.readouterr()
+    assert main(["quality", orders, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["judged"] for one in found} == {2}
+    assert {outcome for one in found for outcome in one["outcomes"]} == {"passed"}
+    page = file.with_name("quality.html")
+    assert main(["quality", orders, "--report", str(page)]) == 0
+    told = page.read_text()
+    assert "2 committed slices" in told
+    assert all(name in told for name in ("late share, left input", "emissions for each row, right input"))
+
+
 @pytest.mark.slow
 def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
     spark, lake, pipeline, write, tmp_path, capfd, monkeypatch

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tests.history.watching import present
+from tests.history.watching import there
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import run_of
 from tidemark.delta.lake import PipelineTables
@@ -108,12 +108,12 @@ def contents(spark):
     def read(lake):
         tables = PipelineTables(f"{lake}/orders")
         with tuned_for_tiny_queries(spark):
-            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in present(tables)}
+            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in there(tables)}
             ledger = spark.read.format("delta").load(tables.ledger)
             told["ledger"] = ledger.drop(*OF_THE_RUN)
             counted = {name: Counter(map(str, rows.drop("_run").collect())) for name, rows in told.items()}
         runs = {one["run"] for one in ledger.select("run").distinct().collect()}
-        logs = (DeltaLog.open(getattr(tables, name)) for name in present(tables))
+        logs = (DeltaLog.open(getattr(tables, name)) for name in there(tables))
         orphans = sum(run_of(path) not in runs for log in logs if log for path in log.files["path"])
         return counted, orphans
 

@@ -159,7 +159,7 @@ def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, p
     go(pipeline(), end=at(4), slices_per_job=1)
     assert list(ledger(pipeline()).entries) == [0, 1, 2, 3]
     assert len(spark.read.format("delta").load(f"{lake}/orders/ledger").inputFiles()) == 1
-    papers = lake / "orders/quality/gx/uncommitted"
+    papers = lake / "orders/gx/uncommitted"
     assert len(list((papers / "validations").rglob("*.json"))) <= 3
     assert len(list((papers / "data_docs/local_site/validations").rglob("*.html"))) <= 3
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from tests.history.watching import every_version_is_whole, readers_agree
+from tests.history.watching import every_version_is_whole, readers_agree, there
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import SCHEMA, Ledger
 from tidemark.commits.references import FOLLOWING, References
@@ -34,7 +34,8 @@ class Killed(BaseException):
 @pytest.fixture
 def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
     """A group of slices, a reprocess in the midst of it, one that is atomic, and kills at the worst moments."""
-    settings = pipeline(late_landing="reprocess")
+    some = {"type": "expect_table_row_count_to_be_between", "min_value": 1, "severity": "warning"}
+    settings = pipeline(late_landing="reprocess", quality=[some])
     land(*rows_every(minutes=7, count=60))
     hours(settings, 4)
     land(("a", at(1, 30), at(1, 30), 777))
@@ -55,11 +56,12 @@ def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
 
 def test_each_version_is_a_union_of_whole_committed_slices(spark, history):
     _, tables, grid = history
-    stood = {name: DeltaLog.open(getattr(tables, name)).commit_number for name in FOLLOWING}
+    stood = {name: DeltaLog.open(getattr(tables, name)).commit_number for name in there(tables)}
     every_version_is_whole(tables, grid)
     ledger = Ledger.read(tables, grid)
     assert set(stood.values()) == {ledger.number - 1}, "the last commit's process was killed before they followed"
-    assert {DeltaLog.open(getattr(tables, name)).commit_number for name in FOLLOWING} == {ledger.number}
+    assert {DeltaLog.open(getattr(tables, name)).commit_number for name in there(tables)} == {ledger.number}
+    assert "quality" in there(tables)
     assert readers_agree(spark, tables, grid) > 0
     assert every_version_is_whole(tables, grid) >= 3 * ledger.number
 

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import attempts
-from tidemark.commits.runs import run_of
+from tidemark.commits.references import FOLLOWING
+from tidemark.commits.runs import HELD, run_of
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.settings.values import micros
@@ -19,7 +20,7 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid)
     seen = 0
-    for name in present(tables):
+    for name in there(tables):
         path = getattr(tables, name)
         for version in range(DeltaLog.open(path).version + 1):
             log = DeltaLog.open(path, version)
@@ -36,9 +37,9 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     return seen
 
 
-def present(tables: PipelineTables) -> list[str]:
-    """The tables that follow the ledger, of which one is made when first needed."""
-    return [name for name in (*STORED, "quarantined") if name in STORED or DeltaLog.open(getattr(tables, name))]
+def there(tables: PipelineTables) -> list[str]:
+    """The tables that there are: `quality` only where something is expected, `quarantined` where something was."""
+    return [name for name in FOLLOWING if DeltaLog.open(getattr(tables, name))]
 
 
 def expected(name: str, row: dict) -> int | None:
@@ -50,13 +51,15 @@ def expected(name: str, row: dict) -> int | None:
             return row["quarantined"] or 0
         case "checkpoint":
             return row["left"]["carried_out"] + row["right"]["carried_out"]
+        case "quality":
+            return 1  # of the one expectation
     return None
 
 
 def rows_by_slice(log: DeltaLog, name: str, grid: Grid) -> dict[int, Counter]:
     """How many rows of each run belong to each slice, by the files of a version."""
     found: dict[int, Counter] = {}
-    columns = ["carried_from", "carried_until"] if name == "checkpoint" else ["_slice"]
+    columns = list(dict.fromkeys(HELD[name]))
     for path in log.files["path"]:
         for row in pq.read_table(f"{log.path}/{path}", columns=columns, partitioning=None).to_pylist():
             first, *until = (grid.number_at(micros(row[column])) for column in columns)
@@ -69,7 +72,7 @@ def readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
     """See that Spark, delta-rs and Polars count the committed emissions, by a plain read."""
     ledger = attempts(DeltaLog.open(tables.ledger), grid).drop_duplicates("number", keep="last")
     committed = int(ledger["emissions"].sum())
-    for name in present(tables):
+    for name in there(tables):
         path = getattr(tables, name)
         counts = {
             "Spark": spark.read.format("delta").load(path).count(),

@@ -126,6 +126,8 @@ ATTACKS = [
     setting("another's connection", "notify.0.webhook.connection: String should match", notify=[{"webhook": {"connection": "warehouse"}}]),
     setting("an address of one's own", "notify.0.webhook.url: unknown field", notify=[{"webhook": {"connection": "tidemark_x", "url": "http://169.254.169.254/"}}]),
     setting("a header in a mail", "is no address", notify=[{"email": {"connection": "tidemark_x", "to": ["a@example.org\nBcc: b@example.org"]}}]),
+    setting("a suite elsewhere", "suite: ../secret.json is no .json file in", suite="../secret.json"),
+    setting("a suite that is no suite", "suite: /etc/passwd is no .json file in", suite="/etc/passwd"),
     setting("a setting of Spark's own", "cluster.conf: unknown field", cluster={"conf": {"spark.driver.extraJavaOptions": "-D"}}),
     setting("options of Java in a size", "cluster.executor_memory: String should match", cluster={"executor_memory": "1g -Dx=y"}),
     setting("a log at a place of one's own", "cluster.event_log: should be a valid boolean", cluster={"event_log": "/etc"}),

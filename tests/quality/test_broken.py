@@ -10,7 +10,7 @@ from tests.quality.test_units import expectation
 from tidemark.commits.quarantined import EXPECTATIONS
 from tidemark.quality import units
 from tidemark.quality.broken import broken_rows, unexpected
-from tidemark.settings.expectations import ON_SINGLE_ROWS
+from tidemark.settings.expectations import OF_OTHER_ROWS, ON_SINGLE_ROWS
 
 
 @pytest.fixture
@@ -41,11 +41,15 @@ def test_as_many_rows_of_each_unit_as_its_result_counts(rows, name):
 
 
 def test_rows_of_a_unit_are_judged_among_themselves(rows):
-    names = ("expect_column_values_to_be_unique", "expect_column_values_to_be_between")
-    asked = [(name, expectation(name)) for name in names]
-    with broken_rows(rows, F.col("unit").cast("long"), {0: asked, 1: asked[:1]}) as told:
+    between = "expect_column_values_to_be_between"
+    asked = {name: expectation(name) for name in (between, *sorted(OF_OTHER_ROWS))}
+    with broken_rows(rows, F.col("unit").cast("long"), {0: [*asked.items()], 1: [*asked.items()][1:]}) as told:
         found = Counter((row["unit"], name) for row in told.collect() for name in row[EXPECTATIONS] or ())
         assert told.count() == rows.count()
-    for unit, name in ((0, names[0]), (0, names[1]), (1, names[0])):
-        assert found[unit, name] == unexpected(rows.where(F.col("unit") == unit), dict(asked)[name]).count() > 0
-    assert not found[1, names[1]], "it was not asked there"
+    for unit in (0, 1):
+        alone = rows.where(F.col("unit") == unit)
+        expected = {name: unexpected(alone, one).count() for name, one in asked.items()}
+        assert expected.pop("expect_column_values_to_be_unique") == found[unit, "expect_column_values_to_be_unique"] > 0
+        assert found[unit, between] == (0 if unit else expected[between]), "it was asked of the first alone"
+        del expected[between]
+        assert {name: found[unit, name] for name in expected} == expected

@@ -37,9 +37,9 @@ def judged(root, worker):
     """Runs that a pipeline's results are kept of, when a worker has judged three."""
     tables = PipelineTables(str(root))
     for number in range(3):
-        verdict = judge(SOUND, NO_ROWS, SimpleNamespace(quality=[]), tables, f"{worker}{number}")
+        verdict = judge(SOUND, NO_ROWS, SimpleNamespace(quality=[], show_rows=False), tables, f"{worker}{number}")
         assert verdict.outcome == "passed"
-    return {path.parts[-3] for path in Path(tables.quality).rglob("gx/uncommitted/validations/**/*.json")}
+    return {path.parts[-3] for path in Path(tables.papers).rglob("uncommitted/validations/**/*.json")}
 
 
 def test_threads_judge_each_its_own_pipeline(tmp_path, restless_threads):
@@ -67,7 +67,7 @@ def test_values_that_fail_are_counted_and_shown_only_where_the_file_lets_them_be
     [[measure]] = verdict.measures
     assert measure == Measure(finding.expectation, "critical", 0.5, passed=False)
     assert finding.detail == ("found 1 of 2 values, such as [471147114711]" if shown else "found 1 of 2 values")
-    files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
+    files = [path.read_text(errors="replace") for path in Path(tables.papers).rglob("*") if path.is_file()]
     assert any("471147114711" in text for text in files) == shown
 
 
@@ -87,7 +87,7 @@ def test_an_expectation_that_fails_on_a_value_quotes_it_only_where_the_file_lets
         assert "[CAST_INVALID_INPUT]" in finding.detail
     # Of several slices that fail the results of the first are stored.
     assert ("secret4711" in verdict.by_slice[0][0].detail) == shown
-    files = [path.read_text(errors="replace") for path in Path(tables.quality).rglob("*") if path.is_file()]
+    files = [path.read_text(errors="replace") for path in Path(tables.papers).rglob("*") if path.is_file()]
     assert any("secret4711" in text for text in files) == shown
 
 

@@ -17,6 +17,7 @@ from tidemark.quality.facts import DERIVED
 from tidemark.quality.gate import judge
 from tidemark.quality.notice import Notice
 from tidemark.quality.project import tell
+from tidemark.quality.subjects import JobRows
 from tidemark.settings.notify import Receiver
 from tidemark.settings.pipeline import Slices
 
@@ -29,7 +30,7 @@ def judged(tmp_path_factory):
     facts = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
     facts.loc[1:, "pairs_out_of_bounds"] = 4
     tables = PipelineTables(str(tmp_path_factory.mktemp("orders")))
-    verdict = judge(facts, None, range(3), SimpleNamespace(quality=[], show_rows=False), tables, "run7")
+    verdict = judge(facts, JobRows(range(3), {}), SimpleNamespace(quality=[], show_rows=False), tables, "run7")
     return tables, verdict, Notice.of("orders", GRID, range(3), "run7", verdict)
 
 

@@ -26,7 +26,7 @@ FLINK = {
     "flink_sql_window": (flink_sql_window, 92),
     # Not recorded but written by these oracles: boundaries that no recorded vector stands on.
     "flink_sql_interval_derived": (flink_sql_interval, 3),
-    "flink_datastream_trigger_derived": (flink_datastream_trigger, 1),
+    "flink_datastream_trigger_derived": (flink_datastream_trigger, 2),
 }
 
 

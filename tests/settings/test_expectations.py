@@ -46,6 +46,19 @@ def test_only_rows_of_a_slice_are_quarantined(settings, told):
         Expectation.model_validate({**settings, "on_failure": "quarantine"})
 
 
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"column": "rows", "max_value": 1, "per": "day"}, "on: history takes expect_column_values_to_be_"),
+    ({"type": "expect_column_max_to_be_between", "column": "rows"}, "on: history takes expect_column_va"),
+    ({"column": "rows", "max_value": 1, "mostly": 0.9}, "on: history has no mostly; it takes column, min_value"),
+    ({"column": "row", "max_value": 1}, "on: history has no column row; it has rows, left_rows"),
+    ({"column": "rows_to_usual"}, "on: history takes numbers as min_value and max_value"),
+    ({"column": "c", "max_value": 1, "on": "left", "per": "day"}, "on: left is judged before the join, per"),
+])  # fmt: skip
+def test_what_cannot_be_looked_at_is_refused(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        Expectation.model_validate({"type": BETWEEN, "on": "history", **settings})
+
+
 @pytest.mark.parametrize(("settings", "action"), [
     ({}, "stop"), ({"severity": "warning"}, "warn"), ({"severity": "warning", "on_failure": "stop"}, "stop"),
     ({"severity": "critical", "on_failure": "quarantine"}, "quarantine"),

@@ -22,10 +22,10 @@ from airflow.sdk.exceptions import (
 
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
-from tidemark.errors import CheckFailedError, UserError, submitted_code
+from tidemark.errors import CheckFailedError, PipelineFileError, UserError, submitted_code
 from tidemark.settings import Input, Pipeline, load_pipeline
 from tidemark.settings.cluster import SECRET
-from tidemark.settings.notify import variable
+from tidemark.settings.notify import Receiver, variable
 from tidemark.settings.values import parse_instant
 
 _FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
@@ -162,9 +162,12 @@ class RunSlices(SparkSubmitOperator):
 
     def _receivers(self) -> dict[str, str]:
         """The connections of those who are told of verdicts, as the job takes them from its environment."""
-        found = {}
-        for one in load_pipeline(self.file).notify if self.tells else ():
-            # The job tells that one is missing.
+        found: dict[str, str] = {}
+        told: list[Receiver] = []
+        # What is missing, or wrong with the file, the job tells.
+        with suppress(PipelineFileError):
+            told = load_pipeline(self.file).notify if self.tells else []
+        for one in told:
             with suppress(AirflowNotFoundException):
                 found[variable(one.connection)] = BaseHook.get_connection(one.connection).as_json()
         return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemark.errors import PipelineFileError
 from tidemark.settings import CompareSettings, Completeness, Pipeline, load_pipeline, load_reference, pipeline_files
+from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.values import format_duration, format_instant
 
 _SUFFIXES = (".yaml", ".yml")
@@ -94,6 +95,7 @@ def page(pipeline: Pipeline, file: Path, lake: str) -> str:
 - {pipeline.join.describe()}
 - slices: every {format_duration(slices.every)} from {format_instant(slices.start)}{until}
 - tables: `{lake}/{pipeline.output}`
+- what was judged: `{lake}/{pipeline.output}/{DOCS_PAGE}`, and over time `tidemark quality {file.name}`
 - a range at once is `{pipeline.name}__range`, committed slices again `{pipeline.name}__reprocess`: use these, not a
   backfill, which Airflow refuses here on SQLite, whose lock it would not survive
 {_comparison(pipeline.compare) if pipeline.compare else ""}"""

@@ -15,6 +15,7 @@ from rich.progress import track
 from tidemark import conformance as vectors
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
 from tidemark.cli.quarantine import release, waive
 from tidemark.cli.session import session_over
@@ -61,6 +62,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.add_typer(quality, name="quality")
 app.add_typer(state, name="state")
 app.add_typer(quarantine, name="quarantine")
 app.command()(compare)

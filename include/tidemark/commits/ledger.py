@@ -149,6 +149,9 @@ class Entry:
     """The earliest slice that those rows belong to; 0 for rows without a usable clock."""
     waiting: tuple[int, ...] | None = None
     """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
+    counts: tuple[Counts, Counts] | None = None
+    """Where its left and right rows went."""
+    emissions: int | None = None
     released: int | None = None
     """Number of the last commit that has released quarantined rows of it; None where none has."""
 
@@ -376,7 +379,10 @@ def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return found
 
 
-_NOT_COLUMNS = {"number", "versions", "watermarks", "read", "carried", "landed_from", "waiting", "released"}
+_NOT_COLUMNS = {
+    *("number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"),
+    *("counts", "emissions", "released"),
+}
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
 
@@ -408,6 +414,8 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         landed=known("landed"),
         landed_from=known("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
+        counts=(Counts(**row["left"]), Counts(**row["right"])),
+        emissions=known("emissions"),
         released=None if ran_in is None else int(row["commit"]),
     )
 

@@ -17,9 +17,10 @@ from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.errors import FaultError, OlderFormatError
 
 QUARANTINED = "quarantined"
-FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint")
-"""The tables that follow the ledger, in the order in which they are brought up. The first is made when first needed,
-so that `come_to` goes by the others."""
+MADE_WHEN_NEEDED = (QUARANTINED, "quality")
+"""Tables of some pipelines alone, from some commit on: before it `come_to` goes by the others."""
+FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint", "quality")
+"""The tables that follow the ledger, in the order in which they are brought up."""
 TRIES = 50
 """How often a table is opened again where another process has committed to it meanwhile."""
 
@@ -50,7 +51,7 @@ def come_to(tables: PipelineTables) -> int | None:
     if any(log.partitioned_by for log in logs.values()):
         raise OlderFormatError(tables.root)
     come = {name: log.commit_number for name, log in logs.items()}
-    return min((number for name, number in come.items() if number or name != QUARANTINED), default=None)
+    return min((number for name, number in come.items() if number or name not in MADE_WHEN_NEEDED), default=None)
 
 
 def publish(

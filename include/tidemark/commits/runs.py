@@ -24,6 +24,7 @@ FOLDER = "run="
 HELD = {
     **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
+    "quality": ("slice", "slice"),
 }
 """The columns that say to which slices a row belongs: the first, and the last (of a checkpoint the one behind it)."""
 

@@ -196,7 +196,7 @@ _UNWRITABLE = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True)
 class PipelineTables:
-    """The folder of one pipeline's own tables: emissions, late, checkpoint, ledger, agreement, the gate's papers."""
+    """The folder of one pipeline's own tables, and of the gate's papers."""
 
     root: str
 
@@ -275,5 +275,10 @@ class PipelineTables:
 
     @property
     def quality(self) -> str:
-        """Great Expectations' results and Data Docs."""
+        """What each expectation came to in each slice."""
         return f"{self.root}/quality"
+
+    @property
+    def papers(self) -> str:
+        """Great Expectations' results and Data Docs."""
+        return f"{self.root}/gx"

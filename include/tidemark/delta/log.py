@@ -94,7 +94,7 @@ class DeltaLog:
     @cached_property
     def schema(self) -> T.StructType:
         """Its columns."""
-        return T.StructType.fromJson(json.loads(self.table.schema().to_json()))
+        return _columns(self.table.schema())
 
     @property
     def partitioned_by(self) -> list[str]:
@@ -299,6 +299,11 @@ def create_arrow_table(path: str, schema: pa.Schema) -> DeltaLog:
     return _created(path, Schema.from_arrow(schema), CONFIGURATION)
 
 
+def arrow_columns(schema: pa.Schema) -> T.StructType:
+    """Arrow's columns as Spark has them."""
+    return _columns(Schema.from_arrow(schema))
+
+
 def file_system(path: str) -> pafs.FileSystem:
     """The folder of a table, whether it is one yet or not, as a file system."""
     if "://" in path:
@@ -331,6 +336,10 @@ def _follows(number: int | None) -> CommitProperties | None:
     if number is None:
         return None
     return CommitProperties(custom_metadata={COMMIT: str(number)}, app_transactions=[Transaction(APPLICATION, number)])
+
+
+def _columns(schema: Schema) -> T.StructType:
+    return T.StructType.fromJson(json.loads(schema.to_json()))
 
 
 def _delta_schema(schema: T.StructType) -> Schema:

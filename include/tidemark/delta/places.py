@@ -8,9 +8,7 @@ import re
 from pathlib import Path
 
 from tidemark.errors import PlaceError
-
-ROOTS = "TIDEMARK_ROOTS"
-"""The environment variable with further roots: absolute paths and URIs, with commas between them."""
+from tidemark.settings.files import ROOTS
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*)?", re.DOTALL)
 _LOCAL = re.compile(r"file:(//)?(?=/)")

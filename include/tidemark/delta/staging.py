@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.delta.log import DataFile, file_system
+from tidemark.delta.log import DataFile, arrow_columns, file_system
 
 DESCRIBED = 32
 """How many columns, the first ones, a file's statistics tell of; as Delta itself has it."""
@@ -55,6 +56,16 @@ def stage(rows: DataFrame, table: str, folder: str, by: str | None = None) -> St
         writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
     (writer.partitionBy(by) if by else writer).parquet(f"{table}/{folder}")
     schema = T.StructType([field for field in rows.schema if field.name != by])
+    return Staged(table, schema, tuple(_written(table, folder, schema)))
+
+
+def stage_table(rows: pa.Table, table: str, folder: str) -> Staged:
+    """As `stage`, of a few rows at hand: one file, without Spark."""
+    system, path = file_system(table), f"{folder}/part-0.parquet"
+    system.create_dir(folder)
+    with system.open_output_stream(path) as file:
+        pq.write_table(rows, file)
+    schema = arrow_columns(rows.schema)
     return Staged(table, schema, tuple(_written(table, folder, schema)))
 
 

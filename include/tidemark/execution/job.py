@@ -12,21 +12,25 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from tidemark.commits.changes import Change, emission_changes
 from tidemark.commits.ledger import WITH_QUARANTINE, Entry, Ledger
-from tidemark.commits.runs import StagedRun, read_slices, within
+from tidemark.commits.runs import FOLDER, StagedRun, read_slices, within
+from tidemark.delta.staging import stage_table
 from tidemark.execution.judge import judge
+from tidemark.execution.judge_inputs import judge_inputs, refused
 from tidemark.execution.quarantine import Published, publishable
-from tidemark.execution.read import read
+from tidemark.execution.read import JobInput, read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import write
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
+from tidemark.quality.measured import measured
 from tidemark.spark.engine import engine_of
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
@@ -86,7 +90,12 @@ def run_job(
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with _tuned(spark, tiny=task.expected_tiny):
-        replayed = _replayed(spark, task)
+        found = read(spark, task)
+        seen = judge_inputs(task, found.rows)
+        if refusal := refused(task, seen):
+            before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
+            return replace(before, refusal=before.refusal or refusal)
+        replayed = _replayed(task, found)
     try:
         tiny = is_tiny(replayed.read, task.carry_in)
         with _tuned(spark, tiny=tiny):
@@ -94,8 +103,9 @@ def run_job(
             written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
             tallied = tally(task, replayed, written)
             progress("checking")
-            judgement = judge(task, written, tallied)
+            judgement = judge(task, written, tallied, seen)
             published = publishable(task, written, judgement.verdict)
+            staged = _with_measures(task, published.staged, judgement.verdict)
             changes = _changes(spark, task, published)
     finally:
         replayed.release()
@@ -105,14 +115,24 @@ def run_job(
         _ledger_row(task, tallied, entry, verdict, published.quarantined.get(entry.number, 0), seconds)
         for entry, verdict in zip(tallied.entries, verdicts, strict=True)
     )
-    result = JobResult(slices, published.staged, tallied.entries, rows, judgement.verdict, seconds, changes)
+    result = JobResult(slices, staged, tallied.entries, rows, judgement.verdict, seconds, changes)
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
-def _replayed(spark: SparkSession, task: Task) -> Replay:
-    join, found = task.plan.join, read(spark, task)
+def _replayed(task: Task, found: JobInput) -> Replay:
+    join = task.plan.join
     buckets = Buckets.of(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)
+
+
+def _with_measures(task: Task, staged: StagedRun, verdict: Verdict) -> StagedRun:
+    """The run with what expectations came to in those of its slices that are judged fit."""
+    plan = task.plan
+    rows = measured(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
+    if not len(rows):
+        return staged
+    written = stage_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
+    return replace(staged, tables={**staged.tables, "quality": written})
 
 
 def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]:

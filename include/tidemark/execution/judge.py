@@ -39,14 +39,15 @@ class Judgement:
     """Why the slices behind them may not; None where all may."""
 
 
-def judge(task: Task, written: Written, tallied: Tally) -> Judgement:
-    """Judge what a job has written. The output of slices that are refused is kept aside.
+def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgement:
+    """Judge what a job has written, beside what was seen of its inputs; slices that are refused are kept aside.
 
     Raises:
         CheckFailedError: no slice may be published.
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    verdict = gate.judge(tallied.facts, job_rows(task, written), plan.pipeline, tables, task.run, task.waivers)
+    rows = job_rows(task, written, tallied)
+    verdict = seen.beside(gate.judge(tallied.facts, rows, plan.pipeline, tables, task.run, task.waivers))
     notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
     project.tell(notice, plan.pipeline.notify, tables, verdict)
     if not verdict.stopping:
@@ -80,7 +81,7 @@ def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:
     return (
         f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
         f"{published}. Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = "
-        f"'{task.run}'{_ways_on(plan.pipeline, worst, failed)}"
+        f"'{task.run}'{ways_on(plan.pipeline, worst, failed)}"
     )
 
 
@@ -104,7 +105,7 @@ def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     return f", at {shown}" if shown else ""
 
 
-def _ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
+def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
     """What there is to do about an expectation of the pipeline file."""
     told = _of_file(pipeline, worst)
     if told is None:

@@ -7,17 +7,21 @@ from collections.abc import Callable
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tidemark.clock.slices import ranges
 from tidemark.commits.runs import read_slices, within
+from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
+from tidemark.quality.history import history
 from tidemark.quality.subjects import JobRows, last_slices_of_days, slices_before
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
 
 
-def job_rows(task: Task, written: Written) -> JobRows:
-    """The rows that a job has written."""
+def job_rows(task: Task, written: Written, tallied: Tally) -> JobRows:
+    """The rows that a job has written, and its figures."""
     plan, spark = task.plan, written.output.sparkSession
     tables = {"emissions": written.output}
     if any(asked.on == "late" for asked in plan.pipeline.quality):
@@ -28,7 +32,21 @@ def job_rows(task: Task, written: Written) -> JobRows:
     earlier: dict[str, Callable[[], DataFrame | None]] = {
         name: partial(rows_of, spark, task, name, before) for name in tables
     }
-    return JobRows([plan.grid.start_of(number) for number in task.slices], tables, days, earlier)
+    figures = history(task.ledger.entries, tallied.entries, task.slices, plan.grid)
+    return JobRows(_starts(task), tables, days, earlier, figures)
+
+
+def input_rows(task: Task, rows: DataFrame) -> JobRows:
+    """The rows that a job has read of its inputs (`inputs.stored.Side.normalized`), under their own names."""
+    begin = task.plan.grid.timestamp_column(F.col("slice")).alias("_slice")
+    return JobRows(
+        _starts(task),
+        {side: rows.where(F.col("side") == side).select(begin, f"{side}.*") for side in SIDES},
+    )
+
+
+def _starts(task: Task) -> list[int]:
+    return [task.plan.grid.start_of(number) for number in task.slices]
 
 
 def _late(spark: SparkSession, task: Task, written: Written) -> DataFrame:

@@ -40,11 +40,12 @@ def tally(task: Task, replayed: Replay, written: Written) -> Tally:
     )
     counts = {number: (left[number], right[number]) for number in task.slices}
     ends = replayed.lines[0].ends
+    facts = _facts(task, counts, ends, written)
     return Tally(
-        _facts(task, counts, ends, written),
+        facts,
         counts,
         {number: int(replayed.counts["floored"][number]) for number in task.slices},
-        _entries(task, replayed.counts, counts, ends, digests(written.carried, ends)),
+        _entries(task, replayed.counts, counts, facts["emissions"], ends, digests(written.carried, ends)),
     )
 
 
@@ -106,6 +107,7 @@ def _entries(
     task: Task,
     read: pd.DataFrame,
     counts: Mapping[int, tuple[Counts, Counts]],
+    emissions: pd.Series,
     ends: Mapping[int, Watermarks],
     digest_of: Mapping[int, str],
 ) -> tuple[Entry, ...]:
@@ -133,6 +135,8 @@ def _entries(
             landed=int(landed) if number == first else None,
             landed_from=int(landed_from) if number == first and landed else None,
             waiting=plan.waiting,
+            counts=counts[number],
+            emissions=int(emissions[number]),
         )
         entries.append(entry)
         before = entry.digest

@@ -17,9 +17,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.commits.quarantined import EXPECTATIONS
+from tidemark.settings.expectations import OF_OTHER_ROWS
 
-_AMONG_OTHERS = ("_unique", "_z_scores", "_outliers")
-"""In the names of expectations in which other rows have a say."""
 _ROW, _UNIT = "_row", "_unit"
 
 
@@ -49,8 +48,7 @@ def _queries(failed: Failed) -> Iterator[tuple[list[int], str, Expectation]]:
     named = {name: one for found in failed.values() for name, one in found}
     for name, expectation in named.items():
         units = [unit for unit, found in failed.items() if any(name == other for other, _ in found)]
-        apart = any(word in expectation.configuration.type for word in _AMONG_OTHERS)
-        parts = [[unit] for unit in units] if apart else [units]
+        parts = [[unit] for unit in units] if expectation.configuration.type in OF_OTHER_ROWS else [units]
         yield from ((part, name, expectation) for part in parts)
 
 

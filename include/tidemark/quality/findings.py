@@ -16,6 +16,9 @@ ON_FAILURE, LOOKS_AT = "on_failure", "looks_at"
 """Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
 
 
+_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+
+
 @dataclass(frozen=True)
 class Finding:
     """An expectation that did not hold."""
@@ -26,8 +29,10 @@ class Finding:
     on_failure: str = "stop"
     """What follows for the slice: `stop`, `quarantine`, `warn`; `waived` where somebody lets the slice through."""
 
-
-_OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+    @property
+    def outcome(self) -> str:
+        """How a slice of it comes out: `failed`, `quarantined`, `waived` or `warned`."""
+        return _OUTCOMES[self.on_failure]
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,16 @@ class Verdict:
     def of(self, start: int, stop: int) -> Verdict:
         """That on the slices `start` <= n < `stop` of these."""
         return replace(self, by_slice=self.by_slice[start:stop], measures=self.measures[start:stop])
+
+    def beside(self, other: Verdict) -> Verdict:
+        """This and another on the same slices."""
+        return replace(
+            self,
+            by_slice=tuple((*mine, *more) for mine, more in zip(self.by_slice, other.by_slice, strict=True)),
+            seconds=self.seconds + other.seconds,
+            results=(*self.results, *other.results),
+            measures=tuple((*mine, *more) for mine, more in zip(self.measures, other.measures, strict=True)),
+        )
 
     @property
     def fit(self) -> int:

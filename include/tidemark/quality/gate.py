@@ -21,6 +21,7 @@ from tidemark.commits.waivers import Waivers
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named, waived
+from tidemark.quality.history import judged_by_history
 from tidemark.quality.project import (
     built,
     docs_page,
@@ -34,6 +35,8 @@ from tidemark.quality.project import (
 )
 from tidemark.quality.subjects import JobRows, Units
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.checks import default_expectations
+from tidemark.settings.sides import SIDES
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
@@ -66,11 +69,44 @@ def judge(
         stored = run_suite(context, "derived", slices, facts, derived, run)
         known = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
         found = _Found(known, [()] * len(facts), stored)
-        for asked in _alike(pipeline.quality):
-            if units := rows.units(asked[0]):
-                found = found.with_units(_judged(context, asked, units, run, told_of(pipeline), waivers), units)
-    seconds = time.monotonic() - began
-    return Verdict(tuple(found.findings), seconds, docs_page(tables), tuple(found.stored), tuple(found.measures))
+        asked = [one for one in pipeline.quality if one.on not in SIDES]
+        found = _with_all(found, context, rows, asked, run, told_of(pipeline), waivers)
+    if rows.figures is not None:
+        usual = default_expectations() if pipeline.quality_defaults else []
+        beside = [*(one for one in asked if one.on == "history"), *usual]
+        told = judged_by_history(rows.figures, beside)
+        found = found.with_slices(
+            (waived(findings, waivers.get(start, {})), measures)
+            for start, (findings, measures) in zip(rows.starts, told, strict=True)
+        )
+    return found.verdict(began, tables)
+
+
+def judge_inputs(
+    rows: JobRows, pipeline: Pipeline, tables: PipelineTables, run: str, waivers: Waivers = MappingProxyType({})
+) -> Verdict:
+    """Judge the rows that a job is about to join, by the expectations of the pipeline file on its inputs."""
+    began = time.monotonic()
+    nothing: _Found = _Found([()] * len(rows.starts), [()] * len(rows.starts), {})
+    asked = [one for one in pipeline.quality if one.on in SIDES]
+    with project(tables) as context:
+        return _with_all(nothing, context, rows, asked, run, told_of(pipeline), waivers).verdict(began, tables)
+
+
+def _with_all(
+    found: _Found,
+    context: Any,
+    rows: JobRows,
+    asked: Iterable[Expectation],
+    run: str,
+    told: dict[str, Any],
+    waivers: Waivers,
+) -> _Found:
+    """What was found, and what expectations on rows come to."""
+    for alike in _alike(one for one in asked if one.on != "history"):
+        if units := rows.units(alike[0]):
+            found = found.with_units(_judged(context, alike, units, run, told, waivers), units)
+    return found
 
 
 def _alike(expectations: Iterable[Expectation]) -> list[list[Expectation]]:
@@ -104,6 +140,20 @@ class _Found:
                 findings[place] += other.findings[number]
                 measures[place] += other.measures[number]
         return _Found(findings, measures, self.stored | other.stored)
+
+    def with_slices(self, others: Iterable[tuple[tuple[Finding, ...], tuple[Measure, ...]]]) -> _Found:
+        """These, of slices, and others of them."""
+        found, measured = zip(*others, strict=True)
+        return _Found(
+            [(*mine, *more) for mine, more in zip(self.findings, found, strict=True)],
+            [(*mine, *more) for mine, more in zip(self.measures, measured, strict=True)],
+            self.stored,
+        )
+
+    def verdict(self, began: float, tables: PipelineTables) -> Verdict:
+        """These as the verdict of a gate that began then, by the monotonic clock."""
+        seconds = time.monotonic() - began
+        return Verdict(tuple(self.findings), seconds, docs_page(tables), tuple(self.stored), tuple(self.measures))
 
 
 def _judged(

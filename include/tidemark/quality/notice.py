@@ -22,6 +22,8 @@ class Found:
 
     expectation: str
     severity: str
+    outcome: str
+    """What came of it: `failed`, `quarantined`, `waived` or `warned`."""
     detail: str
     """What was found in the first of the slices; single values only where the file lets rows be shown."""
     slices: tuple[str, ...]
@@ -32,7 +34,7 @@ class Found:
     def told(self) -> str:
         """In one line."""
         where = self.slices[0] if self.of == 1 else f"{counted(self.of, 'slice')} from {self.slices[0]}"
-        return f"{self.severity}: {self.expectation} {self.detail}, in {where}"
+        return f"{self.outcome} ({self.severity}): {self.expectation} {self.detail}, in {where}"
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,22 @@ class Notice:
     @classmethod
     def of(cls, pipeline: str, grid: Grid, slices: Sequence[int], run: str, verdict: Verdict) -> Notice:
         """That of a verdict on slices."""
-        where: dict[tuple[str, str], list[int]] = {}
-        details: dict[tuple[str, str], str] = {}
+        where: dict[tuple[str, str, str], list[int]] = {}
+        details: dict[tuple[str, str, str], str] = {}
         for number, findings in zip(slices, verdict.by_slice, strict=True):
             for one in findings:
-                where.setdefault((one.severity, one.expectation), []).append(number)
-                details.setdefault((one.severity, one.expectation), one.detail)
+                where.setdefault((one.outcome, one.severity, one.expectation), []).append(number)
+                details.setdefault((one.outcome, one.severity, one.expectation), one.detail)
         found = tuple(
             Found(
                 in_one_line(name)[:LONGEST],
                 severity,
-                in_one_line(details[severity, name])[:LONGEST],
+                outcome,
+                in_one_line(details[outcome, severity, name])[:LONGEST],
                 tuple(map(grid.name, numbers[:SHOWN])),
                 len(numbers),
             )
-            for (severity, name), numbers in sorted(where.items(), key=lambda one: one[0][0] != "critical")
+            for (outcome, severity, name), numbers in sorted(where.items(), key=lambda one: one[0][0] != "failed")
         )
         start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
         return cls(pipeline, verdict.outcome, run, start, end, len(slices), found, verdict.docs)

@@ -21,6 +21,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.notify import Receiver
 from tidemark.spark.faults import without_values
 
@@ -72,7 +73,7 @@ def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, 
 
 def docs_page(tables: PipelineTables) -> str:
     """Data Docs' first page."""
-    return f"{tables.quality}/gx/uncommitted/data_docs/local_site/index.html"
+    return f"{tables.root}/{DOCS_PAGE}"
 
 
 @cache
@@ -106,7 +107,7 @@ def project(tables: PipelineTables) -> Iterator[Any]:
 
     It is for one thread at a time: a process has one project, and one parser.
     """
-    root = Path(tables.quality) / "gx/uncommitted"
+    root = Path(tables.papers) / "uncommitted"
 
     def files(folder: str) -> dict[str, str]:
         return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}

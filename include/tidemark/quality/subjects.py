@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -39,6 +40,8 @@ class JobRows:
     """The places of slices that are the last ones of their days, by the number of the day since 1970."""
     earlier: Mapping[str, Callable[[], DataFrame | None]] = field(default_factory=dict)
     """What slices before the job have committed of the days that begin before it."""
+    figures: pd.DataFrame | None = None
+    """Of each slice, and how many times the usual ones they are (`history`)."""
 
     def units(self, asked: Expectation) -> Units | None:
         """What an expectation looks at; None where that is not there yet, as of a day that goes on."""

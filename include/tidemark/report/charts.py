@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from html import escape
 from typing import Any
 
 import altair as alt
@@ -13,6 +14,7 @@ import altair as alt
 from tidemark.comparison.what_if import Outcome
 from tidemark.report.facts import CarriedState, Facts
 from tidemark.report.lateness import EDGES, Lateness
+from tidemark.report.trends import Trend
 from tidemark.settings.values import format_duration, millis, parse_duration, parse_instant
 
 INK, MUTED, RULE = "var(--ink)", "var(--muted)", "var(--rule)"
@@ -44,6 +46,43 @@ def state(states: Sequence[CarriedState], width: int) -> str:
         held = [(each.start, each.end, 0, each.rows) for each in one.held]
         parts.append(_steps({"": held}, [SAME], one.pipeline, width, 70))
     return _svg(_below_each_other(parts).resolve_scale(y="shared"), "Rows carried from slice to slice over time")
+
+
+def trend(one: Trend, width: int) -> str:
+    """What was measured in each stretch of time, from the least to the greatest; bounds as rules, failures as dots."""
+    rows = [{"at": each.start, "low": each.low, "high": each.high} for each in one.spans]
+    ends = [{**rows[-1], "at": one.spans[-1].end}]
+    kept = [{"bound": bound} for bound in one.drawn_bounds]
+    values = [value for each in one.spans for value in (each.low, each.high)] + [each["bound"] for each in kept]
+    scale = alt.Scale(domain=_domain(values), nice=False)
+    y = alt.Y("low:Q", scale=scale, axis=_counts(_form(values)), title=None)
+    band = (
+        alt.Chart(alt.InlineData(values=rows + ends))
+        .mark_area(interpolate="step-after", fill=SAME, fillOpacity=1, stroke=SAME, strokeWidth=1.5)
+        .encode(x=_time(rows + ends, width), y=y, y2="high")
+    )
+    layers = [band]
+    if kept:
+        rules = alt.Chart(alt.InlineData(values=kept)).mark_rule(stroke=INK, strokeDash=[3, 3])
+        layers.append(rules.encode(y=alt.Y("bound:Q", scale=scale)))
+    if broken := [{"at": each.start, "high": each.worst} for each in one.spans if each.broken]:
+        dots = alt.Chart(alt.InlineData(values=broken)).mark_point(fill=UNEXPLAINED, filled=True, size=34, opacity=1)
+        layers.append(dots.encode(x="at:T", y=alt.Y("high:Q", scale=scale)))
+    chart = alt.layer(*layers).properties(width=_inner(width), height=90)
+    return _svg(chart, escape(f"{one.name} over time"))
+
+
+def _domain(values: Sequence[float]) -> list[float]:
+    low, high = min(values), max(values)
+    margin = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+    return [low - margin if low else 0.0, high + margin]
+
+
+def _form(values: Sequence[float]) -> str:
+    """Whole numbers as such; others in as few digits as tell them apart."""
+    if max(values) <= 1 and min(values) >= 0:
+        return ".2~%"
+    return _WHOLE if all(value == int(value) for value in values) else ".3~s"
 
 
 _Step = tuple[str, str, int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def html(facts: Facts) -> str:
     """One page that needs nothing else: no network, no script, no font."""
     from tidemark.report import charts  # noqa: PLC0415 - a fifth of the time that any command takes to start
 
-    return _environment().get_template("report.html.j2").render(facts=facts, charts=charts, **_HELPERS)
+    return environment().get_template("report.html.j2").render(facts=facts, charts=charts, **_HELPERS)
 
 
 def markdown(facts: Facts) -> str:
     """The same for a pull request or a ticket."""
-    return _environment().get_template("report.md.j2").render(facts=facts, **_HELPERS)
+    return environment().get_template("report.md.j2").render(facts=facts, **_HELPERS)
 
 
 def as_json(facts: Facts) -> str:
@@ -38,16 +38,16 @@ FORMATS: dict[str, Callable[[Facts], str]] = {".html": html, ".md": markdown, ".
 """How to write a report, by the suffix of its file."""
 
 
-def check_paths(texts: Iterable[str]) -> tuple[Path, ...]:
+def check_paths(texts: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[Path, ...]:
     """The files to write, before the work is done that ends in them.
 
     Raises:
-        UserError: a suffix that is none of `FORMATS`, or a folder that does not exist.
+        UserError: a suffix that is none of `formats`, or a folder that does not exist.
     """
     paths = tuple(map(Path, texts))
     for path in paths:
-        if path.suffix not in FORMATS:
-            raise UserError(f"--report {path}: the name of a report ends in {', '.join(FORMATS)}")
+        if path.suffix not in formats:
+            raise UserError(f"--report {path}: the name of a report ends in {', '.join(formats)}")
         need_folder("--report", path)
     return paths
 
@@ -79,7 +79,8 @@ _HELPERS = {"words": words, "columns": columns, "counted": counted}
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates, with what they need to write numbers, names and times."""
     found = Environment(
         loader=PackageLoader("tidemark.report"),
         autoescape=select_autoescape(("html.j2",), default=False),

@@ -8,8 +8,12 @@ from pydantic import Field, model_validator
 
 from tidemark.settings.base import Settings
 from tidemark.settings.expectations import ARGUMENTS, ON_SINGLE_ROWS, check_expectation
+from tidemark.settings.history import DEFAULTS, TYPE, check_history
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import PositiveDuration, Rows
 
+DOCS_PAGE = "gx/uncommitted/data_docs/local_site/index.html"
+"""Where Data Docs' first page is, in the folder of a pipeline's tables."""
 Severity = Literal["critical", "warning", "info"]
 OnFailure = Literal["stop", "quarantine", "warn"]
 
@@ -29,8 +33,10 @@ class Expectation(Settings):
     """What becomes of a slice for which it does not hold. stop: that slice and those after it are not published;
     quarantine: it is published without the rows that break the expectation; warn: it is published, and told of. By
     default critical stops, warning and info warn."""
-    on: Literal["emissions", "pairs", "late"] = "emissions"
-    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`."""
+    on: Literal["emissions", "pairs", "late", "left", "right", "history"] = "emissions"
+    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`; the
+    left or the right input's, with its own columns, before they are joined; or the slice's figures beside those of
+    earlier slices (`settings.history.COLUMNS`), a number each."""
     per: Literal["slice", "day", "job"] = "slice"
     """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
     which then fails; or of all slices that one Spark job takes, which then fail all."""
@@ -56,6 +62,10 @@ class Expectation(Settings):
     @model_validator(mode="after")
     def _confined(self) -> Self:
         check_expectation(self.type, self.kwargs)
+        if self.on == "history":
+            check_history(self.type, self.kwargs, self.per)
+        if self.per == "day" and self.on in SIDES:
+            raise ValueError(f"on: {self.on} is judged before the join, per slice or per job; not per day")
         if self.on_failure == "quarantine" and self.type not in ON_SINGLE_ROWS:
             raise ValueError(
                 f"{self.type}: on_failure: quarantine takes out the rows that break it, and this one is not about "
@@ -73,6 +83,14 @@ class Expectation(Settings):
         """What it is judged on, where that is not the emissions of each slice: ` on late per day`."""
         on = "" if self.on == "emissions" else f" on {self.on}"
         return on if self.per == "slice" else f"{on} per {self.per}"
+
+
+def default_expectations() -> list[Expectation]:
+    """What every pipeline warns of."""
+    return [
+        Expectation(type=TYPE, kwargs={"column": column, **bounds}, severity="warning", on="history")
+        for column, bounds in DEFAULTS
+    ]
 
 
 class Budget(Settings):

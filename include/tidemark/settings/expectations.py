@@ -69,11 +69,20 @@ _NOT_OF_A_ROW = {
     "expect_column_values_to_be_in_type_list",
     "expect_column_values_to_be_decreasing",  # rows have no order
     "expect_column_values_to_be_increasing",
-    "expect_column_values_to_be_dateutil_parseable",  # Great Expectations has no condition for Spark
+    "expect_column_values_to_be_dateutil_parseable",  # Great Expectations has none of these for Spark
     *(name for name in ARGUMENTS if "_like_pattern" in name),
 }
 ON_SINGLE_ROWS = frozenset(name for name, given in ARGUMENTS.items() if "mostly" in given) - _NOT_OF_A_ROW
 """Those that say of each row whether it breaks them."""
+OF_OTHER_ROWS = frozenset(
+    {
+        "expect_column_values_to_be_unique",
+        "expect_compound_columns_to_be_unique",
+        "expect_column_value_z_scores_to_be_less_than",
+        "expect_column_values_to_not_be_outliers",
+    }
+)
+"""Those of them for which the other rows decide."""
 
 _OTHER_TABLES = "asks for what lies outside the output; compare with another table by `compare`, or join it"
 _CONDITION = "is SQL beside the output; compute a column under `select` that is null where the row does not matter"

@@ -11,6 +11,8 @@ import yaml
 from tidemark.errors import PipelineFileError
 from tidemark.wording import in_one_line
 
+ROOTS = "TIDEMARK_ROOTS"
+"""The environment variable with further roots of paths: absolute ones and URIs, with commas between them."""
 MOST_BYTES = 100_000
 MOST_PARTS = 10_000
 """Of values, each as often as aliases repeat it."""

@@ -13,6 +13,7 @@ from tidemark.errors import PipelineFileError, nearest
 from tidemark.settings.files import read_yaml
 from tidemark.settings.inputs import ARRIVAL_TAGS
 from tidemark.settings.pipeline import Pipeline
+from tidemark.settings.suites import read_suite
 from tidemark.wording import in_one_line
 
 _SUFFIXES = (".yaml", ".yml")
@@ -41,7 +42,7 @@ def load_pipeline(name_or_path: str | Path, beside: Path | None = None) -> Pipel
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
-    return _validated(content, str(path))
+    return _validated(_with_suite(content, path), str(path))
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
@@ -58,6 +59,17 @@ def load_reference(name_or_path: str | Path) -> Pipeline | None:
         return load_pipeline(_beside(compare.told_by, path.parent))
     except (PipelineFileError, OSError, ValueError) as error:  # the last two for a name that no file can have
         raise PipelineFileError(in_one_line(f"{path}: compare.told_by: {error}")) from None
+
+
+def _with_suite(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A pipeline file's content with the expectations of the suite that it names behind its own."""
+    name, own = content.get("suite"), content.get("quality") or []
+    if not isinstance(name, str) or not isinstance(own, list):
+        return content  # what is wrong is told of the field
+    try:
+        return {**content, "quality": [*own, *read_suite(name, path.parent, pipelines_folder())]}
+    except PipelineFileError as error:
+        raise PipelineFileError(f"{path}: {error}") from None
 
 
 def _validated(content: dict[str, Any], where: str) -> Pipeline:

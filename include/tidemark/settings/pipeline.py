@@ -73,9 +73,8 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
-_OF_NO_ROW = (
-    *("name", "output", "select", "quality", "notify", "show_rows", "late_landing", "compare", "airflow", "cluster"),
-)
+_CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
+_OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -99,7 +98,13 @@ class Pipeline(Settings):
     select: list[str] | dict[str, str] | None = None
     """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}."""
     quality: list[Expectation] = []
-    """Expectations on the output, beside those derived from the join itself."""
+    """Expectations on the inputs and the output, beside those derived from the join itself."""
+    quality_defaults: bool = True
+    """Whether it is told, as warnings, where a slice has less than half or more than twice the rows or the match rate
+    that are usual at its time of day, or more than three times the share of late rows; `off` for not."""
+    suite: str | None = None
+    """A suite that a project of Great Expectations has stored, whose expectations come behind those of `quality`: a
+    .json file in this one's folder, in that of pipelines, or where the operator allows it (`TIDEMARK_ROOTS`)."""
     notify: list[Receiver] = []
     """Who is told of a job's verdict."""
     guard: Guard | None = Guard()

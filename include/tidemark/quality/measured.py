@@ -1,0 +1,60 @@
+"""What expectations came to, as the table `quality` keeps it: a row for each slice and expectation."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemark.clock.slices import Grid
+from tidemark.quality.findings import Verdict, named
+from tidemark.quality.project import built
+from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.expectations import ARGUMENTS
+
+SCHEMA = pa.schema(
+    {
+        "slice": pa.timestamp("us", tz="UTC"),
+        "run": pa.string(),
+        "expectation": pa.string(),
+        "severity": pa.string(),
+        "value": pa.float64(),
+        "least": pa.float64(),
+        "greatest": pa.float64(),
+        "verdict": pa.string(),
+    }
+)
+"""`value` as in `Measure`; `least` and `greatest` bound it, both inclusive unless the expectation says strict."""
+
+
+def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
+    """The rows of a run's slices from the `first` on; none where the pipeline file expects nothing."""
+    within = {named(built(one).configuration.to_json_dict()): bounds(one) for one in pipeline.quality}
+    rows = []
+    for number, (found, findings) in enumerate(zip(verdict.measures, verdict.by_slice, strict=True), first):
+        outcomes = {one.expectation: one.outcome for one in findings}
+        for one in found:
+            least, greatest = within[one.expectation, one.severity]
+            told = {"expectation": one.expectation, "severity": one.severity, "value": one.value}
+            limits = {
+                "least": least,
+                "greatest": greatest,
+                "verdict": "passed" if one.passed else outcomes[one.expectation],
+            }
+            rows.append({"slice": grid.datetime_of(number), "run": run, **told, **limits})
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def bounds(expectation: Expectation) -> tuple[float | None, float | None]:
+    """The least and the greatest value (`Measure.value`) with which an expectation holds; None for no bound.
+
+    >>> bounds(Expectation(type="expect_column_values_to_not_be_null", kwargs={"column": "k", "mostly": 0.75}))
+    (None, 0.25)
+    """
+    given = expectation.kwargs
+    if "mostly" in ARGUMENTS[expectation.type]:
+        return None, 1 - given.get("mostly", 1.0)
+    low, high = (given.get(name, given.get("value")) for name in ("min_value", "max_value"))
+    return _number(low), _number(high)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,110 @@
+"""The table `quality` summed up and drawn, over a year of slices that no Spark has run."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.conftest import write_pipeline
+from tidemark.cli.app import main
+from tidemark.clock.slices import Grid
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import create_arrow_table
+from tidemark.quality.findings import Finding, Measure, Verdict
+from tidemark.quality.measured import SCHEMA, bounds, measured
+from tidemark.settings import Expectation
+
+ROWS = {"type": "expect_table_row_count_to_be_between", "min_value": 10, "max_value": 200, "severity": "warning"}
+KEYS = {"type": "expect_column_values_to_not_be_null", "column": "left_k", "mostly": 0.9}
+SET = {"type": "expect_column_distinct_values_to_be_in_set", "column": "left_k", "value_set": ["a"]}
+YEAR = 8_760
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory):
+    """A pipeline file and a lake with a year's measures: hour 4,000 has too many rows, and half of its keys null."""
+    folder = tmp_path_factory.mktemp("year")
+    settings = write_pipeline(folder / "orders.yaml", quality=[ROWS, KEYS, SET])
+    names = [
+        "expect_table_row_count_to_be_between(min_value 10, max_value 200)",
+        "expect_column_values_to_not_be_null(column left_k, mostly 0.9)",
+        "expect_column_distinct_values_to_be_in_set(column left_k, value_set ['a'])",
+    ]
+    many = Finding(names[0], "warning", "found 900", "warn"), Finding(names[1], "critical", "found 5 of 10", "waived")
+    held = Measure(names[0], "warning", 100.0, passed=True), Measure(names[1], "critical", 0.0, passed=True)
+    broken = Measure(names[0], "warning", 900.0, passed=False), Measure(names[1], "critical", 0.5, passed=False)
+    known = Measure(names[2], "critical", None, passed=True)
+    verdict = Verdict(
+        tuple(many if n == 4_000 else () for n in range(YEAR)),
+        0.0,
+        "",
+        measures=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
+    )
+    grid = Grid.of(settings.slices)
+    rows = measured(settings, grid, 0, "run", verdict)
+    lake = folder / "lake"
+    create_arrow_table(PipelineTables.of(settings, str(lake)).quality, SCHEMA).append(rows)
+    return folder / "orders.yaml", lake, rows
+
+
+def test_each_slice_and_expectation_is_a_row_with_its_bounds(year):
+    _, _, rows = year
+    [wrong] = [row for row in rows.to_pylist() if row["verdict"] == "warned"]
+    assert len(rows) == 3 * YEAR
+    assert wrong["slice"] == datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=4_000)
+    assert (wrong["value"], wrong["least"], wrong["greatest"]) == (900, 10, 200)
+
+
+@pytest.mark.parametrize(
+    ("expectation", "expected"),
+    [
+        (ROWS, (10, 200)),
+        (KEYS, (None, pytest.approx(0.1))),
+        (SET, (None, None)),
+        ({"type": "expect_table_row_count_to_equal", "value": 3}, (3, 3)),
+        # Its bounds are those of the values, and what is measured is how many break them.
+        ({"type": "expect_column_values_to_be_between", "column": "k", "min_value": 5}, (None, 0)),
+        ({"type": "expect_column_max_to_be_between", "column": "k", "max_value": "2024-01-01"}, (None, None)),
+    ],
+)
+def test_bounds_are_those_of_what_is_measured(expectation, expected):
+    assert bounds(Expectation.model_validate(expectation)) == expected
+
+
+def test_the_worst_value_is_told_and_where_it_was(year, capsys):
+    file, lake, _ = year
+    assert main(["quality", str(file), "--lake", str(lake), "--json"]) == 0
+    told = {one["expectation"].partition("(")[0]: one for one in json.loads(capsys.readouterr().out)}
+    at = "2024-06-15T16:00Z"
+    count, keys, known = (told[one["type"]] for one in (ROWS, KEYS, SET))
+    assert (count["judged"], count["outcomes"]) == (YEAR, {"passed": YEAR - 1, "warned": 1})
+    assert (count["worst"], count["worst_in"]) == (900, at)
+    assert (keys["outcomes"]["waived"], keys["worst"], keys["worst_in"]) == (1, 0.5, at)
+    assert (known["outcomes"], known["worst"]) == ({"passed": YEAR}, None)
+
+
+def test_the_table_names_expectations_slices_and_data_docs(year, capsys):
+    file, lake, _ = year
+    assert main(["quality", str(file), "--lake", str(lake)]) == 0
+    shown = capsys.readouterr().out
+    assert "expect_table_row_count_to_be_between" in shown
+    assert "1 warned" in shown
+    assert f"Data Docs: {lake}/orders/gx" in shown.replace("\n", "")
+
+
+def test_the_page_draws_each_value_and_escapes_names(year, tmp_path, capsys):
+    file, lake, _ = year
+    page = tmp_path / "quality.html"
+    assert main(["quality", str(file), "--lake", str(lake), "--report", str(page)]) == 0
+    text = page.read_text()
+    # Two expectations come to numbers, each drawn for a desk and for a phone.
+    assert text.count("<svg ") == 4
+    assert "value_set [&#39;a&#39;]): 8,760 slices" in text.replace("<wbr>", "")
+    assert "<script" not in text
+    assert main(["quality", str(file), "--lake", str(lake), "--report", "quality.pdf"]) == 2
+
+
+def test_without_a_table_the_way_to_one_is_told(tmp_path, capsys):
+    write_pipeline(tmp_path / "bare.yaml")
+    assert main(["quality", str(tmp_path / "bare.yaml"), "--lake", str(tmp_path / "lake")]) == 0
+    assert "tidemark quality suggest orders" in " ".join(capsys.readouterr().out.split())
