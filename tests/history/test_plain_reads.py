@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from tests.history.watching import every_version_is_whole, readers_agree, there
+from tests.history.watching import every_version_is_whole, readers_agree, rows_by_slice, there
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import SCHEMA, Ledger
 from tidemark.commits.references import FOLLOWING, References
@@ -18,6 +18,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.settings.checks import default_expectations
 from tidemark.spark.deferred import deferred
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -61,7 +62,9 @@ def test_each_version_is_a_union_of_whole_committed_slices(spark, history):
     ledger = Ledger.read(tables, grid)
     assert set(stood.values()) == {ledger.number - 1}, "the last commit's process was killed before they followed"
     assert {DeltaLog.open(getattr(tables, name)).commit_number for name in there(tables)} == {ledger.number}
-    assert "quality" in there(tables)
+    judged = rows_by_slice(DeltaLog.open(tables.quality), "quality", grid)
+    expected = 1 + len(default_expectations())
+    assert judged == {number: {entry.run: expected} for number, entry in ledger.entries.items()}
     assert readers_agree(spark, tables, grid) > 0
     assert every_version_is_whole(tables, grid) >= 3 * ledger.number
 

@@ -51,8 +51,6 @@ def expected(name: str, row: dict) -> int | None:
             return row["quarantined"] or 0
         case "checkpoint":
             return row["left"]["carried_out"] + row["right"]["carried_out"]
-        case "quality":
-            return 1  # of the one expectation
     return None
 
 

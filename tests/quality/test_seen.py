@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import pandas as pd
 import pytest
 
 from tests.conftest import write_pipeline
@@ -11,8 +12,11 @@ from tidemark.clock.slices import Grid
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import create_arrow_table
 from tidemark.quality.findings import Finding, Measure, Verdict
+from tidemark.quality.history import judged_by_history
 from tidemark.quality.measured import SCHEMA, bounds, measured
 from tidemark.settings import Expectation
+from tidemark.settings.checks import default_expectations
+from tidemark.settings.history import COLUMNS
 
 ROWS = {"type": "expect_table_row_count_to_be_between", "min_value": 10, "max_value": 200, "severity": "warning"}
 KEYS = {"type": "expect_column_values_to_not_be_null", "column": "left_k", "mostly": 0.9}
@@ -108,3 +112,20 @@ def test_without_a_table_the_way_to_one_is_told(tmp_path, capsys):
     write_pipeline(tmp_path / "bare.yaml")
     assert main(["quality", str(tmp_path / "bare.yaml"), "--lake", str(tmp_path / "lake")]) == 0
     assert "tidemark quality suggest orders" in " ".join(capsys.readouterr().out.split())
+
+
+def test_figures_beside_earlier_slices_have_the_bounds_of_the_file_and_of_the_defaults(pipeline):
+    share = {"type": "expect_column_values_to_be_between", "column": "late_share", "max_value": 0.4, "on": "history"}
+    settings = pipeline(quality=[share])
+    figures = pd.DataFrame({name: [0.5, float("nan")] for name in COLUMNS})
+    told = judged_by_history(figures, [*settings.quality, *default_expectations()])
+    findings, measures = zip(*told, strict=True)
+    rows = measured(settings, Grid.of(settings.slices), 0, "run", Verdict(findings, 0.0, "", measures=measures))
+    found = [[row[name] for name in ("value", "least", "greatest", "verdict")] for row in rows.to_pylist()[:4]]
+    assert found == [
+        [0.5, None, 0.4, "failed"],
+        [0.5, 0.5, 2, "passed"],
+        [0.5, 0.5, 2, "passed"],
+        [0.5, None, 3, "passed"],
+    ]
+    assert [row["value"] for row in rows.to_pylist()[4:]] == [None] * 4

@@ -100,9 +100,13 @@ def judged_by_history(
     ]
 
 
+def called_beside_history(asked: Expectation) -> str:
+    """What findings call an expectation on history, which Great Expectations never sees."""
+    return called({"type": asked.type, "kwargs": asked.kwargs, "meta": {LOOKS_AT: asked.looks_at}})
+
+
 def _judged(values: npt.NDArray[np.float64], asked: Expectation) -> list[tuple[Finding | None, Measure]]:
-    name = called({"type": asked.type, "kwargs": asked.kwargs, "meta": {LOOKS_AT: asked.looks_at}})
-    found = []
+    name, found = called_beside_history(asked), []
     for value in values.tolist():
         known = value == value  # noqa: PLR0124 - not NaN
         passed = not known or _within(value, asked)

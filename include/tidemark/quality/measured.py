@@ -5,9 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidemark.clock.slices import Grid
-from tidemark.quality.findings import Verdict, named
+from tidemark.quality.findings import Verdict, called
+from tidemark.quality.history import called_beside_history
 from tidemark.quality.project import built
 from tidemark.settings import Expectation, Pipeline
+from tidemark.settings.checks import default_expectations
 from tidemark.settings.expectations import ARGUMENTS
 
 SCHEMA = pa.schema(
@@ -26,18 +28,18 @@ SCHEMA = pa.schema(
 
 
 def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
-    """The rows of a run's slices from the `first` on; none where the pipeline file expects nothing."""
-    within = {named(built(one).configuration.to_json_dict()): bounds(one) for one in pipeline.quality}
+    """The rows of a run's slices from the `first` on; none where nothing is expected."""
+    within = {_called(one): bounds(one) for one in (*pipeline.quality, *default_expectations())}
     rows = []
     for number, (found, findings) in enumerate(zip(verdict.measures, verdict.by_slice, strict=True), first):
-        outcomes = {one.expectation: one.outcome for one in findings}
+        outcomes = {(one.expectation, one.severity): one.outcome for one in findings}
         for one in found:
-            least, greatest = within[one.expectation, one.severity]
+            least, greatest = within[one.expectation]
             told = {"expectation": one.expectation, "severity": one.severity, "value": one.value}
             limits = {
                 "least": least,
                 "greatest": greatest,
-                "verdict": "passed" if one.passed else outcomes[one.expectation],
+                "verdict": "passed" if one.passed else outcomes[one.expectation, one.severity],
             }
             rows.append({"slice": grid.datetime_of(number), "run": run, **told, **limits})
     return pa.Table.from_pylist(rows, SCHEMA)
@@ -50,10 +52,16 @@ def bounds(expectation: Expectation) -> tuple[float | None, float | None]:
     (None, 0.25)
     """
     given = expectation.kwargs
-    if "mostly" in ARGUMENTS[expectation.type]:
+    if "mostly" in ARGUMENTS[expectation.type] and expectation.on != "history":
         return None, 1 - given.get("mostly", 1.0)
     low, high = (given.get(name, given.get("value")) for name in ("min_value", "max_value"))
     return _number(low), _number(high)
+
+
+def _called(expectation: Expectation) -> str:
+    if expectation.on == "history":
+        return called_beside_history(expectation)
+    return called(built(expectation).configuration.to_json_dict())
 
 
 def _number(value: object) -> float | None:

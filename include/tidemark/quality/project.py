@@ -68,7 +68,7 @@ def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, 
         from tidemark.quality import receivers as ways  # noqa: PLC0415 - imports Great Expectations
 
         with project(tables) as context:
-            ways.send(notice, wanted, context, next(iter(verdict.results)))
+            ways.send(notice, wanted, context, next(iter(verdict.results), None))
 
 
 def docs_page(tables: PipelineTables) -> str:
