@@ -32,11 +32,11 @@ def two_days(land, write):
 def judged(go, ledger, pipeline):
     """Where each expectation failed, by numbers of slices; which slices are published; what a refusal says."""
 
-    def run(per_job, *quality):
+    def run(per_job, *quality, **request):
         settings = pipeline(output=f"of_{per_job}", slices=HALVES, quality=list(quality))
         told = ""
         try:
-            go(settings, end=at(48), slices_per_job=per_job)
+            go(settings, end=at(48), slices_per_job=per_job, **request)
         except CheckFailedError as error:
             told = str(error)
         found = {}
@@ -48,10 +48,10 @@ def judged(go, ledger, pipeline):
     return run
 
 
-@pytest.mark.parametrize("per_job", [4, 1])
-def test_each_slice_and_day_has_its_own_findings_however_many_a_job_takes(two_days, judged, per_job):
+@pytest.mark.parametrize(("per_job", "atomic"), [(4, False), (1, False), pytest.param(1, True, marks=pytest.mark.slow)])
+def test_each_slice_and_day_has_its_own_findings_however_many_a_job_takes(two_days, judged, per_job, atomic):
     asked = [few(3, per="day"), few(3, on="pairs"), few(0, on="late"), few(0, on="late", per="day"), few(3, on="left")]
-    found, published, _ = judged(per_job, *asked)
+    found, published, _ = judged(per_job, *asked, atomic=atomic)
     assert published == [0, 1, 2, 3]
     assert found == {"per day": [3], "on pairs": [3], "on late": [1, 3], "on late per day": [1, 3], "on left": [3]}
 

@@ -109,5 +109,5 @@ def test_a_groups_verdicts_are_those_of_a_job_a_slice(spark, seed):
         found = units.judged(job, F.col("unit").cast("long"), range(first, stop), asked)
         for unit in range(first, stop):
             alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
-            for expectation, judged, result in zip(asked, found[unit], alone, strict=True):
+            for expectation, judged, result in zip(asked, found.by_unit[unit], alone, strict=True):
                 assert told(judged) == told(units.Judged.of(result)), (seed, unit, expectation.configuration)

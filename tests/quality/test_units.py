@@ -65,14 +65,15 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
     )
     asked.append(built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
     found = units.judged(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
-    for unit, judged in found.items():
+    for unit, judged in found.by_unit.items():
         alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
         assert [told(one.failed) for one in judged if one.failed] == [told(one) for one in alone if not one.success]
+        assert [told(one) for one in found.results(unit, asked)] == [told(one) for one in alone]
         measures = measures_of(alone, asked)
         assert [(one.value, one.failed is None) for one in judged] == [(one.value, one.passed) for one in measures]
-    assert any(one.failed for one in found[EMPTY])
-    assert sum(one.failed is not None for one in found[0]) > len(asked) / 3
-    assert sum(one.value is not None for one in found[0]) > len(asked) * 2 / 3
+    assert any(one.failed for one in found.by_unit[EMPTY])
+    assert sum(one.failed is not None for one in found.by_unit[0]) > len(asked) / 3
+    assert sum(one.value is not None for one in found.by_unit[0]) > len(asked) * 2 / 3
 
 
 def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):

@@ -30,6 +30,7 @@ from tidemark.quality.project import (
     noted,
     project,
     run_suite,
+    store_results,
     told_of,
     withhold_values,
 )
@@ -166,9 +167,9 @@ def _judged(
         return gate.judge(units.rows, *units.slices)
     from tidemark.quality.units import judged  # noqa: PLC0415 - imports Great Expectations
 
-    results = judged(units.rows, units.unit, list(units.slices), gate.expectations)
+    verdicts = judged(units.rows, units.unit, list(units.slices), gate.expectations)
     found = []
-    for unit, of_unit in results.items():
+    for unit, of_unit in verdicts.by_unit.items():
         failed = [one.failed for one in of_unit if one.failed]
         withhold_values(failed, gate.told)
         found.append(waived(findings_of(failed), gate.waivers.get(unit, {})))
@@ -176,14 +177,20 @@ def _judged(
     refused = Verdict(tuple(found), 0, "").fit
     shown = refused if refused < len(found) else warned[-1] if warned else len(found) - 1
     unit = list(units.slices)[shown]
-    alone = gate.judge(units.rows.where(units.unit == unit), unit)
-    found[shown] = alone.findings[0]
+    if gate.told["partial_unexpected_count"]:
+        alone = gate.judge(units.rows.where(units.unit == unit), unit)
+        found[shown], stored = alone.findings[0], alone.stored
+    else:
+        noting = [noted(one, gate.waivers.get(unit, {})) for one in gate.expectations]
+        results = verdicts.results(unit, noting)
+        withhold_values(results, gate.told)
+        stored = store_results(context, gate.suite, results, run)
     names = [named(expectation.configuration.to_json_dict()) for expectation in gate.expectations]
     measures = [
         tuple(Measure(*name, one.value, one.failed is None) for name, one in zip(names, of_unit, strict=True))
-        for of_unit in results.values()
+        for of_unit in verdicts.by_unit.values()
     ]
-    return _Found(found, measures, alone.stored)
+    return _Found(found, measures, stored)
 
 
 @dataclass(frozen=True)
@@ -198,13 +205,17 @@ class _Gate:
     told: dict[str, Any]
     waivers: Waivers
 
+    @property
+    def suite(self) -> str:
+        """What the suite is called."""
+        return f"{self.like.on}_per_{self.like.per}"
+
     def judge(self, rows: DataFrame, unit: int) -> _Found:
         """What they come to in the rows of a unit; of one that is waived results say who did so, and why."""
         waivers = self.waivers.get(unit, {})
-        suite = f"{self.like.on}_per_{self.like.per}"
         stored: dict[Any, Any] = {}
         for number, part in enumerate(_told_apart(self.expectations)):
-            name = f"{suite}_{number + 1}" if number else suite
+            name = f"{self.suite}_{number + 1}" if number else self.suite
             asset = self.context.data_sources.add_spark(name).add_dataframe_asset(self.like.on)
             shown = [noted(one, waivers) for one in part]
             stored |= run_suite(self.context, name, asset, rows, shown, self.run, self.told)

@@ -11,10 +11,11 @@ Imports Great Expectations, which takes seconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from operator import and_
 from typing import Any
 
@@ -50,6 +51,8 @@ _BY_OTHERS = ("column.unique_proportion", "column.non_null_proportion")
 Metric = Any
 """What Great Expectations identifies a metric by."""
 _UNIT = "_tidemark_unit"
+_PLAINLY = 1e-9
+"""A share so much above what is asked for is so however it is reckoned."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,21 @@ class Judged:
 _NONE_BROKEN, _NO_VALUES = Judged(0.0), Judged(None)
 
 
-def judged(
-    rows: DataFrame, unit: Column, units: Sequence[int], expectations: Sequence[Expectation]
-) -> dict[int, tuple[Judged, ...]]:
-    """What each of the expectations comes to, in their order, by unit.
+@dataclass(frozen=True)
+class Verdicts:
+    """What each of some expectations comes to, in their order, by unit."""
+
+    by_unit: dict[int, tuple[Judged, ...]]
+    results: Callable[[int, Sequence[Expectation]], list[Any]]
+    """Great Expectations' results for a unit, whether they hold or not; of the same expectations, with other notes."""
+
+
+def judged(rows: DataFrame, unit: Column, units: Sequence[int], expectations: Sequence[Expectation]) -> Verdicts:
+    """Judge units of rows, each by itself.
 
     `unit` tells the unit of a row, a long; of `units` some may have no rows.
     """
-    engine = _ByUnit(rows, unit)
+    engine = _ByUnit(rows, unit, frozenset(units))
     asked = {number: asked for number, one in enumerate(expectations) if (asked := engine.asked_by(one))}
     engine.compute(asked.values())
     # What raised, on a column that is not there say, is told by Great Expectations on the rows.
@@ -90,7 +100,15 @@ def judged(
             results = on_rows(rows.where(unit == one), [expectations[n] for n in apart])
             here |= {n: Judged.of(result) for n, result in zip(apart, results, strict=True)}
         found[one] = tuple(here[n] for n in range(len(expectations)))
-    return found
+
+    def results_of(one: int, same: Sequence[Expectation]) -> list[Any]:
+        alone = [n for n in range(len(same)) if n not in asked or engine.judged(expectations[n], asked[n], one) is None]
+        told = dict(
+            zip(alone, on_rows(rows.where(unit == one), [same[n] for n in alone]) if alone else (), strict=True)
+        )
+        return [told[n] if n in told else engine.result(same[n], asked[n], one) for n in range(len(same))]
+
+    return Verdicts(found, results_of)
 
 
 def on_rows(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
@@ -114,6 +132,7 @@ class _OfRows:
     rows: Metric
     without: Metric | None
     broken: Metric
+    mostly: float
 
     @classmethod
     def of(cls, expectation: Expectation, wanted: Iterable[Any]) -> _OfRows | None:
@@ -122,7 +141,43 @@ class _OfRows:
         if (broken := named.get(f"{about}.unexpected_count")) is None:
             return None
         without = None if about in _ABOUT_NULLS else named.get(_NULLS)
-        return cls(named.get(f"{about}.filtered_row_count", named[_ROWS]), without, broken)
+        mostly = getattr(expectation, "mostly", 1.0)
+        return cls(named.get(f"{about}.filtered_row_count", named[_ROWS]), without, broken, mostly)
+
+    def holds(self, values: Mapping[Metric, Any]) -> Judged | None:
+        """That it holds, where this is plain; Great Expectations takes milliseconds to say so, a unit."""
+        broken = values[self.broken]
+        # Of no rows sums are null.
+        about = values[self.rows] - (values[self.without] or 0 if self.without else 0)
+        if broken == 0:
+            return _NONE_BROKEN if about > 0 else _NO_VALUES
+        if broken and about and (about - broken) / about > self.mostly + _PLAINLY:
+            return Judged(broken / about * 100 / 100)
+        return None
+
+
+@dataclass(frozen=True)
+class _Between:
+    """The one figure of an expectation that it is between two numbers."""
+
+    figure: Metric
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, expectation: Expectation, wanted: Sequence[Any]) -> _Between | None:
+        """That of an expectation which asks for no more."""
+        low: Any = getattr(expectation, "min_value", "")
+        high: Any = getattr(expectation, "max_value", "")
+        if len(wanted) != 1 or not all(one is None or type(one) in {int, float} for one in (low, high)):
+            return None
+        return cls(_key(wanted[0]), -inf if low is None else low, inf if high is None else high)
+
+    def holds(self, values: Mapping[Metric, Any]) -> Judged | None:
+        """That it holds, where this is plain."""
+        value = values[self.figure]
+        plainly = isinstance(value, int | float) and not isinstance(value, bool) and self.low < value < self.high
+        return Judged(float(value)) if plainly else None
 
 
 @dataclass(frozen=True)
@@ -131,8 +186,8 @@ class _Asked:
 
     wanted: Mapping[Metric, Any]
     """As Great Expectations identifies them, by their keys."""
-    of_rows: _OfRows | None
-    """Where it is about single rows."""
+    plain: _OfRows | _Between | None
+    """Tells where it plainly holds, if it is about single rows or one figure."""
     edges: tuple[Any, ...]
     """Of the graph of metrics that Great Expectations resolves, those that need no row."""
 
@@ -140,10 +195,10 @@ class _Asked:
 class _ByUnit(SparkDFExecutionEngine):
     """An engine that finds the aggregates of all units at once."""
 
-    def __init__(self, rows: DataFrame, unit: Column) -> None:
+    def __init__(self, rows: DataFrame, unit: Column, units: frozenset[int]) -> None:
         super().__init__(spark=rows.sparkSession, persist=False)
         self.load_batch_data("rows", rows)
-        self._unit = unit
+        self._unit, self._units = unit, units
         self._aggregates: dict[Metric, tuple[Mapping[int, Any], Any]] = {}
         """Of each metric the values by unit, and that of a unit without rows."""
         self._others: dict[Metric, Any] = {}
@@ -170,7 +225,11 @@ class _ByUnit(SparkDFExecutionEngine):
         resolved: list[Any] = []
         if not all(self._follows(one, edges, resolved) for one in wanted):
             return None
-        return _Asked({_key(one): one.id for one in wanted}, _OfRows.of(expectation, wanted), tuple(resolved))
+        return _Asked(
+            {_key(one): one.id for one in wanted},
+            _OfRows.of(expectation, wanted) or _Between.of(expectation, wanted),
+            tuple(resolved),
+        )
 
     def _follows(self, metric: Any, edges: Mapping[Metric, Sequence[Any]], resolved: list[Any]) -> bool:
         """Whether a metric follows from aggregates and columns; what Great Expectations has to find for it is added."""
@@ -223,20 +282,20 @@ class _ByUnit(SparkDFExecutionEngine):
     def judged(self, expectation: Expectation, asked: _Asked, unit: int) -> Judged | None:
         """What an expectation comes to in a unit; None where it raises, comparing a text with a number say."""
         values = {metric: self._value(metric, unit) for metric in asked.wanted}
-        if (single := asked.of_rows) and values[single.broken] == 0:
-            # Of no rows the sum is null.
-            without = values[single.without] or 0 if single.without else 0
-            return _NONE_BROKEN if values[single.rows] > without else _NO_VALUES
+        if asked.plain and (judged := asked.plain.holds(values)):
+            return judged
         key = (id(expectation), *map(repr, values.values()))
         if key not in self._known:
-            metrics = {asked.wanted[metric]: value for metric, value in values.items()}
             try:
-                result = expectation.metrics_validate(metrics, deepcopy(_FORMAT), self)
+                self._known[key] = Judged.of(self.result(expectation, asked, unit))
             except Exception:  # noqa: BLE001 - Great Expectations says on the rows what there is to say
                 self._known[key] = None
-            else:
-                self._known[key] = Judged.of(result)
         return self._known[key]
+
+    def result(self, expectation: Expectation, asked: _Asked, unit: int) -> Any:
+        """Great Expectations' result for a unit."""
+        metrics = {name: self._value(metric, unit) for metric, name in asked.wanted.items()}
+        return expectation.metrics_validate(metrics, deepcopy(_FORMAT), self)
 
     def _value(self, metric: Metric, unit: int) -> Any:
         if metric in self._aggregates:
@@ -278,11 +337,11 @@ class _ByUnit(SparkDFExecutionEngine):
             rows = rows.groupBy(_UNIT, value.alias("value")).agg(F.count(F.lit(1)).alias("n"))
         columns = [part.column.alias(f"metric_{number}") for number, part in enumerate(parts.values())]
         by_unit = rows.groupBy(_UNIT).agg(*columns).collect()
-        without_rows = rows.where(F.lit(False)).agg(*columns).first()
-        assert without_rows is not None, "an aggregate has one row"
+        some_empty = not self._units <= {row[0] for row in by_unit}
+        without_rows = rows.where(F.lit(False)).agg(*columns).first() if some_empty else None
         for number, (name, part) in enumerate(parts.items()):
             values = {row[0]: part.made(row[number + 1]) for row in by_unit}
-            yield name, (values, part.made(without_rows[number]))
+            yield name, (values, part.made(without_rows[number]) if without_rows else None)
 
 
 def _is_plain(metric: Any, edges: Mapping[Metric, Sequence[Any]], resolved: list[Any]) -> bool:
