@@ -23,6 +23,7 @@ LONGEST_FIRST = (
     "comparison/test_reproduce.py",
     "inputs/test_bad_input.py",
     "history/test_export.py",
+    "spark/test_connect.py",
     "streaming/test_twin.py",
 )
 """Files that take long, or wait for processes: begun last, they would leave the other workers without work."""

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.quality.receiving import webhooks
+from tests.spark.serving import serving
 from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
+from tidemark.settings.cluster import CONNECT_TOKEN
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
@@ -64,6 +66,23 @@ def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there
     run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=2)
     assert run["state"] == "success", log
     assert emitted(spark, lake) == Counter(SLICE_0 | LATER)
+
+
+@pytest.mark.slow
+def test_by_a_spark_connect_server_a_slice_runs_in_the_worker_without_a_jvm(spark, airflow, there, lake, tmp_path):
+    with serving(tmp_path) as given:
+        warm = there | {"AIRFLOW_CONN_SPARK_DEFAULT": given["AIRFLOW_CONN_SPARK_DEFAULT"]}
+        run, log = airflow(warm, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
+        assert run["state"] == "success", log
+        assert "spark-submit" not in log
+        assert given[CONNECT_TOKEN] not in log
+        assert "clicked_views: 1 slices from 2013-01-01T00:00Z to 2013-01-01T01:00Z, 2 emissions" in log
+        assert emitted(spark, lake) == Counter(SLICE_0)
+
+        run, log = airflow(warm, "clicked_views__slice", "2013-01-01T03:00:00+00:00")
+        assert run["state"] == "failed"
+        assert "checkpoint before slice 2013-01-01T02:00Z is missing" in log
+        assert "AirflowFailException" in log
 
 
 @pytest.mark.slow

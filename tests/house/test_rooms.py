@@ -60,3 +60,24 @@ def test_dag_files_import_airflows_room_and_nothing_else_of_the_package():
                 imported |= {alias.name for alias in node.names}
     ours = {".".join(name.split(".")[:2]) for name in imported if name.split(".")[0] == "tidemark"}
     assert ours == {"tidemark.airflow"}
+
+
+def test_columns_that_may_be_none_are_added_in_the_way_that_spark_connect_takes_too():
+    """Its `withColumns` takes no empty mapping; `spark.columns.with_columns` does."""
+
+    def is_empty_at_times(given):
+        match given:
+            case ast.Dict():
+                return all(key is None for key in given.keys)
+            case ast.DictComp(generators=[ast.comprehension(iter=ast.Name(name))]):
+                return not name.isupper()
+        return True
+
+    found = [
+        f"{file.relative_to(ROOT)}:{call.lineno}"
+        for file in (ROOT / "include/tidemark").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "withColumns"
+        if is_empty_at_times(call.args[0]) and file.name != "columns.py"
+    ]
+    assert found == []

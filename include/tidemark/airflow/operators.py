@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, BaseHook, BaseOperator, Context
+from airflow.sdk import Asset, BaseHook, BaseOperator, Connection, Context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import (
 
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
+from tidemark.airflow.warm import WarmJob, address_of
 from tidemark.errors import CheckFailedError, PipelineFileError, UserError, submitted_code
 from tidemark.settings import Input, Pipeline, load_pipeline
 from tidemark.settings.cluster import SECRET
@@ -130,21 +131,39 @@ class RunSlices(SparkSubmitOperator):
             },
             **kwargs,
         )
+        self._warm: WarmJob | None = None
 
     def execute(self, context: Context) -> None:
-        """Submit and wait.
+        """Submit and wait; where the connection is a Spark Connect server's, run as a process of this worker.
 
         Raises:
             AirflowFailException: there is no connection, or the job ended for good; trying again cannot help.
             AirflowException: the job failed; running it again changes no slice that is committed.
         """
-        self._need_connection()
+        connection = self._need_connection()
+        if address := address_of(connection):
+            self._run_warm(address, connection.password)
+            return
         try:
             super().execute(context)
         except AirflowException as error:
             if any(code in str(error) for code in _FINAL):
                 raise AirflowFailException(_reason(str(error))) from None
             raise
+
+    def on_kill(self) -> None:
+        """Stop what this task has started."""
+        if self._warm is not None:
+            self._warm.stop()
+        else:
+            super().on_kill()
+
+    def _run_warm(self, address: str, token: str | None) -> None:
+        self._warm = WarmJob(address, token, self._receivers())
+        code = self._warm.run(list(map(str, self.application_args or ())), self.log.info)
+        if code:
+            kind = AirflowFailException if f"Error code is: {code}." in _FINAL else AirflowException
+            raise kind(f"the job on {address.partition('/;')[0]} ended. Error code is: {code}.")
 
     def _get_hook(self) -> SparkSubmitHook:
         # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown on a
@@ -172,10 +191,10 @@ class RunSlices(SparkSubmitOperator):
                 found[variable(one.connection)] = BaseHook.get_connection(one.connection).as_json()
         return found
 
-    def _need_connection(self) -> None:
+    def _need_connection(self) -> Connection:
         # The operator takes a missing connection for a YARN cluster.
         try:
-            BaseHook.get_connection(self._conn_id)
+            return BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:
             variable, local = f"AIRFLOW_CONN_{self._conn_id.upper()}", '{"conn_type": "spark", "host": "local[*]"}'
             raise AirflowFailException(

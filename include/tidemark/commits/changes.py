@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import content_hash
+from tidemark.spark.columns import with_columns
 
 
 @dataclass(frozen=True)
@@ -43,4 +44,4 @@ def emission_changes(old: DataFrame, new: DataFrame, numbers: Collection[int], g
 def _in_fixed_order(emissions: DataFrame) -> DataFrame:
     """The emissions with the arrays of a coGroup sorted: their order means nothing."""
     arrays = [name for name, kind in emissions.dtypes if name in {"left", "right"} and kind.startswith("array<")]
-    return emissions.withColumns({name: F.sort_array(name) for name in arrays})
+    return emissions.transform(with_columns, {name: F.sort_array(name) for name in arrays})

@@ -18,6 +18,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.delta.staging import Staged, read_files, stage
 from tidemark.settings.values import micros
+from tidemark.spark.columns import with_columns
 
 FOLDER = "run="
 """What the name of a run's folder begins with."""
@@ -89,7 +90,7 @@ def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int 
     if first == last:
         return rows
     cut = {} if begin is None else {first: F.greatest(first, begin)}
-    return rows.withColumns(cut if end is None else cut | {last: F.least(last, end)})
+    return rows.transform(with_columns, cut if end is None else cut | {last: F.least(last, end)})
 
 
 def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Grid, slices: range) -> DataFrame | None:

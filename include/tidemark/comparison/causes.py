@@ -20,6 +20,7 @@ from tidemark.comparison.variants import Tried, emissions_under, try_settings
 from tidemark.joins.firings import HALVES
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
+from tidemark.spark.columns import with_columns
 from tidemark.wording import quoted
 
 CAUSES = {
@@ -109,7 +110,7 @@ def with_other_settings(
     hit = open_ & F.col("_hit").isNotNull()
     named = {"_cause": F.when(hit, "other settings").otherwise(F.col("_cause"))}
     named["_detail"] = F.when(hit, F.lit(tried[0].told)).otherwise(F.col("_detail"))
-    return rows.withColumns(named).drop("_hit").localCheckpoint(), tried
+    return rows.transform(with_columns, named).drop("_hit").localCheckpoint(), tried
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
@@ -156,7 +157,7 @@ def _with_changes(rows: DataFrame, names: Sequence[str], identity: Sequence[str]
     pair = Window.partitionBy(*same, "_place")
     content = F.struct(*map(quoted, names))
     both = {f"_{side}_row": F.first(F.when(has[side], content), ignorenulls=True).over(pair) for side in has}
-    rows = rows.withColumns(both)
+    rows = rows.transform(with_columns, both)
     one, other = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
     differ = [F.when(~one[name].eqNullSafe(other[name]), F.lit(name)) for name in names]
     paired = F.col("_candidate") & one.isNotNull() & other.isNotNull()
@@ -282,7 +283,7 @@ def _with_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
     details += [chosen(lambda rule: rule.detail)]
     kinds = ("string", "string", "long", "long", "string", "string")
     columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, details, kinds, strict=True)}
-    return rows.withColumns(columns).drop("_rule")
+    return rows.transform(with_columns, columns).drop("_rule")
 
 
 def _lateness(part: str, rule: _Rule) -> Column | None:

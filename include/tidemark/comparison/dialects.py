@@ -31,6 +31,7 @@ from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.columns import with_columns
 from tidemark.spark.tuning import spread
 from tidemark.wording import quoted
 
@@ -180,7 +181,7 @@ def _labels(answer: Replay, inputs: tuple[StoredInput, StoredInput]) -> DataFram
         "side", *SIDES, F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window")
     )
     none = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
-    held = answer.carried.where(F.col("evicted_in").isNull()).select("side", *SIDES).withColumns(none)
+    held = answer.carried.where(F.col("evicted_in").isNull()).select("side", *SIDES).transform(with_columns, none)
     both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumn("_waits", F.lit(True)))
     columns = {one.side.name: _columns_of(one) for one in inputs}
     wide = both.select(

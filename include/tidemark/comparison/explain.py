@@ -27,6 +27,7 @@ from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, parse_instant
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.wording import quoted
 
@@ -196,7 +197,7 @@ class _Story:
         late = committed(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
-        return mine.withColumns(times).collect()
+        return mine.transform(with_columns, times).collect()
 
     def _lateness(self, late: Row) -> str:
         sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"

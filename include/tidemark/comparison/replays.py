@@ -20,6 +20,7 @@ from tidemark.joins import join_of, lane_of
 from tidemark.joins.keys import key_columns, key_name
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
+from tidemark.spark.columns import with_columns
 from tidemark.spark.tuning import compiled
 from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets, Watermarks
 
@@ -104,7 +105,7 @@ def with_lane(rows: DataFrame) -> DataFrame:
         else:
             told.append(F.col(side)["_lane"])
             plain[side] = F.col(side).dropFields("_lane")
-    return rows.withColumn("lane", F.coalesce(*told)).withColumns(plain)
+    return rows.withColumn("lane", F.coalesce(*told)).transform(with_columns, plain)
 
 
 def _by_lane(parts: Sequence[Any], lane: Column) -> Any:

@@ -23,6 +23,7 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.replays import replayed, side_by_side, tuned_for, with_lane
 from tidemark.settings import changed
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.spark.columns import with_columns
 from tidemark.wording import counted, quoted
 
 _PROVENANCE = frozenset({"_emission", "_window_start", "_window_end", "_right_window_start"})
@@ -130,7 +131,7 @@ class _Contents:
             return rows
         for side, columns in self.sides.items():
             flat = {f"_column_{number}": F.col(side)[source] for number, source in enumerate(columns.values())}
-            wide = rows.withColumns(flat)
+            wide = rows.transform(with_columns, flat)
             part = F.struct(_hash_of_side(wide, list(flat)).alias("_hash"))
             rows = wide.withColumn(side, F.when(F.col("side") == side, part)).drop(*flat)
         return rows
@@ -201,7 +202,7 @@ def _answer(
         emitted = emissions(with_lane(result.joined), pipelines[0], view.grid)
         # A column that this dialect does not know is null.
         unknown = {name for name in contents.others if name not in emitted.columns}
-        emitted = emitted.withColumns(dict.fromkeys(unknown, F.lit(None)))
+        emitted = emitted.transform(with_columns, dict.fromkeys(unknown, F.lit(None)))
         number = (F.col("_lane") + min(sets)).cast("string")
         not_due = F.lit(False) if until is None else F.unix_micros("_slice") + view.grid.every > until
         yield _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)

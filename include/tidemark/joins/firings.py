@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from tidemark.joins.base import EMISSION
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import OTHER
+from tidemark.spark.columns import with_columns
 from tidemark.spark.confined import confined
 from tidemark.wording import quoted
 
@@ -127,4 +128,4 @@ def _joined(lefts: DataFrame, rights: DataFrame, firing: list[str], how: str, co
     found = lefts.join(renamed, same & confined(lefts.sparkSession, condition).column, how)
     if how.startswith("left_"):
         return found
-    return found.withColumns({name: F.coalesce(name, f"_right_{name}") for name in firing})
+    return found.transform(with_columns, {name: F.coalesce(name, f"_right_{name}") for name in firing})

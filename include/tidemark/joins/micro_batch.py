@@ -19,6 +19,7 @@ from tidemark.joins.spark import Rules
 from tidemark.joins.window import Windows
 from tidemark.settings.dialects import TICK
 from tidemark.settings.sides import OTHER, SIDES
+from tidemark.spark.columns import with_columns
 
 _MATCHED = "map<int, bigint>"
 _SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", "window_start", "window_end")
@@ -65,7 +66,7 @@ class MicroBatchJoin(Join):
             F.when(~owed & ~(alone & complete), F.lit("condition_not_met")),
         )
         beside = self.condition.beside("left") | self.condition.beside("right")
-        return rows.withColumns(beside).withColumns({"rejected": reason, "early": ~alone}).drop(*beside)
+        return rows.transform(with_columns, beside).withColumns({"rejected": reason, "early": ~alone}).drop(*beside)
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -108,12 +109,12 @@ class MicroBatchJoin(Join):
             "early": F.coalesce("early", F.lit(False)),
         }
         late = _by_side(lambda side: self.rules.late(side, value, F.col("watermark")))
-        accepted = rows.withColumns(spans).where(~F.coalesce(late, F.lit(False))).drop("span")
-        found = came.horizon.first_slice_reaching(accepted.withColumns(labels), F.col("level"), "evicted")
+        accepted = rows.transform(with_columns, spans).where(~F.coalesce(late, F.lit(False))).drop("span")
+        found = came.horizon.first_slice_reaching(accepted.transform(with_columns, labels), F.col("level"), "evicted")
         here = F.col("batch").isNotNull() | F.coalesce(F.col("evicted") >= first, F.lit(True))
         already_emitted = self._semi("left") & F.col("matched_in").isNotNull()
         carried = {"batch": F.coalesce("batch", F.lit(-1)), "evicted": self._leaves()}
-        return found.where(here & ~F.coalesce(already_emitted, F.lit(False))).withColumns(carried)
+        return found.where(here & ~F.coalesce(already_emitted, F.lit(False))).transform(with_columns, carried)
 
     @staticmethod
     def _leaves() -> Column:

@@ -19,6 +19,7 @@ from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import Rules
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import END_OF_INPUT
 
 _ROLES = T.StructType([
@@ -57,7 +58,7 @@ class SessionJoin(Join):
         schema = T.StructType([*unclean.schema.fields, *_ROLES.fields])
         replayed = unclean.groupBy(*self._parts(unclean), "session").applyInArrow(_replayed, schema).persist()
         alone = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "refired_in": F.lit(None).cast("long")}
-        state = clean.withColumns(alone)
+        state = clean.transform(with_columns, alone)
         rows = state.unionByName(replayed)
         in_state = rows.where(F.col("role") == "state")
         level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
@@ -96,7 +97,7 @@ class SessionJoin(Join):
         broken = prolonged & (next_met >= end - 1)
         begins = F.coalesce(F.lag(end).over(by_time) < F.col("event_time"), F.lit(False))
         numbered = (
-            rows.withColumns(added)
+            rows.transform(with_columns, added)
             .withColumns({"begins": begins.cast("long"), "broken": F.coalesce(broken, F.lit(False))})
             .withColumn("session", F.sum("begins").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
         )

@@ -30,6 +30,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.joins.panes import Fired, Panes, PaneSpec, Row, reached_at
 from tidemark.joins.window import Rules, Windows, copies_of, late_rows
 from tidemark.settings.sides import SIDES
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import Horizon, of_lane
 
 _ROLES = T.StructType([
@@ -108,7 +109,7 @@ class TriggeredJoin(Join):
             members, lost = members_and_lost(copies.where(closed), _ORDER, self.firing, horizon)
         if self.closed == "all":
             return members, lost, None
-        others = copies.withColumns(self.firing.columns)
+        others = copies.transform(with_columns, self.firing.columns)
         return members, lost, (["window_start", "window_end"], others.where(~closed) if members else others)
 
     @property

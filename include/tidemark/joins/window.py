@@ -12,6 +12,7 @@ from typing_extensions import override
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
+from tidemark.spark.columns import with_columns
 
 
 class Rules(Protocol):
@@ -149,7 +150,7 @@ def copies_of(rows: DataFrame, windows: Windows, time: Column) -> DataFrame:
     """Each row once for each of the windows of a time, with `window_start` and `window_end`."""
     copies = rows.withColumn("window", F.explode(windows.of(time)))
     bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
-    return copies.withColumns(bounds).drop("window")
+    return copies.transform(with_columns, bounds).drop("window")
 
 
 def _sequence(start: Column, stop: Column, step: Column) -> Column:

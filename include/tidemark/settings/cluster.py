@@ -12,6 +12,10 @@ Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$", description="as 
 Count = Annotated[int, Field(ge=1, le=10_000)]
 SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
 """The environment variable from which Spark itself takes the secret of a standalone cluster."""
+CONNECT_SCHEME = "sc://"
+"""How the address of a Spark Connect server begins."""
+CONNECT_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name
+"""The environment variable from which Spark itself takes the token of a server."""
 _TASKS_PER_CORE = 4
 """Of a shuffle: when the last ones run, few cores wait, and Spark merges what is small."""
 

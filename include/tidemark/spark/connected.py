@@ -16,11 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
-from tidemark.settings.cluster import Cluster
+from tidemark.settings.cluster import CONNECT_TOKEN, Cluster
 from tidemark.spark.local import PARTITIONS
 from tidemark.spark.package import package
 
-SCHEME = "sc://"
 PORT = 15002
 _PATIENCE = 10
 """Seconds that a server may take to accept a connection."""
@@ -28,8 +27,8 @@ _OF_SESSIONS = {
     # Plans are read as texts, which leave out columns behind the 25th otherwise.
     "spark.sql.debug.maxToStringFields": "100000",
 }
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name
-"""The environment variable from which Spark itself takes the token of a server."""
+_OF_CLASSIC = ("spark.python.sql.dataFrameDebugging.enabled",)
+"""Of a process's own JVM, and nothing of a server's."""
 
 
 def connected(address: str, settings: Mapping[str, str], cluster: Cluster, needed: Mapping[str, str]) -> SparkSession:
@@ -41,7 +40,7 @@ def connected(address: str, settings: Mapping[str, str], cluster: Cluster, neede
         FaultError: nobody listens there, the token is wrong, or the server is not as it has to be.
     """
     where = _reached(address)
-    own = {**settings, **_OF_SESSIONS}
+    own = {name: value for name, value in settings.items() if name not in _OF_CLASSIC} | _OF_SESSIONS
     if cluster.shuffle_partitions:
         own[PARTITIONS] = str(cluster.shuffle_partitions)
     try:
@@ -76,8 +75,8 @@ def _reached(address: str) -> str:
 def _told(error: PySparkException) -> str:
     first = [*str(error).strip().splitlines(), ""][0]
     if "UNAUTHENTICATED" in str(error) or "Invalid token" in str(error):
-        given = "another token" if os.environ.get(TOKEN) else "a token"
-        return f"it wants {given}; set {TOKEN}"
+        given = "another token" if os.environ.get(CONNECT_TOKEN) else "a token"
+        return f"it wants {given}; set {CONNECT_TOKEN}"
     return first
 
 

@@ -12,7 +12,8 @@ import shutil
 import sys
 
 from tidemark.errors import TidemarkError, UserError
-from tidemark.spark.connected import PORT, TOKEN
+from tidemark.settings.cluster import CONNECT_TOKEN
+from tidemark.spark.connected import PORT
 from tidemark.spark.local import LOCAL_SETTINGS, PARTITIONS, PATIENCE, SUBMITTED_SETTINGS, java_options
 from tidemark.spark.session import DELTA_SETTINGS, delta_jars
 
@@ -20,8 +21,6 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SETTINGS = {
     # What fails is told to the client in a line; the log would quote the rows that it failed on.
     "spark.log.level": "OFF",
-    # A slice asks about some fifty frames that come of each other; of one that is kept, nothing is analysed again.
-    "spark.connect.session.planCache.maxSize": "256",
     # Nobody else comes back to a session whose task was killed.
     "spark.connect.session.manager.defaultSessionTimeout": "15m",
     # A server of hourly slices has few rows at hand; a pipeline file may ask for more (`cluster.shuffle_partitions`).
@@ -36,8 +35,8 @@ def server_command(host: str, port: int, master: str, memory: str) -> list[str]:
         FaultError: Delta's jars are missing.
         UserError: there is no token.
     """
-    if not os.environ.get(TOKEN):
-        raise UserError(f"a server without a token runs anybody's code; set {TOKEN}, or use bin/spark-connect")
+    if not os.environ.get(CONNECT_TOKEN):
+        raise UserError(f"a server without a token runs anybody's code; set {CONNECT_TOKEN}, or use bin/spark-connect")
     jars = delta_jars()
     settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SETTINGS}
     settings |= {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}

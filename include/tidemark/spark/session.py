@@ -17,8 +17,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark.errors import FaultError
-from tidemark.settings.cluster import SECRET, Cluster
-from tidemark.spark.connected import SCHEME, connected
+from tidemark.settings.cluster import CONNECT_SCHEME, SECRET, Cluster
+from tidemark.spark.connected import connected
 from tidemark.spark.jvm import can_load, warn_of
 from tidemark.spark.local import (
     AUTHENTICATED,
@@ -74,7 +74,7 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     Raises:
         FaultError: Java or Delta's jars are missing.
     """
-    if master().startswith(SCHEME) and not is_submitted():
+    if master().startswith(CONNECT_SCHEME) and not is_submitted():
         return connected(master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
     builder, settings = SparkSession.builder, _QUERY_SETTINGS | DELTA_SETTINGS
     if not is_submitted():

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import div
 from tidemark.settings.sides import SIDES
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.structs import unnested
 
 NO_WATERMARK = -(2**63)
@@ -351,7 +352,7 @@ def is_maybe_late(*, exact: bool) -> Column:
 def with_watermarks_before(rows: DataFrame) -> DataFrame:
     """Name the watermarks from before the bucket of each row, and drop what else is known of it."""
     met = {"left_watermark": "left_before", "right_watermark": "right_before", "watermark": "before"}
-    return rows.withColumns({name: F.col(before) for name, before in met.items()}).drop(*BUCKET_COLUMNS)
+    return rows.transform(with_columns, {name: F.col(before) for name, before in met.items()}).drop(*BUCKET_COLUMNS)
 
 
 def with_watermarks_met(rows: DataFrame) -> DataFrame:
@@ -432,7 +433,7 @@ def _in_order(rows: DataFrame, maybe_late: Column, raises: Column) -> DataFrame:
         rows.where(maybe_late | raises)
         .withColumn("role", F.explode(roles))
         .withColumns({side: F.when(asks, F.col(side)) for side in SIDES})
-        .withColumns(met)
+        .transform(with_columns, met)
         .where(asks)
         .drop("role")
     )

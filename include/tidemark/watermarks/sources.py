@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.settings.sides import SIDES
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import (
     BUCKET_COLUMNS,
     BUCKETS,
@@ -101,7 +102,8 @@ class SourceLane(Lane):
             *(F.min(F.when(F.col("side") == side, F.col("mark"))).alias(f"{side}_met") for side in SIDES)
         )
         held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
-        in_order = rows.where(maybe_late).join(least, where, "left").withColumns(held).drop("left_met", "right_met")
+        in_order = rows.where(maybe_late).join(least, where, "left").transform(with_columns, held)
+        in_order = in_order.drop("left_met", "right_met")
         on_time = rows.where(~maybe_late).drop("partition", "sources")
         return with_watermarks_before(on_time), with_watermarks_met(in_order.drop("partition", "sources"))
 

@@ -36,6 +36,7 @@ from tidemark.joins.sql_interval.pairs import (
 )
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.timers import with_leaves_at
+from tidemark.spark.columns import with_columns
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
@@ -119,7 +120,7 @@ class SqlIntervalJoin(Join):
             "off_the_path": rules.off_the_path(event_time, self._wait),
             "mark": mark(self.condition),
         }
-        known = rows.withColumns(labels)
+        known = rows.transform(with_columns, labels)
         kept = with_leaves_at(known.where("waits"))
         timed = came.horizon.first_slice_reaching(kept, F.col("leaves_at"), "reached")
         return timed.unionByName(known.where(~F.col("waits")).withColumn("reached", F.col("slice")))
@@ -172,7 +173,7 @@ class SqlIntervalJoin(Join):
         for side in PADDING:
             for name, column in ((f"{side}_time", "event_time"), (f"{side}_mark", "mark"), (side, side)):
                 both[name] = F.when(F.col("side") == side, F.col(column)).otherwise(F.col(f"by.{column}"))
-        found = looked_up.where(F.col("by").isNotNull() & ~has_null_key(looked_up)).withColumns(both)
+        found = looked_up.where(F.col("by").isNotNull() & ~has_null_key(looked_up)).transform(with_columns, both)
         return matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))), self.condition)
 
     def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:
@@ -188,7 +189,7 @@ class SqlIntervalJoin(Join):
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
         known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
-        rows = rows.withColumns({**outer, **params, **known})
+        rows = rows.transform(with_columns, {**outer, **params, **known})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
     def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:

@@ -32,6 +32,7 @@ from tidemark.joins.sql_interval.pairs import (
     matching,
     with_first_match,
 )
+from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import Horizon
 
 _STATE = ("matched_in", "leaves_at", "gone_in")
@@ -95,7 +96,7 @@ class ProcessingTimeJoin(Join):
         rows, first = came.taking_part(), came.horizon.first
         missing = {name: F.lit(None).cast("long") for name in _STATE if name not in rows.columns}
         rules, event_time = self.rules, F.col("event_time")
-        rows = rows.withColumns(missing)
+        rows = rows.transform(with_columns, missing)
         wait = rules.wait_of(F.col("side"))
         known = rows.withColumns(
             {
@@ -145,7 +146,7 @@ def _lost(rows: DataFrame, came: JobRows) -> DataFrame:
     """Rows that would come out padded, had the input not ended before their timers: these never run then."""
     lost = rows.withColumn("slice", came.horizon.drained_in).where(F.col("slice").isNotNull())
     unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-    return with_reason(lost.withColumns(unknown).select(*came.maybe_late.columns), F.lit("lost_at_end"))
+    return with_reason(lost.transform(with_columns, unknown).select(*came.maybe_late.columns), F.lit("lost_at_end"))
 
 
 def _with_first_search(rows: DataFrame, searches: DataFrame) -> DataFrame:

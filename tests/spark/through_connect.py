@@ -1,0 +1,72 @@
+"""A client of a Spark Connect server: does what it is asked in JSON on stdin, and answers in JSON in its last line."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+from tidemark.cli import main
+from tidemark.errors import TidemarkError
+from tidemark.joins.condition import _Conjunct
+from tidemark.spark import plans
+from tidemark.spark.confined import confined
+from tidemark.spark.connect import _parsed
+from tidemark.spark.engine import engine_of
+from tidemark.spark.session import spark_session
+
+
+def command(arguments):
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        code = main(arguments)
+    return [code, said.getvalue()]
+
+
+def refused(text):
+    """What Spark's own parse is refused for, None if it is allowed."""
+    try:
+        plans.check_parsed(_parsed(spark_session("client"), text))
+    except (AnalysisException, ValueError) as error:
+        return str(error)
+    return None
+
+
+def column(text):
+    try:
+        return confined(spark_session("client"), text).column is not None
+    except (TidemarkError, AnalysisException):
+        return False
+
+
+def conjuncts(asked):
+    text, schema = asked
+    spark = spark_session("client")
+    empty = engine_of(spark).empty(StructType.fromJson(schema))
+    return told(empty, confined(spark, text))
+
+
+def told(empty, parsed):
+    """What a condition comes to, conjunct by conjunct."""
+    found = (_Conjunct.of(empty, part) for part in parsed.conjuncts())
+    return [
+        [sorted(part) for part in (one.sides, *one.names.values(), *one.required.values(), one.floors)] for one in found
+    ]
+
+
+def moving(asked):
+    text, schema = asked
+    engine = engine_of(spark_session("client"))
+    return engine.depends_on_the_run(engine.empty(StructType.fromJson(schema)).selectExpr(text))
+
+
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    known = {"commands": command, "refused": refused, "columns": column, "conjuncts": conjuncts, "moving": moving}
+    answer = {name: [known[name](one) for one in each] for name, each in asked.items()}
+    answer["java"] = "py4j.java_gateway" in sys.modules and bool(
+        sys.modules["pyspark"].SparkContext._gateway or sys.modules["pyspark"].SparkContext._jvm
+    )
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")
