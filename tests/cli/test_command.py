@@ -101,8 +101,8 @@ def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
     told = capfd.readouterr()
     assert "1 of 1 values" in told.out + told.err
     papers = [told.out, told.err, _spark_log().read_text()]
-    papers += [path.read_text() for path in (lake / "out0/quality").rglob("*.json")]
-    papers += [path.read_text() for path in (lake / "out0/quality").rglob("*.html")]
+    papers += [path.read_text() for path in (lake / "out0/gx").rglob("*.json")]
+    papers += [path.read_text() for path in (lake / "out0/gx").rglob("*.html")]
     for table in ("ledger", "agreement"):
         rows = DeltaTable(str(lake / "out0" / table)).to_pyarrow_table().to_pylist()
         # Files have the extremes of their columns beside them, as in the log of any Delta table.

@@ -142,6 +142,7 @@ def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_te
     [(_, headers, content)] = told
     assert headers["Authorization"] == "Bearer s3cret"
     assert (content["outcome"], content["found"][0]["slices"]) == ("failed", ["2013-01-01T02:00Z"])
+    assert "AirflowFailException: quality gate: expect_column_values_to_be_in_set" in log.replace("\n", " ")
     assert "s3cret" not in log
     assert "slack by connection tidemark_none was not told that clicked_views: quality failed: there is no such" in log
     assert run["state"] == "failed"

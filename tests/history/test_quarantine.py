@@ -187,7 +187,7 @@ def test_a_stopped_slice_says_the_ways_on_and_a_waiver_is_one(lake, landed, tide
     quality, waived, findings = ledger(lake, "quality", "waived", "findings")[1]
     assert (quality, json.loads(waived)[0]["because"]) == ("waived", "<b> $1 storm")
     assert "waived by ada at " in findings
-    docs = [page.read_text() for page in (lake / "orders/quality").rglob("*.html")]
+    docs = [page.read_text() for page in (lake / "orders/gx").rglob("*.html")]
     assert any("waived by ada at " in page and "&lt;b&gt; &#36;1 storm" in page for page in docs)
     code, told = tidemark("status", "--json")
     [status] = json.loads(told)

@@ -9,7 +9,9 @@ import os
 import random
 import shutil
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,10 +19,12 @@ from pyspark.sql import SparkSession
 
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
+from tidemark.commits.quarantined import EXPECTATIONS, RUN, release
 from tidemark.delta.lake import PipelineTables
-from tidemark.errors import SliceOrderError
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.quality.waive import waive
 from tidemark.spark.session import spark_session
 
 RACES = int(os.environ.get("TIDEMARK_RACES", "1"))
@@ -32,6 +36,13 @@ WORKERS = {
     "reprocess": [Request(reprocess=True, start=START + timedelta(hours=1), end=START + timedelta(hours=2))],
 }
 TRIES = 20
+APART = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 20, "on_failure": "quarantine"}}]
+AMONG_THEM = {
+    "hourly": WORKERS["hourly"],
+    "reprocess": ["waive", *WORKERS["reprocess"]],
+    "release": ["release", "release"],
+}
+"""With rows of the second slice in quarantine."""
 
 
 @pytest.fixture
@@ -51,14 +62,27 @@ def ready(begin):
     begin.wait(timeout=300)
 
 
-def work(name, settings, lake, wait):
-    """Run a worker's commands, each again as long as another process is first; how often that was."""
+def act(session, settings, lake, request):
+    """What a command does."""
+    slice_ = START + timedelta(hours=1)
+    match request:
+        case "release":
+            with suppress(UserError):  # nothing is in quarantine at the time
+                release(session, settings, lake, slice_, None, "ada")
+        case "waive":
+            waive(settings, lake, slice_, "left_v", "so", "ada")
+        case _:
+            list(execute(session, make_plan(session, settings, lake, request), lambda *_: None))
+
+
+def work(name, requests, settings, lake, wait):
+    """Run commands, each again as long as another process is first; how often that was."""
     session, lost = SparkSession.active(), 0
     time.sleep(wait)
-    for request in WORKERS[name]:
+    for request in requests:
         for _ in range(TRIES):
             try:
-                list(execute(session, make_plan(session, settings, str(lake), request), lambda *_: None))
+                act(session, settings, str(lake), request)
             except SliceOrderError as error:
                 if "another process has committed" not in str(error):
                     raise
@@ -73,20 +97,58 @@ def work(name, settings, lake, wait):
 def test_three_processes_at_once(spark, origin, contents):
     settings, lake = origin
     alone = shutil.copytree(lake, lake.parent / "alone")
-    for name in WORKERS:
-        work(name, settings, alone, 0)
+    for worker in WORKERS.items():
+        work(*worker, settings, alone, 0)
     expected, _ = contents(alone)
     overtaken, processes = 0, multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(WORKERS), processes, ready, [processes.Barrier(len(WORKERS))]) as pool:
         for race in range(RACES):
             chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
             waits = [chance.uniform(0, 3) if race else 0 for _ in WORKERS]  # in the first race all begin at once
-            running = [pool.submit(work, name, settings, copy, wait) for name, wait in zip(WORKERS, waits, strict=True)]
+            running = [
+                pool.submit(work, *worker, settings, copy, wait)
+                for worker, wait in zip(WORKERS.items(), waits, strict=True)
+            ]
             overtaken += sum(one.result() for one in running)
             answer, orphans = contents(copy)
             assert orphans == 0, f"race {race}"
             for name in ("emissions", "late"):
                 assert answer[name] == expected[name], f"race {race}"
+            tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
+            assert readers_agree(spark, tables, grid)
+            assert every_version_is_whole(tables, grid)
+            shutil.rmtree(copy)
+    assert overtaken, "no one was in another's way"
+
+
+def emitted(spark, lake):
+    """All that the join has emitted, published or in quarantine."""
+    rows = spark.read.format("delta").load(f"{lake}/orders/emissions")
+    apart = spark.read.format("delta").load(f"{lake}/orders/quarantined").drop(RUN, EXPECTATIONS)
+    return Counter(map(str, rows.unionByName(apart.select(*rows.columns)).collect()))
+
+
+@pytest.mark.slow
+def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
+    _, lake = origin
+    settings = pipeline(late_landing="reprocess", quality=APART)
+    again = Request(reprocess=True, start=START, end=START + timedelta(hours=COMMITTED))
+    work("origin", [again], settings, lake, 0)
+    assert contents(lake)[0]["quarantined"]
+    alone = shutil.copytree(lake, lake.parent / "alone")
+    work("alone", [*WORKERS["backfill"], *WORKERS["reprocess"]], settings, alone, 0)
+    expected, overtaken, processes = emitted(spark, alone), 0, multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(AMONG_THEM), processes, ready, [processes.Barrier(len(AMONG_THEM))]) as pool:
+        for race in range(RACES):
+            chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
+            waits = [chance.uniform(0, 3) if race else 0 for _ in AMONG_THEM]
+            running = [
+                pool.submit(work, *worker, settings, copy, wait)
+                for worker, wait in zip(AMONG_THEM.items(), waits, strict=True)
+            ]
+            overtaken += sum(one.result() for one in running)
+            assert contents(copy)[1] == 0, f"race {race}"
+            assert emitted(spark, copy) == expected, f"race {race}"
             tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
             assert readers_agree(spark, tables, grid)
             assert every_version_is_whole(tables, grid)

@@ -148,7 +148,7 @@ class RunSlices(SparkSubmitOperator):
             super().execute(context)
         except AirflowException as error:
             if any(code in str(error) for code in _FINAL):
-                raise AirflowFailException(str(error)) from None
+                raise AirflowFailException(_reason(str(error))) from None
             raise
 
     def on_kill(self) -> None:
@@ -200,6 +200,16 @@ class RunSlices(SparkSubmitOperator):
             raise AirflowFailException(
                 f"connection {self._conn_id} is missing; add it in Airflow, or set {variable}='{local}'"
             ) from None
+
+
+def _reason(told: str) -> str:
+    r"""What the job says is wrong, in its one line, for the log and callbacks; all that is told where it says nothing.
+
+    >>> _reason("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
+    'quality gate: found 3'
+    """
+    lines = (line.removeprefix("error: ") for line in told.splitlines() if line.startswith("error: "))
+    return next(lines, told)
 
 
 class ReportSlices(BaseOperator):

@@ -28,7 +28,9 @@ APPLICATION = "tidemark"
 """The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
 COMMIT = "tidemark.commit"
 """Where the info of a table's commit names the ledger's commit that it follows."""
-CONFIGURATION = {
+_INDEXED = {"delta.dataSkippingNumIndexedCols": "-1"}
+"""By default delta-rs reads the statistics of the first 32 columns alone, and those by which files go come last."""
+CONFIGURATION = _INDEXED | {
     # Old answers are the table's earlier versions.
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 365 days",
@@ -202,15 +204,26 @@ class DeltaLog:
     def widened(self, schema: T.StructType) -> DeltaLog:
         """The table with the columns that it lacks of a schema, in a commit of its own; its rows stay as they are.
 
+        One of an earlier version is told to have its statistics read of all columns, too.
+
         Raises:
             OvertakenError: another process has committed meanwhile.
         """
+        if not _INDEXED.items() <= self.table.metadata().configuration.items():
+            return self._indexed().widened(schema)
         present = {field.name: field for field in self.schema}
         missing = [one for one in schema if one.name not in present or _wider(present[one.name].dataType, one.dataType)]
         if not missing:
             return self
         try:
             self.table.alter.add_columns(_delta_schema(T.StructType(missing)).fields)
+        except CommitFailedError as error:
+            raise OvertakenError from error
+        return DeltaLog(self.path, DeltaTable(self.path))
+
+    def _indexed(self) -> DeltaLog:
+        try:
+            self.table.alter.set_table_properties(dict(_INDEXED))
         except CommitFailedError as error:
             raise OvertakenError from error
         return DeltaLog(self.path, DeltaTable(self.path))
