@@ -21,12 +21,13 @@ from tests.spark.serving import serving
 from tests.spark.test_confined import PARSED_AWAY
 from tests.spark.through_connect import told
 from tidemark import api
-from tidemark.errors import FaultError
+from tidemark.errors import FaultError, UserError
 from tidemark.settings.cluster import CONNECT_TOKEN, Cluster
 from tidemark.spark.confined import confined
 from tidemark.spark.connected import _check, connected
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.session import DELTA_SETTINGS
+from tidemark.streaming.twin import stream
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 VECTORS = PROJECT / "tests/semantics/vectors"
@@ -216,6 +217,14 @@ def test_a_server_that_is_not_there_is_told_with_the_remedy():
         port = listener.getsockname()[1]
     with pytest.raises(FaultError, match=rf"no Spark Connect server answers at localhost:{port} .*make connect"):
         connected(f"sc://localhost:{port}/;token=secret", {}, Cluster(), {})
+
+
+def test_what_needs_a_jvm_of_its_own_is_refused_with_the_remedy(spark):
+    need_classic(spark, "it")
+    with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect; unset TIDEMARK_MASTER"):
+        stream(Server("4.1.3"), None, None, None, None, None)
+    with pytest.raises(UserError, match=r"run the same command once on Spark itself \(TIDEMARK_MASTER=local"):
+        engine_of(Server("4.1.3")).changeable("emissions")
 
 
 class Server:

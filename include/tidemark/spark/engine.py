@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from tidemark.errors import UserError
 from tidemark.spark.asked import Engine
 from tidemark.spark.classic import ClassicEngine
 from tidemark.spark.connect import ConnectEngine
@@ -13,5 +14,18 @@ from tidemark.spark.deferred import awake
 def engine_of(spark: SparkSession) -> Engine:
     """The engine behind a session, which starts if need be."""
     session = awake(spark)
-    # A session of Connect is no subclass of the other.
-    return ClassicEngine(session) if isinstance(session, SparkSession) else ConnectEngine(session)
+    return ClassicEngine(session) if _is_classic(session) else ConnectEngine(session)
+
+
+def need_classic(spark: SparkSession, what: str) -> None:
+    """See that a session is no Spark Connect server's.
+
+    Raises:
+        UserError: it is; names what asks for another, and the remedy.
+    """
+    if not _is_classic(awake(spark)):
+        raise UserError(f"{what} does not run through Spark Connect; unset TIDEMARK_MASTER, or set it to local[*]")
+
+
+def _is_classic(session: object) -> bool:
+    return isinstance(session, SparkSession)  # a session of Connect is no subclass of that

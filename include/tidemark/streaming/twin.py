@@ -28,7 +28,7 @@ from tidemark.joins.spark import evicts
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, micros
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.tuning import session_settings
 from tidemark.streaming.continued import joined, side_rows
 from tidemark.streaming.feed import Rate, read_feed, write_feed
@@ -98,7 +98,9 @@ def stream(
     Raises:
         PipelineFileError: it is not of dialect spark, or its expressions do not suit the inputs.
         InputError: an input does not serve, or there is a twin already.
+        UserError: the session is a Spark Connect server's.
     """
+    need_classic(spark, "tidemark stream")
     began = time.monotonic()
     if pipeline.dialect != "spark" or pipeline.trace:
         what = "replays a trace" if pipeline.trace else f"is of dialect {pipeline.dialect}"
