@@ -111,7 +111,7 @@ def contents(spark):
             told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in there(tables)}
             ledger = spark.read.format("delta").load(tables.ledger)
             told["ledger"] = ledger.drop(*OF_THE_RUN)
-            counted = {name: Counter(map(str, rows.drop("_run").collect())) for name, rows in told.items()}
+            counted = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in told.items()}
         runs = {one["run"] for one in ledger.select("run").distinct().collect()}
         logs = (DeltaLog.open(getattr(tables, name)) for name in there(tables))
         orphans = sum(run_of(path) not in runs for log in logs if log for path in log.files["path"])
