@@ -79,6 +79,10 @@ class Kind(ABC):
     def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
         """Lane and text of each emission and late row of a replay."""
 
+    def is_beyond(self, cut: Cut, text: str) -> bool:  # noqa: ARG002
+        """Whether of what was found the engine cannot tell, because its job had ended."""
+        return False
+
     def param(self, name: str) -> Column:
         """The column of a parameter."""
         return F.col(key_name(len(KEYS) + list(self.params).index(name)))
