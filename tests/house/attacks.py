@@ -122,7 +122,7 @@ ATTACKS = [
         type=BETWEEN, max_value={"$PARAMETER": "now()"},
     ),
     expectation("all rows in the results", f"{BETWEEN}: result_format decides", type=BETWEEN, result_format="COMPLETE"),
-    expectation("a script in Data Docs", f"{BETWEEN}: notes is shown by Data Docs", type=BETWEEN, notes="<script>"),
+    expectation("a script in Data Docs", f"{BETWEEN}: description takes the place", type=BETWEEN, description="<script>"),
     setting("another's connection", "notify.0.webhook.connection: String should match", notify=[{"webhook": {"connection": "warehouse"}}]),
     setting("an address of one's own", "notify.0.webhook.url: unknown field", notify=[{"webhook": {"connection": "tidemark_x", "url": "http://169.254.169.254/"}}]),
     setting("a header in a mail", "is no address", notify=[{"email": {"connection": "tidemark_x", "to": ["a@example.org\nBcc: b@example.org"]}}]),

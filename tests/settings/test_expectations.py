@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from tidemark.quality.project import gx_library
+from tidemark.quality.project import built, gx_library
 from tidemark.settings import Expectation
 from tidemark.settings.expectations import ARGUMENTS, check_expectation
 
@@ -18,7 +18,7 @@ REFUSED = {
     "parser": (BETWEEN, {"column": "c", "condition_parser": "spark"}, "condition_parser is SQL beside"),
     "format": (BETWEEN, {"column": "c", "result_format": "COMPLETE"}, "result_format decides which rows are shown"),
     "exceptions": (BETWEEN, {"column": "c", "catch_exceptions": False}, "would pass over what went wrong"),
-    "notes": (BETWEEN, {"column": "c", "notes": "<script>"}, "notes is shown by Data Docs as it stands"),
+    "description": (BETWEEN, {"column": "c", "description": "<script>"}, "description takes the place of what it asks"),
     "windows": (BETWEEN, {"column": "c", "windows": []}, "windows is no argument of it; it has column, max_value"),
     "parameter": (BETWEEN, {"column": "c", "max_value": {"$PARAMETER": "now()"}}, "max_value has to be a value or a"),
     "nested": ("expect_column_values_to_be_in_set", {"column": "c", "value_set": [{"$PARAMETER": "x"}]}, "a list of"),
@@ -78,3 +78,13 @@ def test_values_and_lists_of_values_are_taken():
     check_expectation(
         "expect_column_pair_values_to_be_in_set", {"column_A": "a", "value_pairs_set": [[1, "x"], [2, None]]}
     )
+
+
+def test_notes_and_meta_are_in_results_as_text():
+    told = {"notes": ["<script>", "$min_value"], "meta": {"owner": "<b>", "since": 2024}}
+    expected = Expectation.model_validate({"type": BETWEEN, "column": "c", "min_value": 1, **told})
+    config = built(expected).configuration.to_json_dict()
+    assert config["notes"] == ["&lt;script&gt;", "&#36;min_value"]
+    assert {"owner": "&lt;b&gt;", "since": 2024}.items() <= config["meta"].items()
+    with pytest.raises(ValidationError, match="as tidemark_looks_at, are taken"):
+        Expectation.model_validate({"type": BETWEEN, "column": "c", "meta": {"tidemark_looks_at": "x"}})

@@ -43,6 +43,7 @@ def test_a_suite_that_great_expectations_writes_is_taken_as_it_is(suite):
     own, taken = suite(written.to_json_dict())
     assert own.type == NULLS["type"]
     assert (taken.type, taken.severity, taken.on_failure) == ("expect_column_values_to_be_between", "warning", "warn")
+    assert taken.notes == "seen"
     assert taken.kwargs == {"column": "left_v", "min_value": 1, "strict_max": True, "mostly": 0.5}
 
 

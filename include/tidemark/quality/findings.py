@@ -12,7 +12,7 @@ import numpy as np
 
 from tidemark.commits.waivers import Waiver
 
-ON_FAILURE, LOOKS_AT = "on_failure", "looks_at"
+ON_FAILURE, LOOKS_AT = "tidemark_on_failure", "tidemark_looks_at"
 """Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
 
 

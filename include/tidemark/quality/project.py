@@ -145,8 +145,13 @@ def built(expectation: Expectation) -> GxExpectation:
     gx = gx_library()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
     try:
-        meta = {ON_FAILURE: expectation.on_failure, LOOKS_AT: expectation.looks_at}
-        built: GxExpectation = implementation(**expectation.kwargs, severity=expectation.severity, meta=meta)
+        built: GxExpectation = implementation(
+            **expectation.kwargs,
+            severity=expectation.severity,
+            notes=_plain(expectation.notes),
+            meta={name: _plain(value) for name, value in expectation.meta.items()}
+            | {ON_FAILURE: expectation.on_failure, LOOKS_AT: expectation.looks_at},
+        )
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
     return built
@@ -157,10 +162,16 @@ def noted(expectation: GxExpectation, waivers: Mapping[str, Waiver]) -> GxExpect
     name = called(expectation.configuration.to_json_dict())
     if (waiver := waivers.get(name)) is None:
         return expectation
-    # Data Docs show texts as they stand, and take a dollar for a parameter.
-    notes, text = (escape(told).replace("$", "&#36;") for told in (waiver.told(), f"{name}: {waiver.told()}"))
+    notes, text = _plain(waiver.told()), _plain(f"{name}: {waiver.told()}")
     copy: GxExpectation = expectation.copy(update={"notes": notes, "description": text})
     return copy
+
+
+def _plain(told: Any) -> Any:
+    """Texts as Data Docs have to have them: they show them as they stand, and take a dollar for a parameter."""
+    if isinstance(told, list):
+        return [_plain(one) for one in told]
+    return escape(told).replace("$", "&#36;") if isinstance(told, str) else told
 
 
 def built_by_name(pipeline: Pipeline) -> dict[str, GxExpectation]:

@@ -40,6 +40,10 @@ class Expectation(Settings):
     per: Literal["slice", "day", "job"] = "slice"
     """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
     which then fails; or of all slices that one Spark job takes, which then fail all."""
+    notes: str | list[str] | None = None
+    """What there is to say of it, which its results hold."""
+    meta: dict[str, str | int | float | bool] = {}
+    """What programs are to know of it, which its results hold."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,6 +66,8 @@ class Expectation(Settings):
     @model_validator(mode="after")
     def _confined(self) -> Self:
         check_expectation(self.type, self.kwargs)
+        if ours := [name for name in self.meta if name.startswith("tidemark")]:
+            raise ValueError(f"{self.type}: meta: names that begin with tidemark, as {ours[0]}, are taken; use another")
         if self.on == "history":
             check_history(self.type, self.kwargs, self.per)
         if self.per == "day" and self.on in SIDES:

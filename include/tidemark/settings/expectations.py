@@ -86,7 +86,6 @@ OF_OTHER_ROWS = frozenset(
 
 _OTHER_TABLES = "asks for what lies outside the output; compare with another table by `compare`, or join it"
 _CONDITION = "is SQL beside the output; compute a column under `select` that is null where the row does not matter"
-_TEXT = "is shown by Data Docs as it stands; write # comments in the file"
 _REFUSED = {
     "expect_query_results_to_match_comparison": _OTHER_TABLES,
     "expect_table_row_count_to_equal_other_table": _OTHER_TABLES,
@@ -96,9 +95,7 @@ _REFUSED = {
     "condition_parser": _CONDITION,
     "result_format": "decides which rows are shown; `show_rows: true` shows some",
     "catch_exceptions": "would pass over what went wrong; leave it out",
-    "meta": _TEXT,
-    "notes": _TEXT,
-    "description": _TEXT,
+    "description": "takes the place of what it asks for; write `notes`",
 }
 _PLAIN = (str, int, float, date, time, type(None))
 

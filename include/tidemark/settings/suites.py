@@ -17,8 +17,9 @@ from tidemark.wording import in_one_line
 
 MOST_BYTES = 1_000_000
 """Of a suite, which may hold how each of its expectations was drawn."""
-_DROPPED = {"meta", "id", "ge_cloud_id", "notes", "description", "rendered_content", "success_on_last_run"}
-"""What is said of an expectation beside what it asks for."""
+_DROPPED = {"meta", "id", "ge_cloud_id", "description", "rendered_content", "success_on_last_run"}
+"""What Great Expectations says of an expectation; `meta` has forms of its own in each version."""
+_TAKEN = ("severity", "notes")
 
 
 def read_suite(name: str, folder: Path, pipelines: Path) -> list[dict[str, Any]]:
@@ -55,13 +56,13 @@ def read_suite(name: str, folder: Path, pipelines: Path) -> list[dict[str, Any]]
 
 def _expectation(stored: dict[str, Any], where: str) -> dict[str, Any]:
     kind, kwargs = stored.get("type", stored.get("expectation_type")), stored.get("kwargs") or {}
-    told = {"type", "expectation_type", "kwargs", "severity"}
+    told = {"type", "expectation_type", "kwargs", *_TAKEN}
     if other := sorted(name for name, value in stored.items() if value and name not in told | _DROPPED):
         raise PipelineFileError(in_one_line(f"{where}: {', '.join(other)}: is not taken over; leave it out"))
     if not isinstance(kwargs, dict):
         raise PipelineFileError(f"{where}: kwargs has to be arguments by their names")
     arguments = {name: value for name, value in kwargs.items() if value is not None and name != "batch_id"}
-    taken = {"type": kind, "kwargs": arguments, **({"severity": stored["severity"]} if stored.get("severity") else {})}
+    taken = {"type": kind, "kwargs": arguments, **{name: stored[name] for name in _TAKEN if stored.get(name)}}
     try:
         check_expectation(str(kind), arguments)
         Expectation.model_validate(taken)
