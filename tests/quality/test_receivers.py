@@ -44,7 +44,7 @@ def told(judged, monkeypatch, caplog):
         tables, verdict, notice = judged
         caplog.clear()
         tell(notice, [Receiver.model_validate(one) for one in given], tables, verdict)
-        return [record.getMessage() for record in caplog.records]
+        return [one.getMessage() for one in caplog.records if one.name.startswith("tidemark")]
 
     return send
 

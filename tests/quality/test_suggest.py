@@ -60,7 +60,7 @@ def test_the_block_is_yaml_that_a_pipeline_file_may_have_and_the_rows_meet_it(em
     pasted = yaml.safe_load(block(seen))["quality"]
     assert pasted == proposals(seen)
     expected = [built(Expectation.model_validate(one)) for one in pasted]
-    [told] = judged(emissions, F.lit(0), [0], expected).values()
+    [told] = judged(emissions, F.lit(0), [0], expected).by_unit.values()
     assert [one.failed for one in told] == [None] * len(pasted)
 
 

@@ -30,6 +30,8 @@ from tidemark.spark.session import DELTA_SETTINGS
 from tidemark.streaming.twin import stream
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
+PATIENCE = 600
+"""Seconds for a client: one that hangs is to fail, and not to hold up all tests."""
 VECTORS = PROJECT / "tests/semantics/vectors"
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
@@ -89,7 +91,14 @@ def ask(server):
         env |= server | {"PYTHONPATH": f"{PROJECT / 'include'}:{PROJECT}", "PATH": "/nowhere"}
         command = [sys.executable, PROJECT / "tests/spark/through_connect.py"]
         done = subprocess.run(
-            command, env=env, input=json.dumps(asked), capture_output=True, text=True, check=False, cwd="/"
+            command,
+            env=env,
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout.splitlines()[-1])
@@ -196,9 +205,12 @@ mine = spark_session("one")
 other = SparkSession.builder.remote(os.environ["TIDEMARK_MASTER"]).create()
 names = "spark.sql.session.timeZone spark.sql.debug.maxToStringFields spark.sql.parquet.compression.codec".split()
 print([mine.conf.get(name) for name in names], [other.conf.get(name) for name in names])
+other.stop()  # else Python may wait for its channel when it ends
 """
     env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), "TZ": "Asia/Tokyo"}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True, timeout=120
+    )
     assert "['UTC', '100000', 'zstd'] ['" in done.stdout
     assert "'25', " in done.stdout.split("] [")[1]
 
@@ -208,7 +220,9 @@ def test_who_has_no_token_gets_no_session(server, token):
     script = "from tidemark.spark.session import spark_session; spark_session('none')"
     env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), CONNECT_TOKEN: token}
     env = {name: value for name, value in env.items() if value or name != CONNECT_TOKEN}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert f"set {CONNECT_TOKEN}" in done.stderr.splitlines()[-1]
 
 

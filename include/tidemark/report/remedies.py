@@ -4,10 +4,10 @@ from __future__ import annotations
 
 REMEDIES = {
     "pending": "Nothing to mend: run the slices that are due, or wait for the stream, and compare again.",
+    "quarantined": "See tidemark quarantine list; if the rows are right, tidemark release publishes them.",
     "re-fired pane": "Let consumers keep a window's last firing alone, or set join.emit to every-pane and compare all.",
     "emitted twice": "The sink took a row again after a restart; make its writes idempotent or transactional.",
     "changed value": "Look for what alters the named columns on the way: a sink's types, an upsert, an edited input.",
-    "quarantined": "See tidemark quarantine list; if the rows are right, tidemark release publishes them.",
     "missing in an input": "Land the row in the input if the stream has read it, or find who deleted it.",
     "landed after the slice": "Run the slice again with tidemark reprocess.",
     "late in the stream": "A longer watermark delay would have kept them; see what that costs, or send them elsewhere.",

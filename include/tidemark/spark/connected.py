@@ -48,11 +48,14 @@ def connected(address: str, settings: Mapping[str, str], cluster: Cluster, neede
         for key, value in own.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
+        fresh = not getattr(session, "_has_tidemark", False)
+        if fresh:
+            # A session that is left to Python's end may wait for its channel there, for ever.
+            atexit.register(session.stop)
         _check(session, where, needed)
-        if not getattr(session, "_has_tidemark", False):
+        if fresh:
             session.addArtifacts(str(package()), pyfile=True)
             session._has_tidemark = True  # type: ignore[attr-defined]  # noqa: SLF001
-            atexit.register(session.stop)
     except PySparkException as error:
         raise FaultError(f"{where} gives no session: {_told(error)}") from None
     return session
