@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 
@@ -98,6 +99,10 @@ def test_rows_that_break_an_expectation_are_apart_whatever_the_cut(spark, lake, 
         "state is untouched"
     )
     everything = stored(lake, "emissions", "left_v", output="plain")
+    given = {hour: sum(n for (at_hour, _), n in everything.items() if at_hour == hour) for hour in range(4)}
+    for output in ("by_1", "by_3"):
+        entries = Ledger.of(pipeline(output=output), str(lake)).entries
+        assert {hour: entries[hour].emissions for hour in entries} == given, "figures are of what the join gave"
     assert published + Counter((hour, v) for hour, v, _ in aside.elements()) == everything
 
 

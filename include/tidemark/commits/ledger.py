@@ -152,6 +152,7 @@ class Entry:
     counts: tuple[Counts, Counts] | None = None
     """Where its left and right rows went."""
     emissions: int | None = None
+    """How many the join gave: those in quarantine are among them."""
     released: int | None = None
     """Number of the last commit that has released quarantined rows of it; None where none has."""
 
@@ -415,7 +416,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         landed_from=known("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
         counts=(Counts(**row["left"]), Counts(**row["right"])),
-        emissions=known("emissions"),
+        emissions=None if (published := known("emissions")) is None else published + (known("quarantined") or 0),
         released=None if ran_in is None else int(row["commit"]),
     )
 
