@@ -1,13 +1,20 @@
 """A slice's figures beside those of earlier slices."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Counts, Entry
+from tidemark.commits.waivers import waivers_of
+from tidemark.delta.lake import PipelineTables
+from tidemark.quality.findings import waived
 from tidemark.quality.history import history, judged_by_history
+from tidemark.quality.project import name_of
+from tidemark.quality.waive import waive
 from tidemark.settings import Expectation
 from tidemark.settings.checks import default_expectations
+from tidemark.settings.values import micros
 from tidemark.watermarks.buckets import Watermarks
 
 HOUR = 3_600_000_000
@@ -76,3 +83,19 @@ def test_expectations_on_figures_are_judged_slice_by_slice():
     assert [one.passed for one in measures] == [False, True, True, False]
     assert [one.passed for one in usual] == [True, True, True, False]
     assert [one.value for one in usual] == [1, 1, None, 100]
+
+
+def test_a_waiver_is_of_the_expectation_that_keeps_a_slice_back(pipeline, lake):
+    bound = {"type": "expect_column_values_to_be_between", "max_value": 2}
+    usual = {**bound, "on": "history", "column": "rows_to_usual", "min_value": 1}
+    settings = pipeline(
+        quality=[usual, {**bound, "column": "left_v"}, {**bound, "column": "left_v", "severity": "info"}]
+    )
+    figures = pd.DataFrame({"rows_to_usual": [3.0]})
+    [([found], _)] = judged_by_history(figures, settings.quality[:1])
+    at = settings.slices.start
+    told = waive(settings, str(lake), at, "rows_to_usual", "a storm", "ada")
+    waivers = waivers_of(PipelineTables.of(settings, str(lake)), Grid.of(settings.slices), {0: 1})[micros(at)]
+    assert waived([found], waivers)[0].on_failure == "waived"
+    assert told.expectation == found.expectation
+    assert waive(settings, str(lake), at, "left_v", "a storm", "ada").expectation == name_of(settings.quality[1])

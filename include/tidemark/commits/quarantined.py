@@ -20,7 +20,6 @@ from tidemark.delta.log import DeltaLog, Opened
 from tidemark.delta.staging import Staged
 from tidemark.errors import UserError
 from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant
 from tidemark.wording import quoted
 
@@ -66,7 +65,7 @@ class Released:
 def quarantined(pipeline: Pipeline, lake: str) -> list[Quarantined]:
     """What is in quarantine, by slice and expectation, in order."""
     ledger = Ledger.of(pipeline, lake)
-    keys = [f"{side}_{getattr(pair, side)}" for pair in pipeline.join.keys for side in SIDES]
+    keys = pipeline.join.output_keys
     found: dict[tuple[datetime, str, str], list[dict[str, Any]]] = {}
     for row in _stored(ledger, keys if pipeline.show_rows else []):
         shown = {name: _plain(row[name]) for name in keys if name in row}

@@ -15,12 +15,11 @@ from tidemark.execution.tally import Tally
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality import gate, project
-from tidemark.quality.findings import Finding, Verdict, called
+from tidemark.quality.findings import Finding, Verdict
 from tidemark.quality.notice import Notice
-from tidemark.quality.project import built
+from tidemark.quality.project import built, name_of
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.expectations import ON_SINGLE_ROWS
-from tidemark.settings.sides import SIDES
 from tidemark.wording import quoted
 
 SAMPLE = 3
@@ -70,27 +69,30 @@ def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:
     plan, slices = task.plan, task.slices
     worst, *more = verdict.stopping
     others = f" (and {len(more)} more)" if more else ""
-    first, failed, end = map(plan.grid.name, (slices[0], slices[0] + sound, slices[-1] + 1))
+    failed = plan.grid.name(slices[0] + sound)
     where = f" in slice {failed}" if sound else ""
-    if plan.atomic:
-        published = "nothing was published, as --atomic asks"
-    elif sound:
-        published = f"slices {first} to {failed} were published, {failed} to {end} were not"
-    else:
-        published = f"nothing of slices {first} to {end} was published"
     return (
         f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
-        f"{published}. Look at {verdict.docs} and the rows in {plan.tables.rejected_output} where _run = "
-        f"'{task.run}'{ways_on(plan.pipeline, worst, failed)}"
+        f"{published(task, sound, 'were not')}. Look at {verdict.docs} and the rows in "
+        f"{plan.tables.rejected_output} where _run = '{task.run}'{ways_on(plan.pipeline, worst, failed)}"
     )
+
+
+def published(task: Task, sound: int, rest: str) -> str:
+    """What is published of a job after so many slices that are fit to be, and what became of the `rest`."""
+    first, failed, end = map(task.plan.grid.name, (task.slices[0], task.slices[0] + sound, task.slices[-1] + 1))
+    if task.plan.atomic:
+        return "nothing was published, as --atomic asks"
+    if sound:
+        return f"slices {first} to {failed} were published, {failed} to {end} {rest}"
+    return f"nothing of slices {first} to {end} was published"
 
 
 def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     """The keys of some rows that break an expectation, where the pipeline file lets them be shown."""
     pipeline, output = task.plan.pipeline, written.output
     told = _of_file(pipeline, worst)
-    keys = [f"{side}_{getattr(pair, side)}" for pair in pipeline.join.keys for side in SIDES]
-    names = [name for name in dict.fromkeys(keys) if name in output.columns]
+    names = [name for name in dict.fromkeys(pipeline.join.output_keys) if name in output.columns]
     if not (pipeline.show_rows and names and told and _may_be_quarantined(told)):
         return ""
     from tidemark.quality.broken import unexpected  # noqa: PLC0415 - imports Great Expectations
@@ -127,5 +129,4 @@ def _may_be_quarantined(told: Expectation) -> bool:
 
 def _of_file(pipeline: Pipeline, finding: Finding) -> Expectation | None:
     """The expectation of the pipeline file that a finding is about; None where it follows from the join."""
-    named = zip(pipeline.quality, map(built, pipeline.quality), strict=True)
-    return next((told for told, one in named if called(one.configuration.to_json_dict()) == finding.expectation), None)
+    return next((one for one in pipeline.quality if name_of(one) == finding.expectation), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from tidemark.errors import CheckFailedError
-from tidemark.execution.judge import ways_on
+from tidemark.execution.judge import published, ways_on
 from tidemark.execution.subjects import input_rows
 from tidemark.execution.task import Task
 from tidemark.quality import gate, project
@@ -37,15 +37,10 @@ def refused(task: Task, verdict: Verdict) -> str | None:
     project.write_docs(plan.tables, verdict.results)
     worst, *more = verdict.of(sound, sound + 1).stopping
     others = f" (and {len(more)} more)" if more else ""
-    first, failed, end = map(plan.grid.name, (slices[0], slices[0] + sound, slices[-1] + 1))
-    published = f"nothing of slices {first} to {end} was published"
-    if plan.atomic:
-        published = "nothing was published, as --atomic asks"
-    elif sound:
-        published = f"slices {first} to {failed} were published, {failed} to {end} were not run"
+    failed = plan.grid.name(slices[0] + sound)
     refusal = (
-        f"quality gate: {worst.expectation} {worst.detail}{others} in slice {failed}, before the join; {published}. "
-        f"Look at {verdict.docs}{ways_on(plan.pipeline, worst, failed)}"
+        f"quality gate: {worst.expectation} {worst.detail}{others} in slice {failed}, before the join; "
+        f"{published(task, sound, 'were not run')}. Look at {verdict.docs}{ways_on(plan.pipeline, worst, failed)}"
     )
     if plan.atomic or not sound:
         raise CheckFailedError(refusal)

@@ -15,7 +15,7 @@ from tidemark.errors import CheckFailedError
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality.findings import Verdict
-from tidemark.quality.project import built_by_name
+from tidemark.quality.project import built, name_of
 from tidemark.wording import quoted
 
 
@@ -37,7 +37,7 @@ def publishable(task: Task, written: Written, verdict: Verdict) -> Published:
         CheckFailedError: published and quarantined rows are not all that the join gave; nothing is published.
     """
     plan, spark = task.plan, written.output.sparkSession
-    named = built_by_name(plan.pipeline)
+    named = {name_of(one): built(one) for one in plan.pipeline.quality}
     failed = {
         plan.grid.start_of(number): chosen
         for number, findings in zip(task.slices, verdict.by_slice, strict=False)

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div
 from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES
 from tidemark.wording import quoted
 
 DERIVED = {
@@ -31,9 +30,8 @@ def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
     What the output's `select` leaves out, or makes of something else, cannot be checked and counts as 0.
     """
     kinds = _as_joined(output, pipeline)
-    keys = [f"{s}_{getattr(pair, s)}" for pair in pipeline.join.keys for s in SIDES]
     matched = F.col("_emission") == "matched"
-    nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in keys if key in kinds]
+    nulls = [F.count_if(matched & F.col(quoted(key)).isNull()) for key in pipeline.join.output_keys if key in kinds]
     if pipeline.dialect == "spark" and pipeline.join.type == "full":  # there null equals null
         nulls = []
     result = F.unix_millis("_result_time")

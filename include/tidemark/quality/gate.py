@@ -1,8 +1,8 @@
 """The quality gate: what a job has written is judged before the ledger row makes it count.
 
-Two suites. `derived` follows from the join itself and is judged on one aggregate row per slice (`facts`); `pipeline`
-holds the expectations of the pipeline file and is judged on the rows of each slice (`units`), or of each day or the job
-where one says so (`subjects`). docs/decisions/0016-groups-of-slices.md says what becomes of a job that fails.
+What follows from the join itself is the suite `derived`, on one aggregate row per slice (`facts`). The expectations of
+the pipeline file are a suite for each kind of rows and units that they are on (`subjects`, `units`); those on history
+go by the ledger alone (`history`). docs/decisions/0016-groups-of-slices.md says what becomes of a job that fails.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidemark.clock.slices import Grid
-from tidemark.quality.findings import Verdict, called
-from tidemark.quality.history import called_beside_history
-from tidemark.quality.project import built
+from tidemark.quality.findings import Verdict
+from tidemark.quality.project import name_of
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.checks import default_expectations
 from tidemark.settings.expectations import ARGUMENTS
@@ -29,7 +28,7 @@ SCHEMA = pa.schema(
 
 def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
     """The rows of a run's slices from the `first` on; none where nothing is expected."""
-    within = {_called(one): bounds(one) for one in (*pipeline.quality, *default_expectations())}
+    within = {name_of(one): bounds(one) for one in (*pipeline.quality, *default_expectations())}
     rows = []
     for number, (found, findings) in enumerate(zip(verdict.measures, verdict.by_slice, strict=True), first):
         outcomes = {(one.expectation, one.severity): one.outcome for one in findings}
@@ -56,12 +55,6 @@ def bounds(expectation: Expectation) -> tuple[float | None, float | None]:
         return None, 1 - given.get("mostly", 1.0)
     low, high = (given.get(name, given.get("value")) for name in ("min_value", "max_value"))
     return _number(low), _number(high)
-
-
-def _called(expectation: Expectation) -> str:
-    if expectation.on == "history":
-        return called_beside_history(expectation)
-    return called(built(expectation).configuration.to_json_dict())
 
 
 def _number(value: object) -> float | None:

@@ -20,6 +20,7 @@ from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
+from tidemark.quality.history import called_beside_history
 from tidemark.quality.notice import Notice
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.checks import DOCS_PAGE
@@ -174,9 +175,11 @@ def _plain(told: Any) -> Any:
     return escape(told).replace("$", "&#36;") if isinstance(told, str) else told
 
 
-def built_by_name(pipeline: Pipeline) -> dict[str, GxExpectation]:
-    """The expectations of a pipeline file, as Great Expectations has them, by what findings call them."""
-    return {called(one.configuration.to_json_dict()): one for one in map(built, pipeline.quality)}
+def name_of(expectation: Expectation) -> str:
+    """What findings call it."""
+    if expectation.on == "history":
+        return called_beside_history(expectation)
+    return called(built(expectation).configuration.to_json_dict())
 
 
 def run_suite(

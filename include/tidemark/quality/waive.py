@@ -8,7 +8,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.commits.quarantined import chosen
 from tidemark.commits.waivers import Waiver, next_attempt, record
 from tidemark.errors import UserError
-from tidemark.quality.project import built_by_name
+from tidemark.quality.project import name_of
 from tidemark.settings import Pipeline
 
 
@@ -24,7 +24,8 @@ def waive(pipeline: Pipeline, lake: str, start: datetime, expectation: str, beca
         raise UserError("--because: say why; it stands in the ledger")
     ledger = Ledger.of(pipeline, lake)
     number = ledger.grid.boundary(start, "--slice")
-    named = dict(zip(built_by_name(pipeline), pipeline.quality, strict=True))
+    # Of two that are called the same the one that keeps a slice back.
+    named = {name_of(one): one for one in sorted(pipeline.quality, key=lambda one: one.on_failure != "warn")}
     if not named:
         raise UserError(f"pipeline {pipeline.name} has no expectation; what follows from the join cannot be waived")
     name = chosen(expectation, named)

@@ -229,6 +229,11 @@ class Join(Settings):
         return value
 
     @property
+    def output_keys(self) -> list[str]:
+        """The names of both sides' keys in the output, as the join gives it."""
+        return [f"{side}_{name}" for pair in self.keys for side, name in (("left", pair.left), ("right", pair.right))]
+
+    @property
     def fires_by_default(self) -> bool:
         """Whether windows are of event time, fire at their end and for late rows, and keep all rows until they go."""
         default = self.trigger is None or (self.trigger.kind == "event_time" and not self.trigger.purging)
