@@ -2,28 +2,23 @@
 
 import json
 import os
-import random
 import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from tests.conftest import PROJECT, write_pipeline
+from tests.spark.lakes import START, land_two_hours, read
 from tidemark.settings.cluster import SECRET
 from tidemark.spark.session import delta_jars
 
-START = datetime(2024, 1, 1, tzinfo=UTC)
 SLICES = {"slices": {"every": "1 hour", "start": START.isoformat()}}
 TABLES = {f"{side}__table": side for side in ("left", "right")}
 TIMES = {
@@ -111,22 +106,7 @@ def submit(cluster, job, *arguments, **more):
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Two hours of both inputs, a third of the rows up to an hour late."""
-    lake, chance = tmp_path_factory.mktemp("lake"), random.Random(7)
-    for side in ("left", "right"):
-        rows = []
-        for number in range(200):
-            seen = START + timedelta(seconds=36 * number + chance.randrange(30))
-            late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.3 else chance.randrange(4))
-            rows.append({"k": chance.choice("ab"), "at": max(START, seen - late), "seen": seen, "v": number})
-        write_deltalake(str(lake / side), pa.Table.from_pylist(rows))
-    return lake
-
-
-def read(table):
-    """The rows of a table by a plain read."""
-    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-    return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return land_two_hours(tmp_path_factory.mktemp("lake"), 200)
 
 
 @pytest.mark.parametrize("join", JOINS)

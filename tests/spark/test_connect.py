@@ -3,20 +3,16 @@
 import gzip
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
-from collections import Counter
-from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
 
 from tests.conftest import PROJECT, write_pipeline
 from tests.settings.test_expressions import ALLOWED, REFUSED
+from tests.spark.lakes import START, land_two_hours, read
 from tests.spark.serving import serving
 from tests.spark.test_confined import PARSED_AWAY
 from tests.spark.through_connect import told
@@ -29,7 +25,6 @@ from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.session import DELTA_SETTINGS
 from tidemark.streaming.twin import stream
 
-START = datetime(2024, 1, 1, tzinfo=UTC)
 PATIENCE = 600
 """Seconds for a client: one that hangs is to fail, and not to hold up all tests."""
 VECTORS = PROJECT / "tests/semantics/vectors"
@@ -110,22 +105,7 @@ def ask(server):
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Two hours of both inputs, a third of the rows up to an hour late."""
-    lake, chance = tmp_path_factory.mktemp("lake"), random.Random(7)
-    for side in ("left", "right"):
-        rows = []
-        for number in range(100):
-            seen = START + timedelta(seconds=72 * number + chance.randrange(60))
-            late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.3 else chance.randrange(4))
-            rows.append({"k": chance.choice("ab"), "at": max(START, seen - late), "seen": seen, "v": number})
-        write_deltalake(str(lake / side), pa.Table.from_pylist(rows))
-    return lake
-
-
-def read(table):
-    """The rows of a table by a plain read."""
-    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-    return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows)
+    return land_two_hours(tmp_path_factory.mktemp("lake"), 100)
 
 
 def pipeline(folder, join, where):
