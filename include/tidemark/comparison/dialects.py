@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
+from itertools import combinations
 from typing import Any, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -115,23 +117,29 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
 
 def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> Dialects:
     grid = Grid.of(pipeline.slices)
-    answers: list[_DialectAnswer] = []
-    answered: list[Answered] = []
-    for dialect in get_args(Dialect):
-        try:
-            under = _under(pipeline, dialect)
-        except PipelineFileError as error:
-            answered.append(Answered(dialect, None, 0, str(error)))
-            continue
-        with replayed(under, inputs, slices, drain=under.trace is None) as replay:
-            answers.append(_DialectAnswer.of(replay, under, inputs))
-        answered.append(Answered(dialect, answers[-1].emitted.count(), answers[-1].late, None))
-    pairs = ((one, other) for number, one in enumerate(answers) for other in answers[number + 1 :])
-    found = [difference for pair in pairs for difference in _differences(*pair)]
+    # Side by side: most of the time of each is planning, in one thread.
+    with ThreadPoolExecutor() as pool:
+        replays = list(pool.map(lambda one: _answer(pipeline, one, inputs, slices), get_args(Dialect)))
+        answers = [answer for _, answer in replays if answer]
+        differing = pool.map(lambda pair: _differences(*pair), combinations(answers, 2))
+        found = [difference for part in differing for difference in part]
     names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
     identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
     start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
-    return Dialects(pipeline.name, start, end, tuple(answered), tuple(found), identity)
+    return Dialects(pipeline.name, start, end, tuple(answered for answered, _ in replays), tuple(found), identity)
+
+
+def _answer(
+    pipeline: Pipeline, dialect: str, inputs: tuple[StoredInput, StoredInput], slices: range
+) -> tuple[Answered, _DialectAnswer | None]:
+    """What a dialect makes of the data, if it knows the join."""
+    try:
+        under = _under(pipeline, dialect)
+    except PipelineFileError as error:
+        return Answered(dialect, None, 0, str(error)), None
+    with replayed(under, inputs, slices, drain=under.trace is None) as replay:
+        answer = _DialectAnswer.of(replay, under, inputs)
+    return Answered(dialect, answer.emitted.count(), answer.late, None), answer
 
 
 def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
