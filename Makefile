@@ -17,10 +17,10 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect e2e sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
 
@@ -88,6 +88,9 @@ cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in
 
 connect: setup ## start a Spark Connect server on this machine, in the foreground
 	@bin/spark-connect
+
+e2e: $(DEV) $(JARS) $(WORKER) ## run slices on Postgres, Airflow and a Spark cluster while things go wrong
+	@$(VENV)/python -m tests.e2e
 
 sbom: setup ## print what an installation is made of, as CycloneDX
 	@$(VENV)/python bin/sbom

@@ -30,6 +30,7 @@ TARGETS = {
     "airflow",
     "cluster",
     "connect",
+    "e2e",
     "sbom",
     "audit",
     "fuzz",
