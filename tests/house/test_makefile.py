@@ -31,6 +31,7 @@ TARGETS = {
     "cluster",
     "connect",
     "e2e",
+    "s3",
     "sbom",
     "audit",
     "fuzz",
