@@ -59,6 +59,11 @@ class Feed:
                 row = {"k": chance.choice("abc"), "at": max(START, seen - late), "seen": seen, "v": number}
                 self.due[side][max(0, (seen - INTO - START) // HOUR)].append(row)
 
+    def begin(self):
+        """A row each, so that the tables are there."""
+        for side in SIDES:
+            self._append(side, [{"k": "z", "at": START, "seen": START, "v": 0}])
+
     def land(self, side, hour):
         """What is due for an hour, in a commit of its own; how many rows."""
         return self._append(side, self.due[side][hour])

@@ -36,8 +36,8 @@ def instant(hour):
 class Story:
     """The parts, running, and what is done to them step by step; each step says in a line what came of it."""
 
-    def __init__(self, lake, hours, airflow, cluster, say):
-        self.lake, self.hours, self.airflow, self.cluster, self.say = lake, hours, airflow, cluster, say
+    def __init__(self, lake, hours, airflow, say):
+        self.lake, self.hours, self.airflow, self.say = lake, hours, airflow, say
         self.feed = Feed(lake, hours)
 
     def ledger(self, name=NAME):
@@ -262,8 +262,7 @@ def started(home, hours, backfilled, say):
     for name, number in ((NAME, hours), (BACKFILLED, backfilled)):
         if number:
             (pipelines / f"{name}.yaml").write_text(pipeline(name, number, judged=name == NAME))
-    for side in SIDES:
-        Feed(lake, hours)._append(side, [{"k": "z", "at": START, "seen": START, "v": 0}])
+    Feed(lake, hours).begin()
     with ExitStack() as stack:
         cluster = stack.enter_context(standalone(home / "cluster"))
         workers = len(ask(cluster["master"])["workers"])
@@ -280,7 +279,7 @@ def started(home, hours, backfilled, say):
         airflow = stack.enter_context(Airflow(home / "airflow", database, password, given).running())
         told = ", ".join(one["name"] for one in airflow.get("pools")["pools"])
         say(f"Airflow's API server, dag-processor, triggerer and scheduler are up, and healthy; pools: {told}")
-        story = Story(lake, hours, airflow, cluster, say)
+        story = Story(lake, hours, airflow, say)
         dags = [f"{NAME}__slice", f"{NAME}__reprocess", *([f"{BACKFILLED}__slice"] if backfilled else [])]
         until(lambda: {*dags} <= {dag["dag_id"] for dag in airflow.get("dags?limit=100")["dags"]}, 120, "no DAGs")
         story.pause(f"{NAME}__slice", paused=False)
