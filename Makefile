@@ -6,6 +6,7 @@ JARS := .jars/.fetched
 FLINK := .venv-flink/.installed
 AUDIT := .venv-audit/.installed
 WORKER := .venv-worker/.installed
+S3 := .cache/s3/.installed
 
 export PATH := $(CURDIR)/$(VENV):$(PATH)
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
@@ -17,10 +18,10 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect e2e s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
 
@@ -89,6 +90,12 @@ cluster: setup $(WORKER) ## start a standalone Spark cluster on this machine, in
 connect: setup ## start a Spark Connect server on this machine, in the foreground
 	@bin/spark-connect
 
+e2e: $(DEV) $(JARS) $(WORKER) ## run slices on Postgres, Airflow and a Spark cluster while things go wrong
+	@$(VENV)/python -m tests.e2e
+
+s3: $(DEV) $(JARS) $(S3) ## run and race pipelines in a local object store, over s3a://
+	@TIDEMARK_S3_RACES=100 $(VENV)/pytest -s tests/objects
+
 sbom: setup ## print what an installation is made of, as CycloneDX
 	@$(VENV)/python bin/sbom
 
@@ -135,6 +142,10 @@ $(WORKER): requirements-worker.txt | machine
 	@test -x .venv-worker/bin/python || "$(PYTHON)" -m venv .venv-worker
 	@echo "Installing what executors import into .venv-worker ..."
 	@.venv-worker/bin/pip install --quiet --require-hashes -r requirements-worker.txt
+	@touch $@
+
+$(S3): bin/fetch-s3 s3-jars.sha256 $(JARS)
+	@bin/fetch-s3 .cache/s3
 	@touch $@
 
 $(AUDIT): | machine

@@ -148,7 +148,8 @@ def test_somebody_has_to_log_in(services):
 def test_airflow_has_all_its_parts(ours):
     commands = {tuple(service["command"][:2]) for service in ours.values() if service["command"][0] == "airflow"}
     assert ours["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
-    commands.add(("airflow", "api-server"))
+    assert ours["airflow-migrate"]["command"][-1].startswith("airflow db migrate &&")
+    commands |= {("airflow", "api-server"), ("airflow", "db")}
     parts = ("api-server", "dag-processor", "db", "scheduler", "triggerer")
     assert commands == {("airflow", part) for part in parts}
 
@@ -205,6 +206,7 @@ def test_who_runs_a_job_and_who_executes_it_see_the_lake_at_one_path(services):
         if volume.startswith("lake")
     }
     assert lakes["airflow-scheduler"] == lakes["spark-worker"]
+    assert lakes["airflow-triggerer"] == f"{lakes['spark-worker']}:ro"
     lake = services["airflow-scheduler"]["environment"]["TIDEMARK_LAKE"]
     assert lakes["spark-worker"] == f"lake:{lake}"
 

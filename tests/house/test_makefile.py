@@ -30,6 +30,8 @@ TARGETS = {
     "airflow",
     "cluster",
     "connect",
+    "e2e",
+    "s3",
     "sbom",
     "audit",
     "fuzz",

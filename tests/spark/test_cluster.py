@@ -1,20 +1,18 @@
 """`make cluster`: submitted jobs run on a real standalone cluster whose executors have no tidemark of their own."""
 
-import json
 import os
-import shlex
-import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from urllib.request import urlopen
 
 import psutil
 import pytest
 
 from tests.conftest import PROJECT, write_pipeline
+from tests.processes import until
+from tests.spark.clusters import ask, standalone
 from tests.spark.lakes import START, land_two_hours, read
 from tidemark.settings.cluster import SECRET
 from tidemark.spark.session import delta_jars
@@ -36,48 +34,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(
 )]  # fmt: skip
 
 
-def ask(url):
-    with urlopen(url, timeout=5) as answer:
-        return json.load(answer)
-
-
-def until(wanted, seconds):
-    """What is wanted, once it is there."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with suppress(OSError):
-            if found := wanted():
-                return found
-        time.sleep(0.5)
-    raise AssertionError(f"nothing came in {seconds} s")
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A cluster's pages and the environment of who may use it."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    master, pages, history = (str(one.getsockname()[1]) for one in listeners)
-    for one in listeners:
-        one.close()
-    home = tmp_path_factory.mktemp("cluster")
-    settings = {"MASTER_PORT": master, "PAGES_PORT": pages, "HISTORY_PORT": history, "CLUSTER_HOME": str(home)}
-    settings |= {"SPARK_WORKER_CORES": "1", "SPARK_WORKER_MEMORY": "1g", "SPARK_DAEMON_MEMORY": "256m"}
-    process = subprocess.Popen(
-        [PROJECT / "bin/spark-cluster"], env=os.environ | settings, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        url = f"http://127.0.0.1:{pages}/json/"
-        until(lambda: ask(url)["aliveworkers"] == 2, 120)
-        assert (home / "env").stat().st_mode & 0o077 == 0
-        exported = (line.removeprefix("export ") for line in (home / "env").read_text().splitlines())
-        given = dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))
-        yield {"master": url, "history": f"http://127.0.0.1:{history}/api/v1/applications", "env": given}
-    finally:
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        process.communicate(timeout=60)
-        _, left = psutil.wait_procs(started, timeout=10)
-        assert left == []
+    with standalone(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
 def environment(**more):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, out,
 from tidemark.commits.answers import committed
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.places import lake_root
+from tidemark.delta.storage import write_text
 from tidemark.errors import UserError
 from tidemark.quality.project import docs_page
 from tidemark.quality.seen import Seen, describe, seen, stored
@@ -41,7 +41,7 @@ def show(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write each value over time, as FILE.html.")
+        str | None, typer.Option("--report", metavar="FILE", help="Write each value over time, as FILE.html.")
     ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
@@ -51,7 +51,7 @@ def show(
     """
     loaded = load_pipeline(pipeline)
     if report:
-        check_paths([str(report)], trends.FORMATS)
+        check_paths([report], trends.FORMATS)
     ledger = Ledger.of(loaded, lake_root(lake))
     rows = stored(ledger.tables)
     found = seen(rows)
@@ -61,7 +61,7 @@ def show(
         out.print(_view(loaded.name, found))
         out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)
     if report:
-        report.write_text(trends.html(trends.gather(loaded, ledger, rows)), encoding="utf-8")
+        write_text(report, trends.html(trends.gather(loaded, ledger, rows)))
 
 
 @app.command()

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog
 from tidemark.delta.places import is_within, place
+from tidemark.delta.safety import check_store
 from tidemark.delta.staging import read_files
 from tidemark.errors import InputError, PlaceError
 from tidemark.settings import Pipeline
@@ -217,11 +218,12 @@ class PipelineTables:
         return cls(root)
 
     def check(self) -> None:
-        """See that delta-rs can write at this place.
+        """See that delta-rs can write at this place, and that two processes that do are kept apart.
 
         Raises:
-            PlaceError: it takes a part of the path for something else; names the part.
+            PlaceError: it takes a part of the path for something else, which is named; or nothing keeps them apart.
         """
+        check_store(self.root)
         if (odd := _UNWRITABLE.search(self.root)) is not None:
             raise PlaceError(
                 f"tables cannot be written to {self.root}: a path with {odd[0]} is misread on the way; let `output` "

@@ -20,9 +20,10 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import types as T
+
+from tidemark.delta.storage import file_system
 
 APPLICATION = "tidemark"
 """The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
@@ -302,14 +303,6 @@ def create_arrow_table(path: str, schema: pa.Schema) -> DeltaLog:
 def arrow_columns(schema: pa.Schema) -> T.StructType:
     """Arrow's columns as Spark has them."""
     return _columns(Schema.from_arrow(schema))
-
-
-def file_system(path: str) -> pafs.FileSystem:
-    """The folder of a table, whether it is one yet or not, as a file system."""
-    if "://" in path:
-        return pafs.PyFileSystem(DeltaStorageHandler(path))
-    # delta-rs would take some characters of a path for those of an address.
-    return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
 
 
 def log_actions(path: str, version: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from tidemark.commits.references import publish
 from tidemark.commits.runs import StagedRun
 from tidemark.commits.staleness import repaired_until, restorable, stale
 from tidemark.delta.log import Opened
+from tidemark.delta.safety import try_store
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution.job import JobResult, run_job
 from tidemark.planning.plan import Plan
@@ -43,9 +44,12 @@ def execute(
         StoppedError: asked to stop, with jobs still ahead.
         SliceOrderError: another process committed meanwhile; the job published nothing.
         FaultError: the disk is full.
+        PlaceError: the store does not keep two processes apart that commit at the same time.
     """
     if plan.jobs:
         project.check_arguments(plan.pipeline)
+        if plan.ledger.rows.empty:
+            try_store(awake(spark), plan.ledger.tables.root)
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():

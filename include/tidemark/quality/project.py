@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
-from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.storage import is_address
 from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.history import called_beside_history
@@ -109,10 +109,16 @@ def project(tables: PipelineTables) -> Iterator[Any]:
 
     It is for one thread at a time: a process has one project, and one parser.
     """
-    root = Path(tables.papers) / "uncommitted"
+    root = f"{tables.papers}/uncommitted"
 
     def files(folder: str) -> dict[str, str]:
-        return {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(root / folder)}
+        if is_address(root):
+            return {
+                "module_name": "tidemark.quality.objects",
+                "class_name": "ObjectStoreBackend",
+                "base": f"{root}/{folder}",
+            }
+        return {"class_name": "TupleFilesystemStoreBackend", "base_directory": f"{root}/{folder}"}
 
     kinds = gx_library().data_context.types.base
     config = kinds.DataContextConfig(

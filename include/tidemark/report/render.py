@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from tidemark.delta.storage import is_address, write_text
 from tidemark.errors import UserError
 from tidemark.report import words
 from tidemark.report.facts import Facts
@@ -38,18 +39,19 @@ FORMATS: dict[str, Callable[[Facts], str]] = {".html": html, ".md": markdown, ".
 """How to write a report, by the suffix of its file."""
 
 
-def check_paths(texts: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[Path, ...]:
-    """The files to write, before the work is done that ends in them.
+def check_paths(texts: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[str, ...]:
+    """The files to write, paths or URIs, before the work is done that ends in them.
 
     Raises:
         UserError: a suffix that is none of `formats`, or a folder that does not exist.
     """
-    paths = tuple(map(Path, texts))
-    for path in paths:
-        if path.suffix not in formats:
-            raise UserError(f"--report {path}: the name of a report ends in {', '.join(formats)}")
-        need_folder("--report", path)
-    return paths
+    places = tuple(texts)
+    for one in places:
+        if Path(one).suffix not in formats:
+            raise UserError(f"--report {one}: the name of a report ends in {', '.join(formats)}")
+        if not is_address(one):
+            need_folder("--report", Path(one))
+    return places
 
 
 def need_folder(option: str, path: Path) -> None:
@@ -62,10 +64,10 @@ def need_folder(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
 
 
-def write(facts: Facts, paths: Iterable[Path]) -> None:
+def write(facts: Facts, places: Iterable[str | Path]) -> None:
     """Write a report to files, each in the format of its suffix."""
-    for path in paths:
-        path.write_text(FORMATS[path.suffix](facts), encoding="utf-8")
+    for one in places:
+        write_text(str(one), FORMATS[Path(one).suffix](facts))
 
 
 def columns(facts: Facts, examples: Sequence[dict[str, object]]) -> list[str]:

@@ -108,6 +108,9 @@ class Engine(Protocol):
     def newest(self, path: str) -> Snapshot:
         """Look at a Delta table now; one that is not there is an AnalysisException by the time rows are asked for."""
 
+    def keeps_first_put(self, path: str) -> bool | None:
+        """Whether a store of S3's kind refuses the second of two conditional puts; None where that cannot be told."""
+
     def changeable(self, path: str) -> ChangeableSnapshot:
         """Look at a Delta table that is to become another.
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from tidemark.errors import UserError
 from tidemark.spark import jvm
 from tidemark.spark.asked import AnalysedFilter
 from tidemark.spark.trees import check_tree
+
+ONE_DRIVER = ("s3a://", "s3://", "s3n://")
+"""Where Spark's own commits are safe among those of one driver alone."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,15 @@ class ClassicEngine:
         """Ask Delta's log, once."""
         return jvm.DeltaSnapshot.newest(self.spark, path)
 
+    def keeps_first_put(self, path: str) -> bool:
+        """Put two, by Hadoop."""
+        return jvm.keeps_first_put(self.spark, path)
+
     def changeable(self, path: str) -> jvm.DeltaSnapshot:
-        """Give the same."""
+        """Give the same; where Spark's commits are not kept apart from others' it is refused."""
+        if path.startswith(ONE_DRIVER):
+            raise UserError(
+                f"{path} is to have other types, or another format, and Spark would commit that; its log store for S3, "
+                "S3SingleDriverLogStore, can overwrite another driver's commit: name a new `output`"
+            )
         return self.newest(path)

@@ -89,6 +89,9 @@ class ConnectEngine:
         assert last is not None, "a table has a first commit"
         return ConnectSnapshot(self.spark, path, int(last["version"]))
 
+    def keeps_first_put(self, _: str) -> None:
+        """No public call puts an object."""
+
     def changeable(self, path: str) -> ChangeableSnapshot:
         """Refuse: no public call commits other columns together with other files."""
         raise UserError(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -226,3 +227,24 @@ def _jvm(spark: SparkSession) -> Any:
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"
     return jvm
+
+
+def keeps_first_put(spark: SparkSession, path: str) -> bool:
+    """Put two objects at a place of S3, each on condition that there is none; whether the second was refused."""
+    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def put() -> None:
+        made = files.createFile(place).overwrite(True).must("fs.option.create.conditional.overwrite", "true").build()
+        made.close()
+
+    try:
+        put()
+        put()
+    except Py4JJavaError as error:
+        if "412" not in str(error.java_exception):
+            raise
+        return True
+    finally:
+        files.delete(place, False)
+    return False

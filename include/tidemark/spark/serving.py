@@ -16,6 +16,7 @@ from tidemark.settings.cluster import CONNECT_TOKEN
 from tidemark.spark.connected import PORT
 from tidemark.spark.local import LOCAL_SETTINGS, PARTITIONS, PATIENCE, SUBMITTED_SETTINGS, java_options
 from tidemark.spark.session import DELTA_SETTINGS, delta_jars
+from tidemark.spark.stores import store_settings
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SETTINGS = {
@@ -38,7 +39,7 @@ def server_command(host: str, port: int, master: str, memory: str) -> list[str]:
     if not os.environ.get(CONNECT_TOKEN):
         raise UserError(f"a server without a token runs anybody's code; set {CONNECT_TOKEN}, or use bin/spark-connect")
     jars = delta_jars()
-    settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SETTINGS}
+    settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SETTINGS, **store_settings()}
     settings |= {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}
     if master.startswith("local"):
         settings |= {**PATIENCE, "spark.ui.enabled": "false"}

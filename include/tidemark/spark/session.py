@@ -34,6 +34,7 @@ from tidemark.spark.local import (
     master,
 )
 from tidemark.spark.package import package
+from tidemark.spark.stores import store_settings
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -84,7 +85,7 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
         settings |= {"spark.app.name": app_name, "spark.master": master(), "spark.jars": ",".join(map(str, jars))}
         settings |= {"spark.driver.defaultJavaOptions": java_options(jars[0].parent, brief=brief)}
     _need_java()
-    settings |= _of_a_cluster(cluster or Cluster())
+    settings |= store_settings() | _of_a_cluster(cluster or Cluster())
     try:
         if not is_submitted():
             _start(settings)

@@ -1,0 +1,19 @@
+"""Postgres, Airflow's four services, and a Spark cluster: slices wait, a driver is killed, nothing is lost."""
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.e2e.parts import postgres_programs
+from tests.e2e.story import short, teller
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(postgres_programs() is None, reason="Postgres (Debian: postgresql) is not installed"),
+    pytest.mark.skipif(
+        not (PROJECT / ".venv-worker" / ".installed").exists(), reason="make cluster has not installed .venv-worker"
+    ),
+]
+
+
+def test_two_slices_on_real_parts_with_a_killed_driver_are_what_one_job_gives(tmp_path):
+    short(tmp_path, teller())
