@@ -473,7 +473,8 @@ def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
         err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
         made = _planned(name, lake, request)
     if made.jobs:
-        project.import_early()
+        if made.pipeline.quality:
+            project.import_early()
         begin(made.spark, brief=made.is_brief)
     return made
 
