@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -219,9 +220,21 @@ def _reason(told: str) -> str:
 
     >>> _reason("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
     'quality gate: found 3'
+    >>> _reason('Error code is: 65.\n{"level": "error", "event": "quality gate: found 3", "exit_code": 1}')
+    'quality gate: found 3'
     """
-    lines = (line.removeprefix("error: ") for line in told.splitlines() if line.startswith("error: "))
-    return next(lines, told)
+    return next((error for line in told.splitlines() if (error := _error_in(line))), told)
+
+
+def _error_in(line: str) -> str | None:
+    """The mistake that a line tells of, as text or as JSON (`TIDEMARK_LOG`)."""
+    if line.startswith("error: "):
+        return line.removeprefix("error: ")
+    if line.startswith("{"):
+        with suppress(ValueError):
+            record = json.loads(line)
+            return str(record["event"]) if record.get("level") == "error" and "exit_code" in record else None
+    return None
 
 
 class ReportSlices(BaseOperator):

@@ -28,6 +28,7 @@ from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import write
+from tidemark.logs import about
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
 from tidemark.quality.measured import measured
@@ -90,6 +91,7 @@ def run_job(
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with ExitStack() as held:
+        held.enter_context(about(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
         tuning = held.enter_context(ExitStack())
         tuning.enter_context(_tuned(spark, tiny=task.expected_tiny))
         found = read(spark, task)
