@@ -1,6 +1,7 @@
 """The command as a user meets it: exit codes, one line for a mistake, JSON for scripts."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -32,15 +33,37 @@ def orders(spark, lake, pipeline, write, tmp_path, monkeypatch):
     return str(tmp_path / "pipeline.yaml")
 
 
-def test_plan_run_and_status_for_scripts(orders, capsys):
+@pytest.fixture
+def json_lines(monkeypatch):
+    """The log as JSON, for this test alone."""
+    log = logging.getLogger("tidemark")
+    before = log.handlers, log.propagate, log.level
+    monkeypatch.setenv("TIDEMARK_LOG", "json")
+    yield
+    log.handlers, log.propagate = before[:2]
+    log.setLevel(before[2])
+
+
+def test_plan_run_and_status_for_scripts(orders, capsys, json_lines):
     assert main(["plan", orders, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["slices"] == 2
     assert planned["jobs"] == [{"from": "2024-01-01T00:00Z", "to": "2024-01-01T02:00Z", "slices": 2}]
     assert main(["run", orders, "--slices-per-job", "1", "--atomic", "--json"]) == 0
-    ran = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    ran = json.loads(said.out)
     assert len(ran["ran"]["jobs"]) == 2
     assert ran["status"]["emissions"] == 1
+    lines = [json.loads(line) for line in said.err.splitlines()]
+    assert [(one["event"], one["pipeline"], one["slice"], one["emissions"]) for one in lines] == [
+        ("committed", "orders", "2024-01-01T00:00Z", 0),
+        ("committed", "orders", "2024-01-01T01:00Z", 1),
+    ]
+    assert len({one["run"] for one in lines}) == 2
+    assert main(["run", orders, "--to", "2024-01-01T00:30Z"]) == 2
+    [line] = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["level"], line["exit_code"]) == ("error", 2)
+    assert "is not on a slice boundary" in line["event"]
     assert main(["status", orders, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["slices"] == 2
 

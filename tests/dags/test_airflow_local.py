@@ -16,6 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.dags.conftest import WAITING
+from tests.quality.receiving import metrics, webhooks
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request as Slices
 from tidemark.planning.plan import make_plan
@@ -78,12 +79,55 @@ def healthy(answer):
     return {name for name, part in answer.items() if part["status"] == "healthy"} == COMPONENTS
 
 
-def test_it_boots_compares_what_was_committed_and_ends_with_all_that_it_started(spark, write, local, lake):
+@pytest.fixture
+def seen():
+    """Variables of an Airflow that is seen from outside, and what OpenLineage and StatsD have had of it."""
+    with webhooks() as (url, events), metrics() as (port, measured):
+        transport = {"type": "http", "url": url, "endpoint": "lineage"}
+        statsd = {"STATSD_ON": "True", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": str(port)}
+        given = {f"AIRFLOW__METRICS__{name}": value for name, value in statsd.items()}
+        yield given | {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)}, events, measured
+
+
+def check_lineage(events, lake):
+    """The inputs and the tables of each task that is over, and what was committed."""
+    over = {e["job"]["name"]: e for _, _, e in events if e["eventType"] == "COMPLETE"}
+    run, report, compare = (over[f"clicked_views__{task}"] for task in ("range.run", "range.report", "compare.compare"))
+    names = {kind: {one["name"] for one in run[kind]} for kind in ("inputs", "outputs")}
+    tables = {str(lake / "clicked_views" / name) for name in ("emissions", "late", "checkpoint", "ledger")}
+    assert names == {"inputs": {str(lake / "clicks"), str(lake / "views")}, "outputs": tables}
+    assert {one["namespace"] for one in (*run["inputs"], *run["outputs"])} == {"file"}
+    rows = {Path(one["name"]).name: one.get("outputFacets", {}) for one in report["outputs"]}
+    assert rows["emissions"]["outputStatistics"]["rowCount"] == len(STREAMED)
+    told = report["run"]["facets"]["tidemark_slices"]
+    assert (told["first"], told["end"], told["slices"]) == ("2013-01-01T00:00Z", "2013-01-01T03:00Z", 3)
+    assert {Path(one["name"]).name for one in compare["inputs"]} == {"emissions", "streamed"}
+    assert {Path(one["name"]).name for one in compare["outputs"]} == {"agreement"}
+
+
+def check_metrics(measured):
+    """What StatsD has had: name, value, kind."""
+    found = dict(line.removeprefix("airflow.").split(":", 1) for line in measured if "tidemark." in line)
+    assert found["tidemark.slices.clicked_views"] == "3|c"
+    assert found["tidemark.emissions.clicked_views"] == f"{len(STREAMED)}|c"
+    assert found["tidemark.rows.late.left.clicked_views"] == "0|c"
+    assert found["tidemark.agreement.same.clicked_views"] == f"{len(STREAMED)}|g"
+    assert found["tidemark.agreement.unexplained.clicked_views"] == "0|g"
+    milliseconds, _, kind = found["tidemark.slice.duration.clicked_views"].partition("|")
+    assert float(milliseconds) > 100
+    assert kind == "ms"
+    assert int(found["tidemark.behind.clicked_views"].removesuffix("|g")) > 24 * 365
+
+
+def test_it_boots_compares_what_was_committed_is_seen_and_ends_with_all_that_it_started(
+    spark, write, local, lake, seen
+):
     """A range, run by hand, commits slices: the scheduler then runs the comparison by itself."""
+    given, events, measured = seen
     rows = [(user, *(datetime.fromisoformat(f"2013-01-01T{at}Z") for at in times)) for user, *times in STREAMED]
     rows = [(user, left, user, right) for user, left, right in rows]
     write("streamed", rows, "left_user string, left_at timestamp, right_user string, right_at timestamp")
-    airflow = start(local)
+    airflow = start(local | given)
     api = f"http://localhost:{local['AIRFLOW__API__PORT']}/api/v2"
     try:
         assert healthy(get(f"{api}/monitor/health", healthy, seconds=100))
@@ -103,6 +147,8 @@ def test_it_boots_compares_what_was_committed_and_ends_with_all_that_it_started(
         started = family(airflow)
         airflow.send_signal(signal.SIGINT)
         told, _ = airflow.communicate(timeout=120)
+    check_lineage(events, lake)
+    check_metrics(measured)
     assert (Path(local["TIDEMARK_AIRFLOW_HOME"]) / "standalone.log").stat().st_size > 0
     assert f"Airflow is at http://localhost:{local['AIRFLOW__API__PORT']} " in told
     assert airflow.returncode == 0

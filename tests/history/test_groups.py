@@ -18,7 +18,7 @@ from tidemark.planning.estimate import PastJob
 from tidemark.planning.grouping import Room
 from tidemark.planning.plan import Request, make_plan
 from tidemark.planning.scan_estimate import InputFiles
-from tidemark.quality import project
+from tidemark.quality import plain
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.gate import judge
 from tidemark.quality.subjects import JobRows
@@ -154,7 +154,7 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
 @pytest.mark.slow
 def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
-    monkeypatch.setattr(project, "KEPT_RESULTS", 2)
+    monkeypatch.setattr(plain, "KEPT_RESULTS", 2)
     land(*[row(hour, at(hour, 20)) for hour in range(4)])
     go(pipeline(), end=at(4), slices_per_job=1)
     assert list(ledger(pipeline()).entries) == [0, 1, 2, 3]

@@ -30,6 +30,19 @@ def webhooks(*, status=200, silent=False):
 
 
 @contextmanager
+def metrics():
+    """The port of a StatsD server, and the lines that it has had."""
+    had = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            had.extend(self.request[0].decode().splitlines())
+
+    with _serving(socketserver.ThreadingUDPServer(("127.0.0.1", 0), Handler)) as port:
+        yield port, had
+
+
+@contextmanager
 def mails():
     """A mail server's port, and what it was sent: from, to, text."""
     had = []

@@ -1,8 +1,10 @@
 """The quality gate, where several judge at the same time."""
 
+import json
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,16 +14,20 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.delta.lake import PipelineTables
+from tidemark.quality import plain
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.findings import Measure
 from tidemark.quality.gate import judge
-from tidemark.quality.project import write_docs
+from tidemark.quality.project import catch_up, docs_page, write_docs
 from tidemark.quality.subjects import JobRows
 from tidemark.settings import Expectation
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
 """Facts of three slices that have nothing wrong."""
 NO_ROWS = JobRows(range(3), {})
+BY_TIDEMARK = SimpleNamespace(quality=[], notify=[], show_rows=False)
+BY_LIBRARY = SimpleNamespace(quality=[], notify=["somebody"], show_rows=False)
+OF_A_RUN = {"id", "checkpoint_id", "validation_id", "validation_time", "run_id", "batch_markers"}
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def judged(root, worker):
     """Runs that a pipeline's results are kept of, when a worker has judged three."""
     tables = PipelineTables(str(root))
     for number in range(3):
-        verdict = judge(SOUND, NO_ROWS, SimpleNamespace(quality=[], show_rows=False), tables, f"{worker}{number}")
+        verdict = judge(SOUND, NO_ROWS, BY_LIBRARY, tables, f"{worker}{number}")
         assert verdict.outcome == "passed"
     return {path.parts[-3] for path in Path(tables.papers).rglob("uncommitted/validations/**/*.json")}
 
@@ -53,6 +59,45 @@ def test_processes_judge_one_pipeline_at_the_same_time(tmp_path):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         kept = set.union(*pool.map(judged, [tmp_path] * 4, "abcd"))
     assert kept == {f"{worker}{number}" for worker in "abcd" for number in range(3)}
+
+
+def lasting(told):
+    """What a result says, without what is another in each run."""
+    if isinstance(told, list):
+        return [lasting(one) for one in told]
+    return {k: lasting(v) for k, v in told.items() if k not in OF_A_RUN} if isinstance(told, dict) else told
+
+
+def test_facts_that_hold_are_kept_as_the_library_would_and_shown_when_asked_for(tmp_path):
+    tables = PipelineTables(str(tmp_path))
+    by_library = judge(SOUND, NO_ROWS, BY_LIBRARY, tables, "library")
+    assert replace(judge(SOUND, NO_ROWS, BY_TIDEMARK, tables, "tidemark"), results=by_library.results, seconds=0) == (
+        replace(by_library, seconds=0)
+    )
+    results = Path(tables.papers, "uncommitted/validations")
+    kept = {path.parts[-3]: json.loads(path.read_text()) for path in results.rglob("*.json")}
+    assert lasting(kept["tidemark"]) == lasting(kept["library"])
+    assert kept["tidemark"]["meta"]["run_id"]["run_name"] == "tidemark"
+    catch_up(tables)
+    pages = {path.parts[-3]: path.read_text() for path in Path(docs_page(tables)).parent.rglob("slices-facts.html")}
+    assert set(pages) == {"tidemark", "library"}
+    assert all("null_keys" in page for page in pages.values())
+
+
+def test_facts_that_do_not_hold_are_the_library_s_to_tell(tmp_path):
+    wrong = SOUND.assign(null_keys=[0, 2, 0])
+    verdict = judge(wrong, NO_ROWS, BY_TIDEMARK, PipelineTables(str(tmp_path)), "run")
+    assert [len(found) for found in verdict.by_slice] == [0, 1, 0]
+    assert len(verdict.results) == 1
+
+
+def test_old_results_are_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain, "KEPT_RESULTS", 2)
+    tables = PipelineTables(str(tmp_path))
+    for number in range(4):
+        judge(SOUND, NO_ROWS, BY_LIBRARY if number % 2 else BY_TIDEMARK, tables, f"run{number}")
+    folders = {path.name for path in plain.results_of(tables).glob("*/*")}
+    assert folders == {"run1", "run2", "run3"}, "those that a job finds, and its own"
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -69,4 +69,5 @@ if __name__ == "__main__":
     answer["java"] = "py4j.java_gateway" in sys.modules and bool(
         sys.modules["pyspark"].SparkContext._gateway or sys.modules["pyspark"].SparkContext._jvm
     )
+    answer["library"] = "great_expectations" in sys.modules
     sys.stdout.write(f"\n{json.dumps(answer)}\n")

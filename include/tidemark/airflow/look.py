@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.staleness import stale
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
 from tidemark.errors import OlderFormatError
 from tidemark.inputs.completeness import reaches
 from tidemark.quality.project import docs_page
@@ -26,6 +28,8 @@ from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
 
+AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
+"""Counts of the table `agreement`."""
 MOST_FINDINGS = 10
 """Of an event: the database keeps each."""
 
@@ -79,12 +83,35 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
         "slices": len(rows),
         "again": int((rows["attempt"] > 1).sum()),
         "emissions": int(rows["emissions"].sum()),
+        "seconds": round(float(rows.drop_duplicates("run")["job_seconds"].sum()), 3),
         **sides,
         "incomplete": int(rows["incomplete"].notna().sum()),
         "quality": dict(Counter(rows["quality"])),
         "findings": _findings(rows["findings"]),
         "docs": docs_page(tables),
     }
+
+
+def slices_behind(pipeline: Pipeline, lake: str, now: datetime) -> int:
+    """How many slices have ended by an instant, and are behind the last one that is committed.
+
+    Raises:
+        UserError: the tables do not serve.
+    """
+    grid = Grid.of(pipeline.slices)
+    last = Ledger.seen(PipelineTables.of(pipeline, lake), grid).last
+    end = min(now, pipeline.slices.end) if pipeline.slices.end else now
+    return max(0, grid.number_at(micros(end)) - (last.number + 1 if last else 0))
+
+
+def agreed(pipeline: Pipeline, lake: str) -> dict[str, int]:
+    """How many rows of all slices compared are the stream's, and how many differ, by kind; none where none was."""
+    log = DeltaLog.open(PipelineTables.of(pipeline, lake).agreement)
+    if log is None or pipeline.compare is None:
+        return {}
+    mine = ds.field("compared_with") == pipeline.compare.table
+    rows = log.read(["compared_with", *AGREEMENT], mine).to_pandas()
+    return {name: int(rows[name].sum()) for name in AGREEMENT}
 
 
 def _findings(stored: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from tidemark.airflow.metrics import tell_agreement, tell_behind, tell_committed
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
 from tidemark.airflow.warm import WarmJob, address_of
@@ -59,6 +61,7 @@ class WaitForInputs(BaseOperator):
         try:
             pipeline, start, end = load_pipeline(Path(self.file)), parse_instant(self.start), parse_instant(self.end)
             done = are_committed(pipeline, self.lake, start, end)
+            tell_behind(pipeline, self.lake)
         except (UserError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
         if done:
@@ -119,7 +122,7 @@ class RunSlices(SparkSubmitOperator):
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
     ) -> None:
         """`options` are those of the command, as templates."""
-        self.file, self.tells = file, command[0] in {"run", "reprocess"}
+        self.file, self.lake, self.tells = file, project.lake, command[0] in {"run", "reprocess"}
         super().__init__(
             application=str(Path(__file__).with_name("submitted.py")),
             application_args=[*command, str(file), "--lake", project.lake, *options],
@@ -141,15 +144,25 @@ class RunSlices(SparkSubmitOperator):
             AirflowException: the job failed; running it again changes no slice that is committed.
         """
         connection = self._need_connection()
-        if address := address_of(connection):
-            self._run_warm(address, connection.password)
-            return
         try:
-            super().execute(context)
+            if address := address_of(connection):
+                self._run_warm(address, connection.password)
+            else:
+                super().execute(context)
         except AirflowException as error:
-            if any(code in str(error) for code in _FINAL):
+            if any(code in str(error) for code in _FINAL) and not isinstance(error, AirflowFailException):
                 raise AirflowFailException(_reason(str(error))) from None
             raise
+        finally:
+            if not self.tells:
+                with suppress(PipelineFileError):  # the job has told
+                    tell_agreement(load_pipeline(self.file), self.lake)
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """What OpenLineage is told of when the task begins, and again when it ends, however it does."""
+        from tidemark.airflow.lineage import of_command  # noqa: PLC0415 - OpenLineage may not be installed
+
+        return of_command(self.file, self.lake, map(str, self.application_args or ()))
 
     def on_kill(self) -> None:
         """Stop what this task has started."""
@@ -207,9 +220,21 @@ def _reason(told: str) -> str:
 
     >>> _reason("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
     'quality gate: found 3'
+    >>> _reason('Error code is: 65.\n{"level": "error", "event": "quality gate: found 3", "exit_code": 1}')
+    'quality gate: found 3'
     """
-    lines = (line.removeprefix("error: ") for line in told.splitlines() if line.startswith("error: "))
-    return next(lines, told)
+    return next((error for line in told.splitlines() if (error := _error_in(line))), told)
+
+
+def _error_in(line: str) -> str | None:
+    """The mistake that a line tells of, as text or as JSON (`TIDEMARK_LOG`)."""
+    if line.startswith("error: "):
+        return line.removeprefix("error: ")
+    if line.startswith("{"):
+        with suppress(ValueError):
+            record = json.loads(line)
+            return str(record["event"]) if record.get("level") == "error" and "exit_code" in record else None
+    return None
 
 
 class ReportSlices(BaseOperator):
@@ -219,6 +244,7 @@ class ReportSlices(BaseOperator):
         """As the other tasks of the run."""
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
+        self._found: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Read the ledger.
@@ -230,13 +256,23 @@ class ReportSlices(BaseOperator):
 
         pipeline = load_pipeline(Path(self.file))
         since = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
-        found = committed_since(pipeline, self.lake, since)
+        found = self._found = committed_since(pipeline, self.lake, since)
+        tell_behind(pipeline, self.lake)
         if found is None:
             raise AirflowSkipException("nothing was committed")
+        tell_committed(found)
         self.log.info("%s", _told(found))
         for asset in self.outlets:
             context["outlet_events"][asset].extra = found
         return found
+
+    def get_openlineage_facets_on_complete(self, _: Any) -> Any:
+        """What OpenLineage is told of what was committed."""
+        if self._found is None:
+            return None
+        from tidemark.airflow.lineage import of_committed  # noqa: PLC0415 - OpenLineage may not be installed
+
+        return of_committed(self.file, self.lake, self._found)
 
 
 def _told(found: dict[str, Any]) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from tidemark.airflow.metrics import tell_behind
 from tidemark.errors import UserError
+from tidemark.settings import load_pipeline
 
 
 class InputsComplete(BaseTrigger):
@@ -51,6 +54,7 @@ class InputsComplete(BaseTrigger):
     def _look(self) -> list[str]:
         from tidemark.airflow.look import short_inputs  # noqa: PLC0415 - the triggerer opens tables here alone
 
+        tell_behind(load_pipeline(Path(self.file)), self.lake)
         return short_inputs(self.file, self.lake, self.end)
 
     def _event(self, **told: str) -> TriggerEvent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from functools import partial
@@ -13,6 +14,7 @@ import typer
 from rich.progress import track
 
 from tidemark import conformance as vectors
+from tidemark import logs
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
 from tidemark.cli.quality import app as quality
@@ -55,6 +57,7 @@ from tidemark.streaming.twin import TwinPaths
 from tidemark.streaming.twin import stream as run_twin
 from tidemark.wording import in_one_line
 
+_LOG = logging.getLogger(__name__)
 app = typer.Typer(
     help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
     no_args_is_help=True,
@@ -437,25 +440,35 @@ def schema() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
+    if logs.are_json():
+        logs.to_json()
     try:
         app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
-        kind = "" if isinstance(error, StoppedError) else "[bold red]error:[/] "
-        err.print(f"{kind}{_escaped(str(error))}", soft_wrap=True, highlight=False)
+        _tell(error, "" if isinstance(error, StoppedError) else "error", str(error), error.exit_code)
         return error.exit_code
     except Exception as error:  # whatever it is, a user gets one line of it
         if isinstance(error, ModuleNotFoundError) and (mistake := lacking(error)):
-            err.print(f"[bold red]error:[/] {_escaped(str(mistake))}", soft_wrap=True, highlight=False)
+            _tell(error, "error", str(mistake), mistake.exit_code)
             return mistake.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        line = f"{type(error).__name__}: {_escaped(in_one_line(told(error)))}"
+        line = f"{type(error).__name__}: {in_one_line(told(error))}"
         more = "(set TIDEMARK_DEBUG=1 and run again to see all of it)"
-        err.print(f"[bold red]fault:[/] {line} {more}", soft_wrap=True, highlight=False)
+        _tell(error, "fault", f"{line} {more}", FaultError.exit_code)
         return FaultError.exit_code
     return 0
+
+
+def _tell(error: Exception, kind: str, line: str, exit_code: int) -> None:
+    """Say why the command ends, in a line."""
+    if logs.are_json():
+        level = logging.ERROR if kind else logging.WARNING
+        _LOG.log(level, "%s", line, extra={**logs.told_of(error), "exit_code": exit_code})
+        return
+    err.print(f"{kind and f'[bold red]{kind}:[/] '}{_escaped(line)}", soft_wrap=True, highlight=False)
 
 
 def _planned(name: str, lake: str | None, request: Request) -> Plan:
@@ -473,7 +486,8 @@ def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
         err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
         made = _planned(name, lake, request)
     if made.jobs:
-        project.import_early()
+        if made.pipeline.quality:
+            project.import_early()
         begin(made.spark, brief=made.is_brief)
     return made
 

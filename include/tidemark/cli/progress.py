@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -25,9 +27,13 @@ from typing_extensions import override
 from tidemark.cli.terminal import err, out
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
+from tidemark.logs import are_json
 from tidemark.planning.estimate import Cost, PastJob, past_jobs
 from tidemark.planning.plan import Plan
+from tidemark.settings.sides import SIDES
 from tidemark.wording import counted
+
+_LOG = logging.getLogger(__name__)
 
 
 def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]:
@@ -48,7 +54,8 @@ def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]
             pace.done()
             done += len(result.slices)
             shown.advance(task, len(result.slices))
-            if lines and not err.is_terminal:
+            _LOG.info("committed", extra=_as_record(made, result))
+            if lines and not err.is_terminal and not are_json():
                 total = counted(max(done, made.slices), "slice")  # what follows from a reprocess is known as it goes
                 left = f", {remaining}" if (remaining := pace.remaining()) and done < made.slices else ""
                 out.print(f"{_committed(made, result)}; {done:,} of {total}{left}", soft_wrap=True)
@@ -160,6 +167,23 @@ def _stop_on_signals() -> Iterator[_Stop]:
 
 _HOURS_FROM = 100
 """Minutes from which on hours are told."""
+
+
+def _as_record(made: Plan, result: JobResult) -> dict[str, Any]:
+    """What a log has of a job that is committed."""
+    slices = result.slices
+    late = {f"{side}_late": sum(row[side]["late"] for row in result.rows) for side in SIDES}
+    return {
+        "pipeline": made.pipeline.name,
+        "slice": made.grid.name(slices[0]),
+        "run": result.staged.run,
+        "until": made.grid.name(slices[-1] + 1),
+        "slices": len(slices),
+        "emissions": sum(row["emissions"] for row in result.rows),
+        **late,
+        "quality": result.verdict.outcome,
+        "seconds": round(result.seconds, 3),
+    }
 
 
 def _committed(made: Plan, result: JobResult) -> str:

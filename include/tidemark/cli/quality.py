@@ -18,7 +18,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.delta.places import lake_root
 from tidemark.delta.storage import write_text
 from tidemark.errors import UserError
-from tidemark.quality.project import docs_page
+from tidemark.quality.project import catch_up, docs_page
 from tidemark.quality.seen import Seen, describe, seen, stored
 from tidemark.quality.suggest import block, profile, proposals
 from tidemark.report import check_paths, trends
@@ -59,6 +59,7 @@ def show(
         print_json(describe(found))
     else:
         out.print(_view(loaded.name, found))
+        catch_up(ledger.tables)
         out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)
     if report:
         write_text(report, trends.html(trends.gather(loaded, ledger, rows)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +28,7 @@ from tidemark.execution.replay import Replay, replay
 from tidemark.execution.tally import Tally, tally
 from tidemark.execution.task import Task, is_tiny
 from tidemark.execution.write import write
+from tidemark.logs import about
 from tidemark.planning.plan import Plan
 from tidemark.quality.findings import Verdict
 from tidemark.quality.measured import measured
@@ -89,26 +90,29 @@ def run_job(
     """
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
-    with _tuned(spark, tiny=task.expected_tiny):
+    with ExitStack() as held:
+        held.enter_context(about(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
+        tuning = held.enter_context(ExitStack())
+        tuning.enter_context(_tuned(spark, tiny=task.expected_tiny))
         found = read(spark, task)
         seen = judge_inputs(task, found.rows)
         if refusal := refused(task, seen):
             before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
             return replace(before, refusal=before.refusal or refusal)
         replayed = _replayed(task, found)
-    try:
+        held.callback(replayed.release)
         tiny = is_tiny(replayed.read, task.carry_in)
-        with _tuned(spark, tiny=tiny):
-            progress("joining")
-            written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
-            tallied = tally(task, replayed, written)
-            progress("checking")
-            judgement = judge(task, written, tallied, seen)
-            published = publishable(task, written, judgement.verdict)
-            staged = _with_measures(task, published.staged, judgement.verdict)
-            changes = _changes(spark, task, published)
-    finally:
-        replayed.release()
+        if tiny != task.expected_tiny:
+            tuning.close()
+            tuning.enter_context(_tuned(spark, tiny=tiny))
+        progress("joining")
+        written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
+        tallied = tally(task, replayed, written)
+        progress("checking")
+        judgement = judge(task, written, tallied, seen)
+        published = publishable(task, written, judgement.verdict)
+        staged = _with_measures(task, published.staged, judgement.verdict)
+        changes = _changes(spark, task, published)
     seconds = time.monotonic() - began
     verdicts = (judgement.verdict.of(number, number + 1) for number in range(len(tallied.entries)))
     rows = tuple(

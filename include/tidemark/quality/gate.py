@@ -22,10 +22,10 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named, waived
 from tidemark.quality.history import judged_by_history
+from tidemark.quality.plain import ASSET, DATA, SUITE, forget_old_results, keep_held, suffices
 from tidemark.quality.project import (
     built,
     docs_page,
-    forget_old_results,
     gx_library,
     noted,
     project,
@@ -55,23 +55,18 @@ def judge(
 
     What is waived, by a slice's start in microseconds, is told and does not keep the slice from being published. Rows
     are only read where the pipeline file has expectations. Results are stored, of slices those of one: the first that
-    is refused, else the last with a warning, else the last. `write_docs` shows them.
+    is refused, else the last with a warning, else the last. `write_docs` shows them. Great Expectations is left alone
+    where facts say all (`plain`).
     """
     began = time.monotonic()
-    derived = [
-        gx_library().expectations.ExpectColumnValuesToBeInSet(
-            column=name, value_set=[0], severity="critical", notes=says
-        )
-        for name, says in DERIVED.items()
-    ]
-    with project(tables) as context:
-        forget_old_results(context)
-        slices = context.data_sources.add_pandas("slices").add_dataframe_asset("facts")
-        stored = run_suite(context, "derived", slices, facts, derived, run)
-        known = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
-        found = _Found(known, [()] * len(facts), stored)
-        asked = [one for one in pipeline.quality if one.on not in SIDES]
-        found = _with_all(found, context, rows, asked, run, told_of(pipeline), waivers)
+    forget_old_results(tables)
+    asked = [one for one in pipeline.quality if one.on not in SIDES]
+    if suffices(pipeline, facts):
+        keep_held(tables, facts, run)
+        found = _Found([()] * len(facts), [()] * len(facts), {})
+    else:
+        with project(tables) as context:
+            found = _with_all(_derived(context, facts, run), context, rows, asked, run, told_of(pipeline), waivers)
     if rows.figures is not None:
         usual = default_expectations() if pipeline.quality_defaults else []
         beside = [*(one for one in asked if one.on == "history"), *usual]
@@ -116,6 +111,20 @@ def _alike(expectations: Iterable[Expectation]) -> list[list[Expectation]]:
     for one in expectations:
         alike[one.on, one.per].append(one)
     return list(alike.values())
+
+
+def _derived(context: Any, facts: pd.DataFrame, run: str) -> _Found:
+    """What facts come to, by Great Expectations."""
+    derived = [
+        gx_library().expectations.ExpectColumnValuesToBeInSet(
+            column=name, value_set=[0], severity="critical", notes=says
+        )
+        for name, says in DERIVED.items()
+    ]
+    slices = context.data_sources.add_pandas(DATA).add_dataframe_asset(ASSET)
+    stored = run_suite(context, SUITE, slices, facts, derived, run)
+    known = _of_facts(facts, [finding for one in stored.values() for finding in findings_of(one.results)])
+    return _Found(known, [()] * len(facts), stored)
 
 
 def _of_facts(facts: pd.DataFrame, findings: Sequence[Finding]) -> list[tuple[Finding, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.history import called_beside_history
 from tidemark.quality.notice import Notice
+from tidemark.quality.plain import results_of
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.notify import Receiver
@@ -30,9 +32,6 @@ from tidemark.spark.faults import without_values
 if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import DataAsset
     from great_expectations.expectations.expectation import Expectation as GxExpectation
-
-KEPT_RESULTS = 50
-"""How many results Data Docs keep, the newest: their first page reads all of them, in every job."""
 
 SHOWN = 20
 """How many of the values that fail an expectation are kept with its result, if any."""
@@ -56,12 +55,22 @@ def check_arguments(pipeline: Pipeline) -> None:
 
 
 def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
-    """Bring Data Docs up to some results (`Verdict.results`): half a second, mostly that of the index."""
-    if wanted := set(results):
+    """Bring Data Docs up where there are new results (`Verdict.results`): half a second, mostly that of the index."""
+    if any(True for _ in results):
+        catch_up(tables)
+
+
+def catch_up(tables: PipelineTables) -> None:
+    """Bring Data Docs up to all results that are kept, those that were judged without them among them."""
+    results, pages = results_of(tables), Path(docs_page(tables)).parent / "validations"
+    kept = (file.relative_to(results) for file in results.glob("*/*/*/*.json"))
+    without_page = {str(file.with_suffix("")) for file in kept if not (pages / file.with_suffix(".html")).exists()}
+    if without_page:
         with project(tables) as context:
             # Another process may have removed old ones.
-            kept = wanted.intersection(context.validation_results_store.list_keys())
-            context.build_data_docs(resource_identifiers=sorted(kept, key=str))
+            known = context.validation_results_store.list_keys()
+            wanted = [key for key in known if "/".join(key.to_tuple()) in without_page]
+            context.build_data_docs(resource_identifiers=sorted(wanted, key=str))
 
 
 def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, verdict: Verdict) -> None:
@@ -82,13 +91,26 @@ def docs_page(tables: PipelineTables) -> str:
 def gx_library() -> Any:
     """Great Expectations, imported on first use."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
-    import great_expectations.expectations as _  # noqa: F401, PLC0415
+    with _without_collecting():
+        import great_expectations as gx  # noqa: PLC0415 - seconds long, see import_early
+        import great_expectations.expectations as _  # noqa: F401, PLC0415
 
     _storable(gx.expectations.registry.get_expectation_impl("expect_column_quantile_values_to_be_between"))
     # It warns of results that another process has removed since they were listed.
     logging.getLogger("great_expectations.render.renderer.site_builder").setLevel(logging.ERROR)
     return gx
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Look for no garbage while modules are loaded, which stay: it takes a quarter of that time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _storable(kind: Any) -> None:
@@ -134,13 +156,6 @@ def project(tables: PipelineTables) -> Iterator[Any]:
     }
     with _one_project:
         yield gx_library().get_context(mode="ephemeral", project_config=config)
-
-
-def forget_old_results(context: Any) -> None:
-    """Remove all results but the newest `KEPT_RESULTS`."""
-    store = context.validation_results_store
-    for key in sorted(store.list_keys(), key=lambda key: key.run_id.run_time)[:-KEPT_RESULTS]:
-        store.remove_key(key)
 
 
 def built(expectation: Expectation) -> GxExpectation:

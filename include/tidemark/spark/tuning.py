@@ -61,10 +61,11 @@ def _is_tuned(spark: SparkSession) -> bool:
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Give a session other settings for a while."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
+    """Give a session other settings for a while, those that it does not have already: each is a call to a server."""
+    known = {key: spark.conf.get(key, None) for key in settings}
+    before = {key: earlier for key, earlier in known.items() if earlier != settings[key]}
+    for key in before:
+        spark.conf.set(key, settings[key])
     try:
         yield
     finally:

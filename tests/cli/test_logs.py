@@ -1,0 +1,33 @@
+"""Lines of JSON say what they are about, errors too."""
+
+import json
+import logging
+
+import pytest
+
+from tidemark.logs import JsonLines, about, told_of
+
+
+def test_a_line_says_what_it_is_about_and_has_its_own_fields():
+    record = logging.makeLogRecord(
+        {"name": "tidemark.x", "levelname": "WARNING", "msg": "%s late", "args": (3,), "run": "r"}
+    )
+    with about(pipeline="orders", slice="2024-01-01T00:00Z"):
+        line = json.loads(JsonLines().format(record))
+    assert line.pop("at").endswith("+00:00")
+    assert line == {
+        "level": "warning",
+        "logger": "tidemark.x",
+        "event": "3 late",
+        "pipeline": "orders",
+        "slice": "2024-01-01T00:00Z",
+        "run": "r",
+    }
+    assert "pipeline" not in json.loads(JsonLines().format(record))
+
+
+def test_an_error_says_what_it_was_about_where_it_came_up():
+    with pytest.raises(KeyError) as caught, about(pipeline="orders"), about(slice="one"):
+        raise KeyError("x")
+    assert told_of(caught.value) == {"pipeline": "orders", "slice": "one"}
+    assert told_of(KeyError("y")) == {}

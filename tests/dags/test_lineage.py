@@ -1,0 +1,35 @@
+"""What OpenLineage is told without an Airflow: names of tables, and nothing where it is not installed."""
+
+import subprocess
+import sys
+
+from tests.conftest import PROJECT, write_pipeline
+from tidemark.airflow.lineage import of_command
+
+WITHOUT = """
+import sys
+sys.modules["openlineage"] = sys.modules["statsd"] = None
+import tidemark.airflow
+assert "tidemark.airflow.lineage" not in sys.modules
+"""
+
+
+def names(datasets):
+    return [(one.namespace, one.name) for one in datasets]
+
+
+def test_tables_of_a_bucket_have_its_name_and_their_keys_and_a_dry_run_writes_none(tmp_path):
+    file = tmp_path / "orders.yaml"
+    write_pipeline(file, name="orders")
+    told = of_command(file, "s3a://lake/of/mine", ["run", str(file)])
+    assert ("s3://lake", "of/mine/orders/emissions") in names(told.outputs)
+    assert {namespace for namespace, _ in names(told.inputs)} == {"s3://lake"}
+    assert len(told.inputs) == 2
+    planned = of_command(file, "/lake", ["reprocess", str(file), "--dry-run"])
+    assert names(planned.outputs) == []
+    assert {namespace for namespace, _ in names(planned.inputs)} == {"file"}
+
+
+def test_tasks_are_there_without_openlineage(environment):
+    command = [sys.executable, "-c", WITHOUT]
+    subprocess.run(command, env=environment | {"PYTHONPATH": str(PROJECT / "include")}, check=True)
