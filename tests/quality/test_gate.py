@@ -96,7 +96,7 @@ def test_old_results_are_forgotten(tmp_path, monkeypatch):
     tables = PipelineTables(str(tmp_path))
     for number in range(4):
         judge(SOUND, NO_ROWS, BY_LIBRARY if number % 2 else BY_TIDEMARK, tables, f"run{number}")
-    folders = {path.name for path in plain.results_of(tables).glob("*/*")}
+    folders = {path.name for path in Path(plain.results_of(tables)).glob("*/*")}
     assert folders == {"run1", "run2", "run3"}, "those that a job finds, and its own"
 
 

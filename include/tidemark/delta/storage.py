@@ -6,7 +6,8 @@ the session hands them on to Spark (`spark.stores`).
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,22 @@ def file_system(folder: str) -> pafs.FileSystem:
         return pafs.PyFileSystem(_Handler(folder))
     # delta-rs would take some characters of a path for those of an address.
     return pafs.SubTreeFileSystem(folder, pafs.LocalFileSystem())
+
+
+def files_under(files: pafs.FileSystem, folder: str = "") -> list[str]:
+    """The paths of all files in a folder, which need not be there, and in those below it."""
+    everything = pafs.FileSelector(folder, allow_not_found=True, recursive=True)
+    return [info.path for info in files.get_file_info(everything) if info.is_file]
+
+
+def remove(folder: str, path: str) -> None:
+    """Remove a file, if it is there, and the folders between that it leaves empty, which a store does not have."""
+    with suppress(FileNotFoundError):
+        file_system(folder).delete_file(path)
+    if not is_address(folder):
+        with suppress(OSError):  # what is not empty stays
+            for parent in PurePath(path).parents[:-1]:
+                Path(folder, parent).rmdir()
 
 
 def write_text(place: str, text: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from great_expectations.data_context.store.tuple_store_backend import TupleStoreBackend
 from great_expectations.exceptions.exceptions import InvalidKeyError
 
-from tidemark.delta.storage import file_system
+from tidemark.delta.storage import file_system, files_under
 
 
 class ObjectStoreBackend(TupleStoreBackend):
@@ -56,8 +56,7 @@ class ObjectStoreBackend(TupleStoreBackend):
 
     def list_keys(self, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         """The keys of all files, or of those under a prefix."""
-        under = pafs.FileSelector("/".join(prefix), allow_not_found=True, recursive=True)
-        paths = [info.path for info in self._files.get_file_info(under) if info.is_file]
+        paths = files_under(self._files, "/".join(prefix))
         parse: Any = self._convert_filepath_to_key
         ignored: Any = self.is_ignored_key
         begins, ends = self.filepath_prefix or "", self.filepath_suffix or ""

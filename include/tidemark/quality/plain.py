@@ -7,16 +7,16 @@ the next time that Great Expectations is needed all the same.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import uuid4
 
 import pandas as pd
 
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.storage import file_system, files_under, remove
 from tidemark.quality.facts import DERIVED
 from tidemark.settings import Pipeline
 
@@ -31,27 +31,30 @@ def suffices(pipeline: Pipeline, facts: pd.DataFrame) -> bool:
     return not pipeline.quality and not pipeline.notify and not facts[list(DERIVED)].to_numpy(dtype=bool).any()
 
 
-def results_of(tables: PipelineTables) -> Path:
+def results_of(tables: PipelineTables) -> str:
     """The folder of results: SUITE/RUN/INSTANT/BATCH.json."""
-    return Path(tables.papers) / "uncommitted" / "validations"
+    return f"{tables.papers}/uncommitted/validations"
+
+
+def kept_results(tables: PipelineTables) -> list[PurePosixPath]:
+    """The files of all results below their folder, oldest first."""
+    found = (PurePosixPath(one) for one in files_under(file_system(results_of(tables))) if one.endswith(".json"))
+    return sorted(found, key=lambda file: file.parent.name)
 
 
 def keep_held(tables: PipelineTables, facts: pd.DataFrame, run: str) -> None:
     """Keep the result of facts, one row per slice, that all hold."""
-    now = datetime.now(UTC)
-    file = results_of(tables) / SUITE / run / now.strftime(_INSTANT) / f"{DATA}-{ASSET}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(_result(len(facts), run, now), indent=2, sort_keys=True))
+    now, results = datetime.now(UTC), file_system(results_of(tables))
+    folder = f"{SUITE}/{run}/{now.strftime(_INSTANT)}"
+    results.create_dir(folder)
+    with results.open_output_stream(f"{folder}/{DATA}-{ASSET}.json") as file:
+        file.write(json.dumps(_result(len(facts), run, now), indent=2, sort_keys=True).encode())
 
 
 def forget_old_results(tables: PipelineTables) -> None:
     """Remove all results but the newest `KEPT_RESULTS`; another process may do so at the same time."""
-    found = sorted(results_of(tables).glob("*/*/*/*.json"), key=lambda file: file.parent.name)
-    for file in found[:-KEPT_RESULTS]:
-        file.unlink(missing_ok=True)
-        with suppress(OSError):  # what is not empty stays
-            file.parent.rmdir()
-            file.parent.parent.rmdir()
+    for file in kept_results(tables)[:-KEPT_RESULTS]:
+        remove(results_of(tables), str(file))
 
 
 def _result(slices: int, run: str, now: datetime) -> dict[str, Any]:

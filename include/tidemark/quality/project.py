@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame
 
 from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.storage import is_address
+from tidemark.delta.storage import file_system, files_under, is_address
 from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.history import called_beside_history
 from tidemark.quality.notice import Notice
-from tidemark.quality.plain import results_of
+from tidemark.quality.plain import kept_results
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.notify import Receiver
@@ -62,9 +62,10 @@ def write_docs(tables: PipelineTables, results: Iterable[Any]) -> None:
 
 def catch_up(tables: PipelineTables) -> None:
     """Bring Data Docs up to all results that are kept, those that were judged without them among them."""
-    results, pages = results_of(tables), Path(docs_page(tables)).parent / "validations"
-    kept = (file.relative_to(results) for file in results.glob("*/*/*/*.json"))
-    without_page = {str(file.with_suffix("")) for file in kept if not (pages / file.with_suffix(".html")).exists()}
+    pages = set(files_under(file_system(f"{docs_page(tables).rpartition('/')[0]}/validations")))
+    without_page = {
+        str(one.with_suffix("")) for one in kept_results(tables) if str(one.with_suffix(".html")) not in pages
+    }
     if without_page:
         with project(tables) as context:
             # Another process may have removed old ones.
