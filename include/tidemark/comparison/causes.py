@@ -84,8 +84,8 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     if (apart := sides.batch.quarantined()) is not None:
         rows = with_count(rows, apart, names, "_quarantined")
     if sides.batch.fires_again:
-        with emissions_under(sides.batch, {"join.emit": "every-pane"}) as panes:
-            rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
+        panes = emissions_under(sides.batch, {"join.emit": "every-pane"})
+        rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
     rows = rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))).localCheckpoint()
     rows = _with_changes(rows, names, identity).withColumn("_counterpart", _counterpart())
     grid = sides.batch.grid

@@ -137,8 +137,8 @@ def _answer(
         under = _under(pipeline, dialect)
     except PipelineFileError as error:
         return Answered(dialect, None, 0, str(error)), None
-    with replayed(under, inputs, slices, drain=under.trace is None) as replay:
-        answer = _DialectAnswer.of(replay, under, inputs)
+    replay = replayed(under, inputs, slices, drain=under.trace is None)
+    answer = _DialectAnswer.of(replay, under, inputs)
     return Answered(dialect, answer.emitted.count(), answer.late, None), answer
 
 

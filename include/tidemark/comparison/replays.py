@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -27,8 +27,7 @@ from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets, Watermarks
 Inputs = tuple[StoredInput, StoredInput]
 
 
-@contextmanager
-def replayed(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool) -> Iterator[Replay]:
+def replayed(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool) -> Replay:
     """A replay of slices from empty state; with `drain` the inputs end behind them.
 
     The inputs may have been found for a pipeline with other settings.
@@ -37,14 +36,9 @@ def replayed(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool) 
     rows = rows_of_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", F.lit(0))
     join = join_of(pipeline, rows.sparkSession, schemas_of(inputs))
     lane = lane_of(pipeline, Watermarks(), slices[-1] if drain else None, trace_of(inputs))
-    result = replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-    try:
-        yield result
-    finally:
-        result.release()
+    return replay(rows, None, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
 
 
-@contextmanager
 def side_by_side(
     pipelines: Sequence[Pipeline],
     inputs: Inputs,
@@ -52,7 +46,7 @@ def side_by_side(
     *,
     drain: bool,
     altered: Callable[[DataFrame], DataFrame] = lambda rows: rows,
-) -> Iterator[Replay]:
+) -> Replay:
     """`replayed` under the settings of each pipeline, which differ in delays, lateness and bounds alone.
 
     Each is a lane of one job, whose rows have the lane among their keys; `with_lane` tells it of an output's rows.
@@ -73,11 +67,7 @@ def side_by_side(
     per_slice = join.buckets_per_slice or max(1, TARGET_BUCKETS // (len(slices) * len(pipelines)))
     last, trace = slices[-1] if drain else None, trace_of(inputs)
     of_pipelines = [lane_of(one, Watermarks(), last, trace) for one in pipelines]
-    result = replay(rows, None, of_pipelines, join, Buckets.of(grid, slices, per_slice))
-    try:
-        yield result
-    finally:
-        result.release()
+    return replay(rows, None, of_pipelines, join, Buckets.of(grid, slices, per_slice))
 
 
 def tuned_for(spark: SparkSession, inputs: Inputs, times: int) -> AbstractContextManager[None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -58,12 +57,11 @@ class Tried:
         return f"{settings} explains {counted(self.explains, 'row')} and contradicts {self.contradicts:,}"
 
 
-@contextmanager
-def emissions_under(view: CommittedView, changes: Changes) -> Iterator[DataFrame]:
+def emissions_under(view: CommittedView, changes: Changes) -> DataFrame:
     """The emissions of a view's slices under other settings, from empty state; as the table has them."""
     pipeline = changed(view.pipeline, changes)
-    with replayed(pipeline, view.inputs, _slices(view), drain=view.last.drained) as result:
-        yield emissions(result.joined, pipeline, view.grid)
+    result = replayed(pipeline, view.inputs, _slices(view), drain=view.last.drained)
+    return emissions(result.joined, pipeline, view.grid)
 
 
 def try_settings(
@@ -79,11 +77,10 @@ def try_settings(
         return (), None
     judged = [_Judged(f"_set_{number}") for number in range(len(sets))]
     totals = Observation()
-    with tuned_for(view.spark, view.inputs, len(sets)), ExitStack() as replays:
-        groups = [_answer(view, part, contents, until) for part in _by_dialect(sets)]
+    with tuned_for(view.spark, view.inputs, len(sets)):
         # Planning keeps one core busy, and each has jobs of its own.
         with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(replays.enter_context, groups))
+            answers = list(pool.map(lambda part: _answer(view, part, contents, until), _by_dialect(sets)))
         parts = [
             _copies(unexplained, contents.of_rows(unexplained), F.lit(_OPEN), F.col("_copies")),
             *(
@@ -189,23 +186,20 @@ def _by_dialect(sets: Sequence[Changes]) -> Iterator[dict[int, Changes]]:
         yield dict(part)
 
 
-@contextmanager
-def _answer(
-    view: CommittedView, sets: Mapping[int, Changes], contents: _Contents, until: int | None
-) -> Iterator[DataFrame]:
+def _answer(view: CommittedView, sets: Mapping[int, Changes], contents: _Contents, until: int | None) -> DataFrame:
     """`_copies` of what sets with successive numbers give."""
     pipelines = [changed(view.pipeline, changes) for changes in sets.values()]
     if contents.by_hash:
         pipelines = [one.model_copy(update={"select": None}) for one in pipelines]
     drain, altered = view.last.drained, contents.carried
-    with side_by_side(pipelines, view.inputs, _slices(view), drain=drain, altered=altered) as result:
-        emitted = emissions(with_lane(result.joined), pipelines[0], view.grid)
-        # A column that this dialect does not know is null.
-        unknown = {name for name in contents.others if name not in emitted.columns}
-        emitted = emitted.transform(with_columns, dict.fromkeys(unknown, F.lit(None)))
-        number = (F.col("_lane") + min(sets)).cast("string")
-        not_due = F.lit(False) if until is None else F.unix_micros("_slice") + view.grid.every > until
-        yield _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)
+    result = side_by_side(pipelines, view.inputs, _slices(view), drain=drain, altered=altered)
+    emitted = emissions(with_lane(result.joined), pipelines[0], view.grid)
+    # A column that this dialect does not know is null.
+    unknown = {name for name in contents.others if name not in emitted.columns}
+    emitted = emitted.transform(with_columns, dict.fromkeys(unknown, F.lit(None)))
+    number = (F.col("_lane") + min(sets)).cast("string")
+    not_due = F.lit(False) if until is None else F.unix_micros("_slice") + view.grid.every > until
+    return _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)
 
 
 def _copies(

@@ -121,7 +121,8 @@ def what_if(
     if decides_lateness:
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]
         pipelines.append(_changed(pipeline, dict.fromkeys(delays, NO_ROW_LATE)))
-    with tuned_for(spark, inputs, len(pipelines)), side_by_side(pipelines, inputs, slices, drain=True) as answer:
+    with tuned_for(spark, inputs, len(pipelines)):
+        answer = side_by_side(pipelines, inputs, slices, drain=True)
         outcomes = _outcomes(answer, pipelines, inputs, grid, slices)
     named = [replace(one, value=format_duration(value)) for one, value in zip(outcomes, values, strict=False)]
     complete = outcomes[-1] if decides_lateness else None

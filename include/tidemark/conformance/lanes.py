@@ -118,7 +118,6 @@ def replays(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
             kept = buffered_after(answer.carried, job[-1])
             carried = spark.createDataFrame(kept.toArrow(), kept.schema)
         lanes = [replace(lane, before=line.ends[job[-1]]) for lane, line in zip(lanes, answer.lines, strict=True)]
-        answer.release()
 
 
 def kind_of(vector: Vector) -> Kind:

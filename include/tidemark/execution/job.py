@@ -100,7 +100,6 @@ def run_job(
             before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
             return replace(before, refusal=before.refusal or refusal)
         replayed = _replayed(task, found)
-        held.callback(replayed.release)
         tiny = is_tiny(replayed.read, task.carry_in)
         if tiny != task.expected_tiny:
             tuning.close()

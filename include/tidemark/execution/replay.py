@@ -17,12 +17,13 @@ from tidemark.clock.times import floor_div
 from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
+from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
 """Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
 CACHED_ROWS = 1_000_000
-"""A job of at most so many rows keeps them in Spark's cache: planning the scan of a Delta table takes longer
+"""A job of at most so many rows keeps them (`spark.once`): planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
 PICKED_SHARE = 0.25
 """Of the rows of a larger job so many at most are kept, where few of them matter to all outputs but the pairs."""
@@ -57,7 +58,6 @@ class Replay:
     counts: pd.DataFrame
     lines: list[Timeline]
     """The watermarks of each lane."""
-    cached: tuple[DataFrame, ...]
 
     @property
     def read(self) -> int:
@@ -68,11 +68,6 @@ class Replay:
         """How many rows of each side the job's slices have evicted; to be asked once `carried` is written."""
         return self.evicted_at_once + Counter(self.evicted_of_kept.get)
 
-    def release(self) -> None:
-        """Free what the outputs are computed from, once they are written."""
-        for rows in self.cached:
-            rows.unpersist()
-
 
 def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
@@ -82,7 +77,6 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     share no keys.
     """
     found = _timelines(rows, lanes, join, buckets)
-    cached = [found.placed.persist()] if found.cacheable else []
     on_time, maybe_late = found.split(exact=join.exact_watermarks)
     staying, left_out = on_time, Counter[str]()
     if picked := _picked(found, join):
@@ -90,9 +84,9 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         left_out = picked.left_out
     suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
     if suspected:
-        cached += [maybe_late.persist()]
+        maybe_late = computed_once(maybe_late)
     if carried is not None:
-        cached += [carried.persist()]
+        carried = computed_once(carried)
     first = buckets.slices[0]
     horizon = Horizon(found.lines, first, lanes, buckets.grid)
     result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable))
@@ -110,7 +104,6 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         evicted_of_kept=evicted,
         counts=_counts(found.maxima, found.buckets),
         lines=list(result.lines) or found.lines,
-        cached=(*cached, *result.cached),
     )
 
 
@@ -163,12 +156,12 @@ def _picked(found: _Placed, join: Join) -> _Picked | None:
     stays = leaves_at > F.col("end")
     if _most(found, stays) > PICKED_SHARE * found.read:
         return None
-    kept = Observation()
+    counted = Observation()
     wanted = found.placed.where(found.kind.places(exact=join.exact_watermarks) | stays)
     # Eager, so that rows are counted once whatever reads them.
-    picked = wanted.observe(kept, *_by_side(F.lit(True))).localCheckpoint()
+    picked = wanted.observe(counted, *_by_side(F.lit(True))).localCheckpoint()
     left_out = Counter[str]({side: int(found.maxima[f"{side}_rows"].sum()) for side in SIDES})
-    left_out.subtract(kept.get)
+    left_out.subtract(counted.get)
     return _Picked(replace(found, placed=picked), left_out)
 
 
@@ -203,6 +196,8 @@ def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buck
     placed = with_buckets(found.rows.drop("owning_slice"), found.lines, kind.known_of_buckets, by_side=not few)
     if join.knows_buckets:
         placed = placed.withColumn("of_bucket", F.col("bucket"))
+    if few:
+        placed = computed_once(placed)
     return _Placed(placed, kind, found.maxima, found.lines, found.buckets, few)
 
 

@@ -19,6 +19,7 @@ from tidemark.execution.replay import STILL_IN, Replay
 from tidemark.execution.task import Task
 from tidemark.execution.would_match import with_would_match
 from tidemark.quality.facts import slice_facts
+from tidemark.spark.once import computed_once
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,9 @@ def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -
     nothing = pd.DataFrame(columns=["side", "number", "late", "rejected"])
     if not replayed.suspected and task.ledger.entries:  # with the first slice the table was made
         return None, nothing
-    late = replayed.late.withColumn("row", F.monotonically_increasing_id()).persist()
+    late = computed_once(replayed.late.withColumn("row", F.monotonically_increasing_id()))
     known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
     staged = stage_run(late_table(known, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run)
-    late.unpersist()
     if not staged.files:
         return staged, nothing
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")

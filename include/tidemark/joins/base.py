@@ -32,7 +32,7 @@ class JobRows:
     """Rows that the slice before has carried, with the watermarks that they met on arrival."""
     horizon: Horizon
     cacheable: bool = False
-    """Whether the rows are so few that what is read more than once is better cached."""
+    """Whether the rows are so few that what is read more than once is better computed once (`spark.once`)."""
 
     def taking_part(self, of_late: Column | None = None) -> DataFrame:
         """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""
@@ -65,8 +65,6 @@ class JoinResult:
     """Rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
     lines: Sequence[Timeline] = ()
     """The timelines, where the join adds to the watermarks at the slices' ends."""
-    cached: tuple[DataFrame, ...] = ()
-    """What to unpersist when the outputs are written."""
 
 
 class Join(ABC):

@@ -20,6 +20,7 @@ from tidemark.joins.window import Windows
 from tidemark.settings.dialects import TICK
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 
 _MATCHED = "map<int, bigint>"
 _SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", "window_start", "window_end")
@@ -79,14 +80,15 @@ class MicroBatchJoin(Join):
         """Pairs from one join; for each side whose partners matter another, which finds the first of each row."""
         first = came.horizon.first
         copies = self._copies(came)
-        cached = (copies.persist(),) if came.cacheable else ()
+        if came.cacheable:
+            copies = computed_once(copies)
         tracked = {side: self._tracked(copies, side, first) for side in SIDES if self.rules.tracks(side)}
         parts = [self._pairs(copies, first)] if self.rules.join_type.types != {"semi"} else []
         for side, rows in tracked.items():
             parts += [*self._alone(rows, side, first)]
         kept = [self._kept(tracked.get(side, copies.where(F.col("side") == side)), side) for side in SIDES]
         emitted, stored = (reduce(DataFrame.unionByName, some) for some in (parts, kept))
-        return JoinResult(emitted, self._late(came), stored, cached=cached)
+        return JoinResult(emitted, self._late(came), stored)
 
     def _copies(self, came: JobRows) -> DataFrame:
         """The accepted copies of all rows; of carried rows those that are still in the state when the job starts."""

@@ -20,6 +20,7 @@ from tidemark.joins.firings import JoinType, Members, group_members, join_member
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import Rules
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import END_OF_INPUT
 
 _ROLES = T.StructType([
@@ -56,7 +57,7 @@ class SessionJoin(Join):
         horizon, end = came.horizon, F.col("window_end")
         clean, unclean = self._runs(came.taking_part())
         schema = T.StructType([*unclean.schema.fields, *_ROLES.fields])
-        replayed = unclean.groupBy(*self._parts(unclean), "session").applyInArrow(_replayed, schema).persist()
+        replayed = computed_once(unclean.groupBy(*self._parts(unclean), "session").applyInArrow(_replayed, schema))
         alone = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "refired_in": F.lit(None).cast("long")}
         state = clean.transform(with_columns, alone)
         rows = state.unionByName(replayed)
@@ -74,7 +75,6 @@ class SessionJoin(Join):
             joined,
             with_reason(late, F.lit("late")).unionByName(with_reason(rejected, F.col("rejected"))),
             kept=horizon.first_slice_reaching(in_state, self.rules.purged_at(end), "reached"),
-            cached=(replayed,),
         )
 
     def _parts(self, rows: DataFrame) -> list[str]:

@@ -31,6 +31,7 @@ from tidemark.joins.panes import Fired, Panes, PaneSpec, Row, reached_at
 from tidemark.joins.window import Rules, Windows, copies_of, late_rows
 from tidemark.settings.sides import SIDES
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Horizon, of_lane
 
 _ROLES = T.StructType([
@@ -69,6 +70,7 @@ class TriggeredJoin(Join):
         """Closed forms where they hold, and the other windows replayed."""
         horizon = came.horizon
         rows = came.taking_part().withColumns({"now": self.now, "mark": _mark(came.maybe_late)})
+        rows = computed_once(rows)
         closed, lost, others = self._closed(rows, horizon)
         if others is None:
             assert closed
@@ -77,7 +79,7 @@ class TriggeredJoin(Join):
         parts, placed = others
         schema = T.StructType([*placed.schema.fields, *_ROLES.fields])
         ends = _ends(came, self.now, both_times=self.both_times)
-        replayed = placed.groupBy(*key_columns(rows), *parts).applyInArrow(_replayed(ends), schema).persist()
+        replayed = computed_once(placed.groupBy(*key_columns(rows), *parts).applyInArrow(_replayed(ends), schema))
         told = replayed.drop("window_start", "window_end", *self.firing.columns, "mark", "session")
         told = _in_slices(told.withColumnsRenamed({"of_start": "window_start", "of_end": "window_end"}), horizon)
         fired = told.where(F.col("role").isin("member", "empty") & (F.col("fired_in") >= horizon.first))
@@ -89,7 +91,6 @@ class TriggeredJoin(Join):
             self._joined(members),
             self._late(came, told, lost),
             kept=self._kept(rows, horizon) if self.windows else _kept_sessions(told, horizon),
-            cached=(replayed,),
         )
 
     def _joined(self, rows: DataFrame) -> DataFrame:
@@ -141,11 +142,11 @@ class TriggeredJoin(Join):
         last, watermark = F.array_max(self.windows.of(self._axis))["end"], F.col("watermark")
         gone = self.rules.purged_at(last)
         enters = F.coalesce(watermark < gone, ~self.rules.dropped(F.col("event_time"), watermark))
-        kept = rows.where(self.firing.processing | enters)
-        kept = horizon.first_slice_reaching(kept, F.coalesce(gone, watermark), "by_watermark")
-        kept = horizon.first_slice_at(kept, F.coalesce(last, F.col("now")), "by_clock")
+        rows = rows.where(self.firing.processing | enters)
+        rows = horizon.first_slice_reaching(rows, F.coalesce(gone, watermark), "by_watermark")
+        rows = horizon.first_slice_at(rows, F.coalesce(last, F.col("now")), "by_clock")
         by_clock = F.coalesce("by_clock", horizon.drained_in)
-        return kept.withColumn("reached", F.when(self.firing.processing, by_clock).otherwise(F.col("by_watermark")))
+        return rows.withColumn("reached", F.when(self.firing.processing, by_clock).otherwise(F.col("by_watermark")))
 
     def _late(self, came: JobRows, told: DataFrame | None, lost: DataFrame | None) -> DataFrame:
         """Late and rejected rows, and those that a replay, if there was one, has `told` of."""

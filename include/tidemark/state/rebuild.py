@@ -92,7 +92,6 @@ def _replayed(
         # Not `persist`: the next job's plan would have all of this one in it.
         kept = buffered_after(carried.drop("lane"), last.number).localCheckpoint()
     carried.unpersist()
-    answer.release()
     return kept, join, digest_of, ends[last.number]
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import OTHER
+from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
 
 _Point = tuple[int, str, int]
@@ -115,7 +116,7 @@ def _undecided(
     rows: DataFrame, new: DataFrame, looked: pd.DataFrame, ends: dict[_Point, int], horizon: Horizon, *, overdue: bool
 ) -> Iterator[int]:
     """Lanes with a stale row that may look, if that could find something, or be a slice's last sweep."""
-    doubtful = _doubtful(new, looked, horizon).persist()
+    doubtful = computed_once(_doubtful(new, looked, horizon))
     latest = doubtful.groupBy("lane", "side", "slice").agg(F.max("now")).collect()
     yield from (lane for lane, side, number, now in latest if now > ends[lane, OTHER[side], number])
     if latest and overdue:
@@ -130,7 +131,6 @@ def _undecided(
             theirs, same & (F.col("side") != F.col("_side")) & reach, "semi"
         )
         yield from (row["lane"] for row in found.select("lane").distinct().collect())
-    doubtful.unpersist()
 
 
 def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFrame:

@@ -37,6 +37,7 @@ from tidemark.joins.sql_interval.pairs import (
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.timers import with_leaves_at
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
@@ -69,28 +70,19 @@ class SqlIntervalJoin(Join):
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form, unless `Cleanups` finds it undecided."""
         horizon = came.horizon
-        # Not `persist`: the answer uses these rows ten times, and each time their plan would be analysed anew.
-        rows = self._labelled(came).localCheckpoint(eager=False)
+        rows = computed_once(self._labelled(came))
         cleanups = Cleanups.of(rows, horizon)
         undecided = F.col("lane").isin(*cleanups.undecided)
-        closed = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
-        joined, states, matches = closed
-        cached, ends = [matches], dict[tuple[int, str, int], int]()
+        joined, states = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
+        ends = dict[tuple[int, str, int], int]()
         if cleanups.undecided:
-            replayed = self._replayed(rows.where(undecided), came, cleanups.undecided).persist()
-            cached.append(replayed)
+            replayed = computed_once(self._replayed(rows.where(undecided), came, cleanups.undecided))
             for row in replayed.where(F.col("role") == "end").collect():
                 ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
             emitted = replayed.where(~F.col("role").isin("state", "end"))
             joined = joined.unionByName(emissions(emitted, F.col("role")))
             states = states.unionByName(replayed.where(F.col("role") == "state").select(*states.columns))
-        return JoinResult(
-            joined,
-            self._side_output(states, came),
-            kept=states,
-            lines=cleanups.lines(ends),
-            cached=tuple(cached),
-        )
+        return JoinResult(joined, self._side_output(states, came), states, lines=cleanups.lines(ends))
 
     @property
     def _wait(self) -> Column:
@@ -125,8 +117,8 @@ class SqlIntervalJoin(Join):
         timed = came.horizon.first_slice_reaching(kept, F.col("leaves_at"), "reached")
         return timed.unionByName(known.where(~F.col("waits")).withColumn("reached", F.col("slice")))
 
-    def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame, DataFrame]:
-        """Emissions, the rows with their `matched_in` and `reached`, and the matches, which are cached."""
+    def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame]:
+        """Emissions, and the rows with their `matched_in` and `reached`."""
         late = None
         if overdue:
             stays = F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
@@ -138,12 +130,11 @@ class SqlIntervalJoin(Join):
         known = pairs if self.join_type.types - {"inner"} else self._with_fleeting(rows, first)
         if late is not None:
             pairs, known = pairs.unionByName(late), known.unionByName(late)
-        matches = first_matches(known).persist()
-        states = with_first_match(rows, matches)
+        states = with_first_match(rows, computed_once(first_matches(known)))
         leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
         padded = states.where(leaves).withColumn("slice", F.greatest("slice", "reached"))
         side = F.concat(F.lit("padded_"), F.col("side"))
-        return emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)), states, matches
+        return emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)), states
 
     def _with_fleeting(self, rows: DataFrame, first: int) -> DataFrame:
         """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""

@@ -33,6 +33,7 @@ from tidemark.joins.sql_interval.pairs import (
     with_first_match,
 )
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Horizon
 
 _STATE = ("matched_in", "leaves_at", "gone_in")
@@ -72,19 +73,18 @@ class ProcessingTimeJoin(Join):
         rows, first = self._labelled(came), came.horizon.first
         rejected = came.maybe_late.where(F.col("rejected").isNotNull())
         pairs = self._pairs(rows, first)
-        states, joined, cached = rows, emissions(pairs, F.lit("matched")), []
+        states, joined = rows, emissions(pairs, F.lit("matched"))
         aside = [with_reason(rejected, F.col("rejected"))]
         if self._pads:
-            matches = first_matches(pairs).persist()
-            cached.append(matches)
+            matches = computed_once(first_matches(pairs))
             states = with_first_match(self._removed(rows, came.horizon), matches)
             unmatched = F.col("matched_in").isNull() & is_padded(F.col("side"), self.join_type)
             due = F.col("gone_in").isNotNull() & (F.col("gone_in") >= first)
             padded = states.where(unmatched & due).withColumn("slice", F.col("gone_in"))
             joined = joined.unionByName(emissions(padded, F.concat(F.lit("padded_"), "side")))
             aside.append(_lost(states.where(unmatched & F.col("gone_in").isNull()), came))
-        kept = states.withColumn("reached", F.coalesce("reached", came.horizon.drained_in))
-        return JoinResult(joined, reduce(DataFrame.unionByName, aside), kept, cached=tuple(cached))
+        states = states.withColumn("reached", F.coalesce("reached", came.horizon.drained_in))
+        return JoinResult(joined, reduce(DataFrame.unionByName, aside), states)
 
     @property
     def _pads(self) -> bool:
@@ -107,14 +107,13 @@ class ProcessingTimeJoin(Join):
                 "mark": mark(self.condition),
             }
         )
-        kept, others = known.where("waits"), known.where(~F.col("waits")).withColumn("reached", F.col("slice"))
+        waiting, others = known.where("waits"), known.where(~F.col("waits")).withColumn("reached", F.col("slice"))
         if not self._pads:
-            kept = kept.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
-            return came.horizon.first_slice_at(kept, F.col("leaves_at"), "reached").unionByName(others)
-        kept = anchored(kept, self.rules.min_cleanup + 1)
-        timed = came.horizon.first_slice_at(kept, F.col("leaves_at"), "reached")
-        # Not `persist`: the answer uses these rows six times, and each time their plan would be analysed anew.
-        return timed.unionByName(others).localCheckpoint(eager=False)
+            waiting = waiting.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
+            return came.horizon.first_slice_at(waiting, F.col("leaves_at"), "reached").unionByName(others)
+        waiting = anchored(waiting, self.rules.min_cleanup + 1)
+        timed = came.horizon.first_slice_at(waiting, F.col("leaves_at"), "reached")
+        return computed_once(timed.unionByName(others))
 
     def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
         """Each pair once, in the slice of its later row."""
