@@ -107,7 +107,7 @@ def facts(broken=None, name="null_keys", slices=8):
 
 
 def test_a_slice_is_refused_by_its_own_facts(tmp_path):
-    plain, tables = SimpleNamespace(quality=[], show_rows=False), PipelineTables(str(tmp_path))
+    plain, tables = SimpleNamespace(quality=[], notify=[], show_rows=False), PipelineTables(str(tmp_path))
     none = JobRows(range(8), {})
     found = judge(facts([5, 6]), none, plain, tables, "run")
     outcomes = [found.of(number, number + 1).outcome for number in range(8)]
@@ -124,7 +124,9 @@ def test_an_expectation_is_judged_slice_by_slice_or_on_the_job(spark, tmp_path):
     tables = PipelineTables(str(tmp_path))
 
     def outcomes(*quality):
-        pipeline = SimpleNamespace(quality=[Expectation.model_validate(one) for one in quality], show_rows=False)
+        pipeline = SimpleNamespace(
+            quality=[Expectation.model_validate(one) for one in quality], notify=[], show_rows=False
+        )
         found = judge(facts(slices=4), JobRows(starts, {"emissions": rows}), pipeline, tables, "run")
         return found.fit, [found.of(number, number + 1).outcome for number in range(4)]
 

@@ -143,7 +143,7 @@ def test_quantiles_of_one_column_are_told_apart_in_one_slice_as_in_several(spark
     ranges = [{"quantiles": [share], "value_ranges": [[18, 19]]} for share in (0.0, 1.0)]
     name = "expect_column_quantile_values_to_be_between"
     asked = [Expectation(type=name, kwargs={"column": "v", "quantile_ranges": one}) for one in ranges]
-    pipeline, tables = SimpleNamespace(quality=asked, show_rows=False), PipelineTables(str(tmp_path))
+    pipeline, tables = SimpleNamespace(quality=asked, notify=[], show_rows=False), PipelineTables(str(tmp_path))
     both = judge(SOUND[:2], JobRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "both")
     first = rows.where(F.unix_micros("_slice") == 0)
     alone = judge(SOUND[:1], JobRows([0], {"emissions": first}), pipeline, tables, "alone")

@@ -30,7 +30,9 @@ def judged(tmp_path_factory):
     facts = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
     facts.loc[1:, "pairs_out_of_bounds"] = 4
     tables = PipelineTables(str(tmp_path_factory.mktemp("orders")))
-    verdict = judge(facts, JobRows(range(3), {}), SimpleNamespace(quality=[], show_rows=False), tables, "run7")
+    verdict = judge(
+        facts, JobRows(range(3), {}), SimpleNamespace(quality=[], notify=[], show_rows=False), tables, "run7"
+    )
     return tables, verdict, Notice.of("orders", GRID, range(3), "run7", verdict)
 
 
