@@ -24,6 +24,7 @@ from tidemark.cli.session import session_over
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.cli.verify import verify
 from tidemark.cli.views import (
     changes_view,
     describe_changes,
@@ -71,6 +72,7 @@ app.add_typer(quarantine, name="quarantine")
 app.command()(compare)
 app.command()(release)
 app.command()(waive)
+app.command()(verify)
 
 
 def _per_job(text: str) -> int | Literal["auto"]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -24,11 +25,14 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from pyspark.sql import types as T
 
 from tidemark.delta.storage import file_system
+from tidemark.settings.values import from_micros
 
 APPLICATION = "tidemark"
 """The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
 COMMIT = "tidemark.commit"
 """Where the info of a table's commit names the ledger's commit that it follows."""
+UPKEEP = "tidemark.upkeep"
+"""Stands in the info of Tidemark's own commits that follow none of the ledger's; others' commits have neither."""
 _INDEXED = {"delta.dataSkippingNumIndexedCols": "-1"}
 """By default delta-rs reads the statistics of the first 32 columns alone, and those by which files go come last."""
 CONFIGURATION = _INDEXED | {
@@ -57,6 +61,20 @@ class DataFile:
     """What the log says of its rows: JSON."""
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """A commit of somebody else's."""
+
+    version: int
+    operation: str
+    """As its writer calls it: DELETE, OPTIMIZE, RESTORE."""
+    at: datetime
+
+
+_ALTERED = re.compile(r"CREATE TABLE|ADD COLUMN|SET TBLPROPERTIES")
+"""Operations of Tidemark's own that carry no mark; they change no row."""
+_REFERRED = {"WRITE", "Manual Update", "UPDATE"}
+"""Those of its commits by reference before these had one, and through Spark."""
 _ELSEWHERE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
 """In the path of a file that is not under the table's folder."""
 _UPKEEP = re.compile(r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE")
@@ -143,6 +161,19 @@ class DeltaLog:
         """When rows were last written to it, in ms since 1970 UTC; None where its last commits are upkeep alone."""
         commits = self.table.history(_RECENT)
         return next((int(one["timestamp"]) for one in commits if not _UPKEEP.match(str(one.get("operation")))), None)
+
+    def foreign(self) -> list[Foreign]:
+        """The commits that the log still has and Tidemark has not made, the oldest first."""
+        found = []
+        for one in reversed(self.table.history()):
+            operation = str(one.get("operation"))
+            if COMMIT in one or UPKEEP in one or _ALTERED.match(operation):
+                continue
+            version = int(one["version"])
+            if operation in _REFERRED and not _changes_data(self.path, version):
+                continue
+            found.append(Foreign(version, operation, from_micros(int(one["timestamp"]) * 1000)))
+        return found
 
     def least(self, column: str) -> list[Any]:
         """The least value of a column in each file, in the order of `files`; None where the log is silent.
@@ -279,14 +310,16 @@ class DeltaLog:
             OvertakenError: another process has committed meanwhile.
         """
         try:
-            write_deltalake(self.table, rows, mode="overwrite", schema_mode="overwrite")
+            write_deltalake(
+                self.table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=_follows(None)
+            )
         except CommitFailedError as error:
             raise OvertakenError from error
 
     def compact(self) -> None:
         """Make one file of many small ones; where another process writes at the same time, leave it."""
         with suppress(CommitFailedError):
-            self.table.optimize.compact()
+            self.table.optimize.compact(commit_properties=_follows(None))
 
 
 def create_table(path: str, schema: T.StructType, *, change_feed: bool) -> DeltaLog:
@@ -315,6 +348,11 @@ def log_actions(path: str, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
 
 
+def _changes_data(path: str, version: int) -> bool:
+    files = (action.get("add") or action.get("remove") for action in log_actions(path, version))
+    return any(file["dataChange"] for file in files if file)
+
+
 def _created(path: str, schema: Schema, configuration: dict[str, str]) -> DeltaLog:
     try:
         create_table_with_add_actions(path, schema, [], configuration=configuration)
@@ -325,9 +363,9 @@ def _created(path: str, schema: Schema, configuration: dict[str, str]) -> DeltaL
     return DeltaLog(path, DeltaTable(path))
 
 
-def _follows(number: int | None) -> CommitProperties | None:
+def _follows(number: int | None) -> CommitProperties:
     if number is None:
-        return None
+        return CommitProperties(custom_metadata={UPKEEP: "true"})
     return CommitProperties(custom_metadata={COMMIT: str(number)}, app_transactions=[Transaction(APPLICATION, number)])
 
 

@@ -65,7 +65,7 @@ def stage_table(rows: pa.Table, table: str, folder: str) -> Staged:
     system, path = file_system(table), f"{folder}/part-0.parquet"
     system.create_dir(folder)
     with system.open_output_stream(path) as file:
-        pq.write_table(rows, file)
+        pq.write_table(rows, file, write_page_checksum=True)
     schema = arrow_columns(rows.schema)
     return Staged(table, schema, tuple(_written(table, folder, schema)))
 
