@@ -230,3 +230,36 @@ def test_a_foreign_commit_that_changes_no_row_is_told_and_fails_nothing(damaged,
     DeltaTable(damaged.tables.emissions).restore(damaged.log().version - 1)
     assert main(["verify", str(damaged.file), "--lake", str(damaged.root)]) == 0
     assert "RESTORE" in capsys.readouterr().out
+
+
+BY_REFERENCE = (doubled, reference_gone, inserted, deleted, optimized, restored, state_gone, behind)
+BY_RUNNING_AGAIN = (gone, cut_short, other_state)
+BEYOND = (row_removed, ahead, input_restored, ledger_gone, table_gone)
+
+
+def emissions_of(root):
+    rows = DeltaLog.open(PipelineTables(f"{root}/orders").emissions).read(["_slice", "left_v", "right_v"])
+    return sorted(map(str, rows.to_pylist()))
+
+
+@pytest.mark.parametrize("damage", BY_REFERENCE, ids=lambda damage: damage.__name__)
+def test_references_are_put_right_from_the_ledger(sound, damaged, damage):
+    damage(damaged)
+    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 0
+    assert emissions_of(damaged.root) == emissions_of(sound[0])
+
+
+@pytest.mark.parametrize("damage", BY_RUNNING_AGAIN, ids=lambda damage: damage.__name__)
+def test_slices_whose_rows_are_gone_run_again(spark, sound, damaged, damage):
+    damage(damaged)
+    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 0
+    assert emissions_of(damaged.root) == emissions_of(sound[0])
+
+
+@pytest.mark.parametrize("damage", BEYOND, ids=lambda damage: damage.__name__)
+def test_what_cannot_be_repaired_is_said_to_be_lost_and_left_alone(damaged, damage, capsys):
+    damage(damaged)
+    before = sorted(damaged.root.rglob("*"))
+    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 1
+    assert "left as it is" in capsys.readouterr().err
+    assert sorted(damaged.root.rglob("*")) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,11 +11,17 @@ from rich import filesize
 from rich.markup import escape
 from rich.table import Table
 
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.progress import run_with_progress
+from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, out, print_json
+from tidemark.clock.slices import Grid, ranges
+from tidemark.commits.mend import Repair, plan_repair, put_right
 from tidemark.commits.sound import Finding, Soundness, check
 from tidemark.delta.places import lake_root
 from tidemark.errors import CheckFailedError
-from tidemark.settings import load_pipeline
+from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import Pipeline, load_pipeline
+from tidemark.spark.deferred import deferred
+from tidemark.spark.session import spark_session
 from tidemark.wording import counted, in_one_line
 
 
@@ -23,13 +31,28 @@ def verify(
     content: Annotated[  # noqa: FBT002
         bool, typer.Option("--content", help="Read every page of every file against its checksum, too.")
     ] = False,
+    repair: Annotated[  # noqa: FBT002
+        bool, typer.Option("--repair", help="Put references right, and run slices again whose rows are gone.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: only plan.")] = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Hold a pipeline's ledger, tables and files against each other, and name what is damaged; nothing is written.
+    """Hold a pipeline's ledger, tables and files against each other, and name what is damaged.
+
+    Nothing is written without `--repair`, which says first what it does.
 
     Example: `tidemark verify flights_weather --content`
     """
-    found = check(load_pipeline(pipeline), lake_root(lake), content=content)
+    settings, root = load_pipeline(pipeline), lake_root(lake)
+    found = check(settings, root, content=content)
+    if repair and found.damages:
+        planned = plan_repair(settings, root, found, content=content)
+        for line in _planned(planned, Grid.of(settings.slices)):
+            err.print(line, soft_wrap=True)
+        if not dry_run and not planned.lost:
+            put_right(settings, root, planned)
+            _run_again(settings, root, planned)
+            found = check(settings, root, content=content)
     if as_json:
         print_json(found.describe())
     else:
@@ -37,6 +60,27 @@ def verify(
     if found.damages:
         kinds = ", ".join(dict.fromkeys(one.damage for one in found.damages))
         raise CheckFailedError(f"{found.pipeline} is not as it was committed: {kinds}")
+
+
+def _planned(repair: Repair, grid: Grid) -> Iterator[str]:
+    if repair.behind:
+        yield "tables that are behind the ledger are brought up"
+    for one in repair.mendings:
+        come, gone = counted(len(one.come), "reference"), counted(len(one.gone), "reference")
+        yield f"{one.table}: {come} to committed files come back, {gone} go"
+    for slices in ranges(repair.again):
+        yield f"{grid.name(slices.start)} to {grid.name(slices.stop)} is run again, and what follows from it"
+    for lost in repair.lost:
+        yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(in_one_line(lost.detail))}"
+
+
+def _run_again(settings: Pipeline, root: str, repair: Repair) -> None:
+    grid = Grid.of(settings.slices)
+    for one in ranges(repair.again):
+        session = deferred(partial(spark_session, "tidemark verify", cluster=settings.cluster))
+        wanted = Request(grid.datetime_of(one.start), grid.datetime_of(one.stop), reprocess=True)
+        for _ in run_with_progress(make_plan(session, settings, root, wanted), lines=False):
+            pass
 
 
 def _show(found: Soundness) -> None:

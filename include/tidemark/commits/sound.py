@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.references import FOLLOWING
+from tidemark.commits.references import FOLLOWING, TRIES
 from tidemark.commits.runs import spans
 from tidemark.commits.sound_files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
 from tidemark.commits.staleness import stale
@@ -73,9 +73,22 @@ class Soundness:
 
 
 def check(pipeline: Pipeline, lake: str, *, content: bool = False) -> Soundness:
-    """Hold a pipeline's ledger, its tables and their files against each other; `content` reads every page."""
+    """Hold a pipeline's ledger, its tables and their files against each other; `content` reads every page.
+
+    Where slices were committed meanwhile, what looks damaged is looked at again.
+    """
+    path = PipelineTables.of(pipeline, lake).ledger
+    for _ in range(TRIES):
+        before = DeltaLog.open(path)
+        found = _look(pipeline, lake, before, content=content)
+        now = DeltaLog.open(path)
+        if not found.damages or (now and now.version) == (before and before.version):
+            break
+    return found
+
+
+def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool) -> Soundness:
     tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
-    log = DeltaLog.open(tables.ledger)
     if log is None:
         there = [name for name in FOLLOWING if DeltaLog.open(getattr(tables, name))]
         gone = [Finding("table gone", "ledger", f"{tables.ledger} is gone, and {', '.join(there)} are there")]
@@ -125,7 +138,7 @@ def _foreign(name: str, log: DeltaLog) -> Iterator[Finding]:
 
 
 def _absent(ledger: Ledger, name: str) -> Iterator[Finding]:
-    lost = [number for number in ledger.entries if (_expected(ledger, name).get(number) or 0) > 0]
+    lost = [number for number in ledger.entries if (expected(ledger, name).get(number) or 0) > 0]
     if lost:
         path = getattr(ledger.tables, name)
         yield Finding("table gone", name, f"{path} is gone", slices=_named(ledger.grid, lost))
@@ -174,7 +187,7 @@ def _inputs(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iterator[Finding]:
             yield Finding("input behind", name, detail, slices=_named(ledger.grid, ahead))
 
 
-def _expected(ledger: Ledger, name: str) -> dict[int, int | None]:
+def expected(ledger: Ledger, name: str) -> dict[int, int | None]:
     """How many rows a table has of each slice; None where the ledger does not tell."""
 
     def of(entry: Entry, row: dict[Any, Any]) -> int | None:
@@ -195,7 +208,7 @@ def _rows(ledger: Ledger, name: str, rows: RowsOfSlices, told_of: set[int], *, m
 
     Where they may expire, as checkpoints do, all of a run's may be gone: but for those that the next slice continues.
     """
-    wanted = _expected(ledger, name)
+    wanted = expected(ledger, name)
     if may_expire:
         last = max(ledger.entries, default=None)
         told_of = told_of | {number for number in wanted if number != last and number not in rows}

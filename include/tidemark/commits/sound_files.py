@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.runs import HELD, run_of, spans
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DataFile, DeltaLog
 from tidemark.settings.values import micros
 
 FileDamage = Literal["file gone", "file cut short", "file changed", "file unreadable", "reference doubled"]
@@ -97,6 +97,12 @@ def copies(log: DeltaLog, name: str, grid: Grid, paths: Iterable[str]) -> Iterat
             sign = (run_of(path), int(size), known[path], json.dumps(told[path], default=str, sort_keys=True))
             if (first := seen.setdefault(sign, path)) != path:
                 yield first, path
+
+
+def is_whole(log: DeltaLog, file: DataFile) -> bool:
+    """Whether a file that a table need not refer to is in its folder, with its size and rows."""
+    info = log.folder.get_file_info(file.path)
+    return _damage(log, file.path, info.size, file.size, file.rows, {}, content=True) is None
 
 
 def _listed(log: DeltaLog) -> list[pafs.FileInfo]:
