@@ -11,6 +11,7 @@ from tests.history.watching import every_version_is_whole, readers_agree, rows_b
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import SCHEMA, Ledger
 from tidemark.commits.references import FOLLOWING, References
+from tidemark.commits.sound import check
 from tidemark.commits.vacuum import remove_garbage
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, OvertakenError, create_arrow_table
@@ -55,8 +56,8 @@ def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
     return settings, PipelineTables(f"{lake}/orders"), Grid.of(settings.slices)
 
 
-def test_each_version_is_a_union_of_whole_committed_slices(spark, history):
-    _, tables, grid = history
+def test_each_version_is_a_union_of_whole_committed_slices(spark, lake, history):
+    settings, tables, grid = history
     stood = {name: DeltaLog.open(getattr(tables, name)).commit_number for name in there(tables)}
     every_version_is_whole(tables, grid)
     ledger = Ledger.read(tables, grid)
@@ -66,6 +67,7 @@ def test_each_version_is_a_union_of_whole_committed_slices(spark, history):
     expected = 1 + len(default_expectations())
     assert judged == {number: {entry.run: expected} for number, entry in ledger.entries.items()}
     assert readers_agree(spark, tables, grid) > 0
+    assert check(settings, str(lake), content=True).findings == (), "groups, splits and kills are no damage"
     assert every_version_is_whole(tables, grid) >= 3 * ledger.number
 
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)

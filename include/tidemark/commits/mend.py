@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.references import FOLLOWING, files_from_rows
+from tidemark.commits.references import FOLLOWING
 from tidemark.commits.runs import HELD, run_of, spans
-from tidemark.commits.sound import Finding, Soundness, expected
+from tidemark.commits.sound import Finding, Soundness, committed_files, expected
 from tidemark.commits.sound_files import RowsOfSlices, check_files, copies, is_whole, rows_of_slices
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, OvertakenError
@@ -67,7 +67,7 @@ def plan_repair(pipeline: Pipeline, lake: str, found: Soundness, *, content: boo
     again = {number for one in found.damages if one.damage in _AGAIN for number in _numbers(grid, one)}
     behind = {one.table for one in found.damages if one.damage == "table behind"}
     damaged = {one.table for one in found.damages} - behind
-    committed = _committed(tables)
+    committed = committed_files(tables)
     mendings = []
     for name in FOLLOWING:
         log = DeltaLog.open(getattr(tables, name)) if name in damaged else None
@@ -95,12 +95,14 @@ def put_right(pipeline: Pipeline, lake: str, repair: Repair) -> None:
 
 
 def _mending(
-    log: DeltaLog, name: str, ledger: Ledger, committed: Iterable[DataFile], *, content: bool
+    log: DeltaLog, name: str, ledger: Ledger, committed: Sequence[DataFile], *, content: bool
 ) -> tuple[Mending, set[int]]:
     """The commit that puts a table right as far as files have its rows, and the slices that are not right then."""
     checked = check_files(log, content=content)
     known = spans(log, name, ledger.grid)
-    gone = {one.path for one in checked.bad} | {copy for _, copy in copies(log, name, ledger.grid, checked.paths)}
+    originals = {file.path for file in committed}
+    gone = {one.path for one in checked.bad}
+    gone |= {copy for _, copy in copies(log, name, ledger.grid, checked.paths, originals)}
     gone |= {path for path, span in known.items() if not _counts(ledger, run_of(path), span)}
     kept = set(log.files["path"]) - gone
     rows = rows_of_slices(log, name, ledger.grid, kept)
@@ -127,12 +129,6 @@ def _mending(
 def _counts(ledger: Ledger, run: str, span: range | None) -> bool:
     """Whether a file of a run may have rows of a slice that stands in that run."""
     return run in ledger.runs and (span is None or any((one := ledger.entry(n)) and one.run == run for n in span))
-
-
-def _committed(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
-    log = DeltaLog.open(tables.ledger)
-    assert log is not None, "something is committed"
-    return files_from_rows(file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
 
 
 def _span(file: DataFile, name: str, grid: Grid) -> range:

@@ -17,12 +17,12 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.references import FOLLOWING, TRIES
+from tidemark.commits.references import FOLLOWING, TRIES, files_from_rows
 from tidemark.commits.runs import spans
 from tidemark.commits.sound_files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
 from tidemark.commits.staleness import stale
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DataFile, DeltaLog
 from tidemark.delta.places import place
 from tidemark.errors import InputError
 from tidemark.settings import Pipeline
@@ -100,6 +100,7 @@ def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool)
         return Soundness(pipeline.name, 0, files, size, tuple(findings))
     ledger = Ledger.seen(tables, grid)
     findings += [*_chain(ledger), *_inputs(pipeline, lake, ledger)]
+    originals = {name: {file.path for file in came} for name, came in committed_files(tables).items()}
     for name in FOLLOWING:
         table = DeltaLog.open(getattr(tables, name))
         if table is None:
@@ -111,7 +112,7 @@ def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool)
         findings += [_of_file(name, grid, known, one) for one in checked.bad]
         foreign = list(_foreign(name, table))
         findings += [*foreign, *_come_to(name, table, ledger)]
-        twice = dict(copies(table, name, grid, checked.paths))
+        twice = dict(copies(table, name, grid, checked.paths, originals[name]))
         findings += [
             _of_file(name, grid, known, BadFile(copy, "reference doubled", f"it has the rows of {first}"))
             for first, copy in twice.items()
@@ -122,6 +123,13 @@ def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool)
             rows = rows_of_slices(table, name, grid, checked.paths)
             findings += _rows(ledger, name, rows, told_of, may_expire=name == "checkpoint" and not foreign)
     return Soundness(pipeline.name, len(ledger.entries), files, size, tuple(findings))
+
+
+def committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
+    """Every file that the ledger has committed, by the name of its table."""
+    log = DeltaLog.open(tables.ledger)
+    assert log is not None, "something is committed"
+    return files_from_rows(file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
 
 
 def _of_file(name: str, grid: Grid, known: dict[str, range | None], bad: BadFile) -> Finding:

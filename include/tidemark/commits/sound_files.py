@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
@@ -88,15 +88,22 @@ def rows_of_slices(log: DeltaLog, name: str, grid: Grid, paths: Iterable[str]) -
     return found
 
 
-def copies(log: DeltaLog, name: str, grid: Grid, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Files of one run that tell the same of their rows, byte for byte as large: the first, and its copy."""
-    chosen, seen, known = set(paths), dict[Any, str](), spans(log, name, grid)
-    told = _told(log)
+def copies(
+    log: DeltaLog, name: str, grid: Grid, paths: Iterable[str], committed: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Copies, which the ledger has not committed, beside the file that it has: of one run, size and bounds.
+
+    Two files that were both committed may look alike: small ones with the same rows.
+    """
+    chosen, alike = set(paths), dict[Any, list[str]]()
+    known, told = spans(log, name, grid), _told(log)
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         if path in chosen and told.get(path):
             sign = (run_of(path), int(size), known[path], json.dumps(told[path], default=str, sort_keys=True))
-            if (first := seen.setdefault(sign, path)) != path:
-                yield first, path
+            alike.setdefault(sign, []).append(path)
+    for group in alike.values():
+        originals = [path for path in group if path in committed]
+        yield from ((originals[0], path) for path in group if originals and path not in committed)
 
 
 def is_whole(log: DeltaLog, file: DataFile) -> bool:
