@@ -145,6 +145,7 @@ def test_released_rows_are_inserts_and_a_reprocess_judges_them_again(spark, lake
     grid = Grid(int(START.timestamp()) * 1_000_000, 3_600_000_000)
     tables = PipelineTables(f"{lake}/orders")
     assert every_version_is_whole(tables, grid)
+    assert tidemark("verify", "--content", "--json")[0] == 0, "what was released is no damage"
     assert tidemark("run")[0] == 0, "the slice is as it was for those behind it"
     assert set(ledger(lake, "attempt").values()) == {(1,)}
 

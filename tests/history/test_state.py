@@ -20,6 +20,7 @@ from tidemark.commits.answers import committed
 from tidemark.commits.checkpoint import restore
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import run_of
+from tidemark.commits.sound import check
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.run import execute
@@ -189,6 +190,7 @@ def test_what_expires_is_rebuilt_and_no_plan_has_to(spark, orders, state):
     assert kept(orders) == there
     assert state("expire", "--keep", "1")[1]["removed"] == told["removed"] != []
     assert kept(orders) == needed
+    assert check(orders.pipeline, str(orders.lake)).findings == (), "what has expired is no damage"
     after = [make_plan(spark, orders.pipeline, str(orders.lake), Request(**ask)).describe()
              for ask in ({"end": at(7)}, {"reprocess": True})]  # fmt: skip
     assert after == before
