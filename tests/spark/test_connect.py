@@ -30,8 +30,10 @@ PATIENCE = 600
 VECTORS = PROJECT / "tests/semantics/vectors"
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
+RANGE = {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
 JOINS = {
     "session": ("flink-datastream", SESSION, None),
+    "range": ("spark", RANGE, None),
     "interval": ("flink-sql", INTERVAL | {"condition": "left_v > 3 AND right_v <> left_v"}, {"v": "left_v + 1"}),
 }
 ROWS = T.StructType(
@@ -134,6 +136,13 @@ def test_commands_give_what_they_give_on_spark_itself(spark, ask, lake, tmp_path
         ["state", "verify", str(file), *first, "--at", "2024-01-01T01:00Z"],
         ["reprocess", str(file), *first, "--from", "2024-01-01T00:00Z", "--to", "2024-01-01T01:00Z"],
         ["compare", str(file), *first, "--with", f"{join}_here/emissions"],
+        ["dialects", str(file), *first],
+        ["state", "restore", str(file), *first, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
+        ["state", "expire", str(file), *first, "--keep", "1"],
+        ["state", "verify", str(file), *first, "--at", "2024-01-01T02:00Z"],
+        ["verify", str(file), *first],
+        ["vacuum", str(file), *first],
+        ["upgrade", str(file), *first],
     ]
     told = ask(commands=commands)["commands"]
     assert [(arguments[0], code) for arguments, (code, _) in zip(commands, told, strict=True)] == [
@@ -142,6 +151,19 @@ def test_commands_give_what_they_give_on_spark_itself(spark, ask, lake, tmp_path
     for table in ("emissions", "late"):
         assert read(lake / f"{join}_there" / table) == read(lake / f"{join}_here" / table)
     assert read(lake / f"{join}_there" / "emissions").total() > 50
+    assert read(lake / f"{join}_buffers").total() > 0
+
+
+@pytest.mark.slow
+def test_a_live_query_can_go_on_from_what_is_exported(ask, lake, tmp_path):
+    file, _ = pipeline(tmp_path, "range", "there")
+    commands = [
+        ["run", str(file), "--lake", str(lake)],
+        ["state", "export", str(file), "--lake", str(lake), "--to", str(tmp_path / "exported")],
+    ]
+    told = ask(commands=commands)["commands"]
+    assert [code for code, _ in told] == [0, 0], told
+    assert (tmp_path / "exported" / "README.md").exists()
 
 
 OF_EACH_DIALECT = {"flink_datastream_interval", "flink_sql_window", "spark"}

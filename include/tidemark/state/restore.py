@@ -61,7 +61,7 @@ def restore(state: SavedState, to: str) -> Restored:
         grid.timestamp_column(F.col("slice")).alias("slice"),
         *(name for name in rows.columns if name not in {"side", *_LABELS}),
     )
-    table.write.format("delta").mode("errorifexists").save(path)
+    table.write.format("delta").mode("error").save(path)
     return Restored(state.pipeline.name, state.label, path, *state.entry.carried, rebuilt)
 
 

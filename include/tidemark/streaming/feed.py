@@ -81,7 +81,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
         empty = left.spark.range(chunks).select((F.col("id") * step + 1).alias("chunk"))
         fed = fed.unionByName(empty, allowMissingColumns=True)
     files = fed.repartitionById(chunks * step, F.col("chunk").cast("int"))
-    files.write.format("delta").mode("errorifexists").save(path)
+    files.write.format("delta").mode("error").save(path)
     return chunks * step
 
 
