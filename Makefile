@@ -18,7 +18,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect e2e s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ connect: setup ## start a Spark Connect server on this machine, in the foregroun
 
 e2e: $(DEV) $(JARS) $(WORKER) ## run slices on Postgres, Airflow and a Spark cluster while things go wrong
 	@$(VENV)/python -m tests.e2e
+
+screens: $(DEV) $(JARS) $(WORKER) browser ## take the pictures of docs/airflow.md, by a headless browser
+	@$(VENV)/python -m tests.e2e.screens
 
 s3: $(DEV) $(JARS) $(S3) ## run and race pipelines in a local object store, over s3a://
 	@TIDEMARK_S3_RACES=100 $(VENV)/pytest -s tests/objects

@@ -36,8 +36,9 @@ def instant(hour):
 class Story:
     """The parts, running, and what is done to them step by step; each step says in a line what came of it."""
 
-    def __init__(self, lake, hours, airflow, say):
-        self.lake, self.hours, self.airflow, self.say = lake, hours, airflow, say
+    def __init__(self, lake, hours, airflow, history, say):
+        """`history` is the address of Spark's history server."""
+        self.lake, self.hours, self.airflow, self.history, self.say = lake, hours, airflow, history, say
         self.feed = Feed(lake, hours)
 
     def ledger(self, name=NAME):
@@ -162,7 +163,7 @@ class Story:
         assert self.attempts(first) == 2
 
     def quality_stops_a_slice(self, hour):
-        """The next one waits until somebody waives the expectation, and clears the failed run."""
+        """It fails at once, and the DAG pauses itself; the failed run."""
         self.feed.spoil("left", hour)
         self.land(hour)
         run = self.ended(hour, "failed")
@@ -170,21 +171,26 @@ class Story:
         refused = DeltaTable(str(self.lake / NAME / "rejected_output")).to_pyarrow_table().num_rows
         self.say(f"slice {instant(hour)} breaks an expectation: failed at try {tries}, {refused} rows refused")
         assert (tries, self.attempts(hour)) == (1, 0)
-        self.land(hour + 1)
+        return run["dag_run_id"]
+
+    def next_slice_waits(self, hour):
+        """Its rows are there, and the one before it is not."""
+        self.land(hour)
         until(lambda: self.airflow.get(f"dags/{NAME}__slice")["is_paused"], 60, "the DAG did not pause itself")
         time.sleep(5)
-        assert self.run_of(hour + 1) is None
-        self.say(f"the DAG has paused itself; slice {instant(hour + 1)}, whose rows are there, does not run")
+        assert self.run_of(hour) is None
+        self.say(f"the DAG has paused itself; slice {instant(hour)}, whose rows are there, does not run")
+
+    def waiver_lets_through(self, hour, run):
+        """Somebody waives the expectation, and clears the failed run."""
         because = ["--expectation", "left_v", "--because", "a return, known", "--by", "night shift"]
         waived = self.tidemark("waive", "--slice", instant(hour), *because)
         self.say(f"tidemark waive: {' '.join(waived.split())}")
-        self.airflow.send("POST", f"dags/{NAME}__slice/dagRuns/{run['dag_run_id']}/clear", dry_run=False)
+        self.airflow.send("POST", f"dags/{NAME}__slice/dagRuns/{run}/clear", dry_run=False)
         self.pause(f"{NAME}__slice", paused=False)
         until(lambda: self.attempts(hour), A_SLICE, "the slice was not committed", every=2)
         self.ended(hour)
         self.say(f"slice {instant(hour)}, cleared, is committed, {self.told(hour)}")
-        self.ended(hour + 1)
-        self.say(f"slice {instant(hour + 1)} is committed, {self.told(hour + 1)}")
 
     def backfill_runs_in_order(self, hours):
         """Airflow's own, of a pipeline of which nothing has run."""
@@ -279,7 +285,7 @@ def started(home, hours, backfilled, say):
         airflow = stack.enter_context(Airflow(home / "airflow", database, password, given).running())
         told = ", ".join(one["name"] for one in airflow.get("pools")["pools"])
         say(f"Airflow's API server, dag-processor, triggerer and scheduler are up, and healthy; pools: {told}")
-        story = Story(lake, hours, airflow, say)
+        story = Story(lake, hours, airflow, cluster["history"], say)
         dags = [f"{NAME}__slice", f"{NAME}__reprocess", *([f"{BACKFILLED}__slice"] if backfilled else [])]
         until(lambda: {*dags} <= {dag["dag_id"] for dag in airflow.get("dags?limit=100")["dags"]}, 120, "no DAGs")
         story.pause(f"{NAME}__slice", paused=False)
@@ -306,7 +312,11 @@ def long(home, say):
         story.driver_is_killed_half_way(2, lambda: reprocess.append(story.range_is_reprocessed(1)))
         story.reprocess_ended(reprocess[0], 1)
         story.slice_runs(3)
-        story.quality_stops_a_slice(4)
+        stopped = story.quality_stops_a_slice(4)
+        story.next_slice_waits(5)
+        story.waiver_lets_through(4, stopped)
+        story.ended(5)
+        say(f"slice {instant(5)} is committed, {story.told(5)}")
         story.backfill_runs_in_order(3)
         story.tables_are_one_job_s()
         story.times()

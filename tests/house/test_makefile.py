@@ -31,6 +31,7 @@ TARGETS = {
     "cluster",
     "connect",
     "e2e",
+    "screens",
     "s3",
     "sbom",
     "audit",

@@ -34,7 +34,7 @@ def standalone(home):
         assert (home / "env").stat().st_mode & 0o077 == 0
         exported = (line.removeprefix("export ") for line in (home / "env").read_text().splitlines())
         given = dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))
-        yield {"master": url, "history": f"http://127.0.0.1:{history}/api/v1/applications", "env": given}
+        yield {"master": url, "history": f"http://127.0.0.1:{history}", "env": given}
     finally:
         started = psutil.Process(process.pid).children(recursive=True)
         process.terminate()

@@ -82,7 +82,8 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
     command = [sys.executable, "-c", script, "run", files["local"], "--lake", lake]
     local = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert local.returncode == 0, local.stderr
-    before = {one["id"] for one in ask(cluster["history"])}
+    jobs = f"{cluster['history']}/api/v1/applications"
+    before = {one["id"] for one in ask(jobs)}
     code, said, seen = submit(cluster, PROJECT / "jobs/run_slices.py", files["cluster"], "--lake", lake)
     assert code == 0, said
     for table in ("emissions", "late"):
@@ -91,8 +92,8 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
 
     assert any("CoarseGrainedExecutorBackend" in line for line in seen)
     assert not [line for line in seen if cluster["env"][SECRET] in line]
-    newest = until(lambda: [one["id"] for one in ask(cluster["history"]) if one["id"] not in before], 60)[0]
-    told = f"{cluster['history']}/{newest}"
+    newest = until(lambda: [one["id"] for one in ask(jobs) if one["id"] not in before], 60)[0]
+    told = f"{jobs}/{newest}"
     known = dict(ask(f"{told}/environment")["sparkProperties"])
     assert known["spark.cores.max"] == "2"
     assert known["spark.sql.shuffle.partitions"] == "8"
@@ -114,7 +115,7 @@ def test_health_checks_of_compose_tell_who_has_joined_whom(cluster):
     joined = cluster["env"]["TIDEMARK_MASTER"]
     for worker in ask(cluster["master"])["workers"]:
         assert health(f"{worker['webuiaddress']}/json/", f"masterurl={joined}") == 0
-    assert health(cluster["history"].replace("applications", "version"), "spark") == 0
+    assert health(f"{cluster['history']}/api/v1/version", "spark") == 0
 
 
 def test_executors_have_no_tidemark_of_their_own(cluster):
