@@ -21,7 +21,11 @@ import jsonschema
 import pytest
 import yaml
 
-from tidemark.settings.cluster import SECRET
+from tests.conftest import write_pipeline
+from tests.processes import until
+from tests.spark.lakes import START, land_two_hours, read
+from tidemark.airflow.warm import WarmJob
+from tidemark.settings.cluster import CONNECT_TOKEN, SECRET
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -29,7 +33,7 @@ VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*)|:\?run bin/compos
 PORT = {"airflow-api-server": 8080, "spark-master": 8090, "spark-history": 18080}
 SECRETS = {
     *("POSTGRES_PASSWORD", "AIRFLOW_FERNET_KEY", "AIRFLOW_SECRET_KEY", "AIRFLOW_JWT_SECRET"),
-    *("AIRFLOW_ADMIN_PASSWORD", "SPARK_SECRET"),
+    *("AIRFLOW_ADMIN_PASSWORD", "SPARK_SECRET", "SPARK_CONNECT_TOKEN"),
 }
 
 
@@ -81,6 +85,15 @@ def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
         run_compose_env(tmp_path / "a")
 
 
+def test_an_older_file_gets_the_secrets_that_it_lacks_and_keeps_its_own(tmp_path):
+    made = run_compose_env(tmp_path)
+    older = (tmp_path / ".env").read_text().splitlines()
+    (tmp_path / ".env").write_text("".join(f"{line}\n" for line in older if not line.startswith("SPARK_CONNECT")))
+    again = run_compose_env(tmp_path)
+    assert again.keys() == SECRETS
+    assert {name for name in SECRETS if again[name] != made[name]} == {"SPARK_CONNECT_TOKEN"}
+
+
 def test_it_pins_images_by_digest_where_they_can_be_looked_up(tmp_path):
     made = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
     assert made.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
@@ -119,22 +132,29 @@ def test_every_service_has_a_limit_of_memory_and_ours_no_privileges(services, ou
 
 
 def test_networks_part_what_need_not_meet(compose, services):
-    assert set(compose["networks"]) == {network for service in services.values() for network in service["networks"]}
-    on = {network: {n for n, s in services.items() if network in s["networks"]} for network in compose["networks"]}
+    own = {name: service for name, service in services.items() if "networks" in service}
+    assert services.keys() - own.keys() == {"spark-connect"}
+    assert set(compose["networks"]) == {network for service in own.values() for network in service["networks"]}
+    on = {network: {n for n, s in own.items() if network in s["networks"]} for network in compose["networks"]}
     assert compose["networks"]["database"] == {"internal": True}
     assert on["spark"] == {"spark-master", "spark-worker", "spark-history", "airflow-scheduler"}
     assert not on["database"] & {"spark-master", "spark-worker", "spark-history"}
 
 
-def test_the_spark_cluster_asks_for_the_secret_that_drivers_have(services):
+def test_sparks_ask_for_the_secrets_that_tasks_have(services):
     assert services["spark-worker"]["deploy"] == {"replicas": 2}
     for name in ("spark-master", "spark-worker", "spark-history"):
         assert services[name]["environment"][SECRET] == "the-SPARK_SECRET"
         assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
-    connection = json.loads(services["airflow-scheduler"]["environment"]["AIRFLOW_CONN_SPARK_DEFAULT"])
-    assert connection["password"] == "the-SPARK_SECRET"
+    assert services["spark-connect"]["environment"][CONNECT_TOKEN] == "the-SPARK_CONNECT_TOKEN"
+    passwords = {name: connection(services, name)["password"] for name in ("default", "submit")}
+    assert passwords == {"default": "the-SPARK_CONNECT_TOKEN", "submit": "the-SPARK_SECRET"}
     for name, service in services.items():
         assert "the-" not in json.dumps(service.get("command")), name
+
+
+def connection(services, name):
+    return json.loads(services["airflow-scheduler"]["environment"][f"AIRFLOW_CONN_SPARK_{name.upper()}"])
 
 
 def test_somebody_has_to_log_in(services):
@@ -185,6 +205,41 @@ def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp
         server.wait(timeout=60)
 
 
+@pytest.mark.slow
+def test_the_warm_server_s_own_command_runs_slices_for_tasks(services, tmp_path):
+    """Run as a process: its health check, which wants the token, and a job by the connection that tasks have."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    service = services["spark-connect"]
+    asked = (service["command"], service["healthcheck"]["test"][1:])
+    command, health = ([part.replace("15002", port) for part in parts] for parts in asked)
+    env = os.environ | {"PYTHONPATH": str(ROOT / "include"), "TIDEMARK_JARS": str(ROOT / ".jars")}
+    lake, file = land_two_hours(tmp_path / "lake", 60), tmp_path / "orders.yaml"
+    write_pipeline(file, name="orders", slices={"every": "1 hour", "start": START.isoformat()}, **{
+        f"{side}__{what}": given
+        for side in ("left", "right")
+        for what, given in (("table", side), ("event_time", "at"), ("arrival", "seen"))
+    })  # fmt: skip
+
+    def is_healthy(**more):
+        return subprocess.run(health, env=env | more, capture_output=True, check=False).returncode == 0
+
+    with (tmp_path / "log").open("w") as log:
+        own = env | service["environment"]
+        server = subprocess.Popen(command, env=own, cwd=tmp_path, stderr=log, stdout=log)
+    try:
+        until(lambda: is_healthy(**service["environment"]), 120)
+        assert not is_healthy()
+        told, said = connection(services, "default"), []
+        job = WarmJob(f"{told['host']}:{port}", told["password"], {"PYTHONPATH": env["PYTHONPATH"]})
+        code = job.run(["run", str(file), "--lake", str(lake)], lambda _, line: said.append(line))
+        assert code == 0, said
+        assert read(lake / "orders" / "emissions").total() > 10
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
 def login(port, password):
     content = json.dumps({"username": "admin", "password": password}).encode()
     request = Request(f"http://127.0.0.1:{port}/auth/token", content, {"Content-Type": "application/json"})
@@ -225,7 +280,9 @@ def test_what_a_service_waits_for_exists_and_can_become_true(services):
     for service in services.values():
         for name, dependency in service.get("depends_on", {}).items():
             awaited = services[name]
-            if dependency["condition"] == "service_healthy":
+            if service.get("network_mode") == f"service:{name}":
+                assert dependency == {"condition": "service_started", "restart": True}
+            elif dependency["condition"] == "service_healthy":
                 assert "healthcheck" in awaited, name
             else:
                 assert dependency["condition"] == "service_completed_successfully"
@@ -244,7 +301,12 @@ def test_airflow_knows_every_setting(services):
 
 def test_the_connections_lead_to_services(services):
     environment = services["airflow-scheduler"]["environment"]
-    spark = json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"])
+    warm, server = connection(services, "default"), services["spark-connect"]
+    assert server["network_mode"] == "service:airflow-scheduler"
+    assert warm["host"] == "sc://localhost"
+    assert str(warm["port"]) == server["command"][server["command"].index("--port") + 1]
+
+    spark = connection(services, "submit")
     master = services["spark-master"]["command"]
     url = f"{spark['host']}:{spark['port']}"
     assert url == f"spark://{master[master.index('--host') + 1]}:{master[master.index('--port') + 1]}"
