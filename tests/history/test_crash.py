@@ -16,14 +16,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
 from tidemark.commits.quarantined import release
+from tidemark.commits.waivers import pending
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.quality.waive import waive
 
 PROJECT = Path(__file__).resolve().parents[2]
 POINTS = os.environ.get("TIDEMARK_CRASHES", "1")
@@ -91,6 +95,8 @@ def killed_and_again(spark, contents):
 
 APART = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 12, "on_failure": "quarantine"}}]
 
+STOPS = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 12}}]
+
 
 @pytest.mark.grid
 @pytest.mark.parametrize(
@@ -133,6 +139,43 @@ def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed
     old, new = killed_and_again(settings, lake, arguments, release_again, ["emissions", "quarantined"])
     assert new["quarantined"] < old["quarantined"]
     assert (new["emissions"] - old["emissions"]).total() == (old["quarantined"] - new["quarantined"]).total() > 0
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_waived_is_killed_and_run_again(before, pipeline, killed_and_again, spark):
+    _, lake = before
+    settings, at = pipeline(quality=STOPS), START + timedelta(hours=2)
+    waive(settings, str(lake), at, "left_v", "so", "ada")
+    until = at + timedelta(hours=1)
+
+    def run_again(copy):
+        list(execute(spark, make_plan(spark, settings, str(copy), Request(end=until)), lambda *_: None))
+        rows = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table().to_pylist()
+        assert [row["quality"] for row in rows if row["slice"] == at] == ["waived"]
+        assert pending(Ledger.of(settings, str(copy))) == []
+
+    def arguments(copy, point):
+        return command(copy, point, "--to", f"{until:%Y-%m-%dT%H:%MZ}")
+
+    old, new = killed_and_again(settings, lake, arguments, run_again, ["emissions", "late"])
+    assert new["emissions"] > old["emissions"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "asked"), [(1, 0), (2, 1)])
+def test_a_waive_that_is_killed_is_asked_for_as_a_whole_or_not_at_all(before, pipeline, point, asked):
+    _, lake = before
+    settings, at = pipeline(quality=STOPS), START + timedelta(hours=2)
+    waive(settings, str(lake), START, "left_v", "so", "ada")  # for another, so that the table is there
+    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--expectation", "left_v", "--because", "so", "--by", "ada"]
+    killed = subprocess.run(
+        command(lake, point, *options, name="waive"), cwd=PROJECT, start_new_session=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    ledger = Ledger.of(settings, str(lake))
+    assert len(pending(ledger)) == 1 + asked
+    waive(settings, str(lake), at, "left_v", "so", "ada")
+    assert len(pending(ledger)) == 2
 
 
 def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):

@@ -4,6 +4,7 @@ Each is a process, as under Airflow: what one has read, or keeps in memory, does
 Here is one race, `make races` runs a hundred.
 """
 
+import json
 import multiprocessing
 import os
 import random
@@ -15,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.history.watching import every_version_is_whole, readers_agree
@@ -94,6 +96,17 @@ def work(name, requests, settings, lake, wait):
     return lost
 
 
+def waivers_used(lake):
+    """How many attempts of slices a waiver has let through, each of them one that it was asked for."""
+    tables = (DeltaTable(f"{lake}/orders/{name}") for name in ("waivers", "ledger"))
+    asked, ledger = (table.to_pyarrow_table().to_pylist() for table in tables)
+    waived = [(row, one) for row in ledger for one in json.loads(row["waived"] or "[]")]
+    used = [(row["slice"], row["attempt"], one["expectation"]) for row, one in waived]
+    assert len(used) == len(set(used))
+    assert set(used) <= {(one["slice"], one["attempt"], one["expectation"]) for one in asked}
+    return len(used)
+
+
 def test_three_processes_at_once(spark, origin, contents):
     settings, lake = origin
     alone = shutil.copytree(lake, lake.parent / "alone")
@@ -138,6 +151,7 @@ def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
     alone = shutil.copytree(lake, lake.parent / "alone")
     work("alone", [*WORKERS["backfill"], *WORKERS["reprocess"]], settings, alone, 0)
     expected, overtaken, processes = emitted(spark, alone), 0, multiprocessing.get_context("spawn")
+    used = 0
     with ProcessPoolExecutor(len(AMONG_THEM), processes, ready, [processes.Barrier(len(AMONG_THEM))]) as pool:
         for race in range(RACES):
             chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
@@ -149,8 +163,10 @@ def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
             overtaken += sum(one.result() for one in running)
             assert contents(copy)[1] == 0, f"race {race}"
             assert emitted(spark, copy) == expected, f"race {race}"
+            used += waivers_used(copy)
             tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
             assert readers_agree(spark, tables, grid)
             assert every_version_is_whole(tables, grid)
             shutil.rmtree(copy)
     assert overtaken, "no one was in another's way"
+    assert used, "no waiver was made use of"

@@ -257,6 +257,9 @@ class Schedule:
         answer, aside = plain(self.world, "emissions"), {}
         if "quarantined" in self.world.tables:
             aside = plain(self.world, "quarantined")
+        waived = {n for n, entry in ledger.entries.items() if (n, entry.run) in self.world.waived}
+        assert not waived & {n for n, rows in aside.items() if rows}
+        self.told["waived"] += len(waived)
         self.told["quarantined"] += sum(map(len, aside.values()))
         self.told["released"] += sum(rows.total() for *_, rows in self.world.released)
         seen = [answer.get(n, Counter()) + aside.get(n, Counter()) for n in ledger.entries]
@@ -307,4 +310,5 @@ def test_schedules(pipeline, monkeypatch):
         assert told["SliceOrderError"], "nobody was overtaken"
         assert all(told[fate] for fate in FATES)
         assert told["released"], "nothing was released"
+        assert told["waived"], "no waiver was made use of"
         assert told["quarantined"], "nothing is in quarantine"

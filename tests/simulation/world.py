@@ -71,6 +71,8 @@ class World:
     """Whether there are expectations that some rows break."""
     waivers: set[tuple[int, int]] = field(default_factory=set)
     """Slices and attempts that are let through."""
+    waived: set[tuple[int, str]] = field(default_factory=set)
+    """Slices that a run has let through, whether it was committed or not."""
     commits: list[tuple[int, Entry]] = field(default_factory=list)
     references: dict[int, References] = field(default_factory=dict)
     """What each commit of the ledger makes of the tables."""
@@ -337,7 +339,9 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
     for n in slices:
         mine = frozenset((row, n) for row, home in rows if max(home, first) == n)
         output[n], state = emitted(state, mine), state_after(state, mine, n)
-        if world.quarantines and (n, attempts[n]) not in world.waivers:
+        if world.quarantines and (n, attempts[n]) in world.waivers:
+            world.waived.add((n, run))
+        elif world.quarantines:
             aside[n] = Counter({one: count for one, count in output[n].items() if broken(one[0])})
             output[n] -= aside[n]
         states[n] = state
