@@ -1,6 +1,8 @@
 """Real runs of the DAGs: Airflow's own task runner, spark-submit, Spark and Delta."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +13,7 @@ import pytest
 
 from tests.quality.receiving import webhooks
 from tests.spark.serving import serving
+from tidemark.cli import main
 from tidemark.delta.lake import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
@@ -148,6 +151,28 @@ def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_te
     assert run["state"] == "failed"
     assert "AirflowFailException" in log
     assert "clicked_views: 2 slices from 2013-01-01T00:00Z to 2013-01-01T02:00Z, 3 emissions, 0 left and 0 right" in log
+
+
+@pytest.mark.slow
+def test_rows_in_quarantine_and_warnings_stop_no_slice_and_a_release_publishes_them(
+    spark, airflow, there, write, lake, monkeypatch
+):
+    bad = datetime.fromisoformat("2013-01-01T01:35+00:00")
+    for table in ("clicks", "views"):
+        write(table, [("z", bad)], "user string, at timestamp")
+    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
+    known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b], on_failure: quarantine}"
+    many = "{type: expect_table_row_count_to_be_between, min_value: 2, on_failure: warn}"
+    file.write_text(f"{file.read_text()}quality: [{known}, {many}]\n")
+    run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
+    assert run["state"] == "success", log
+    assert emitted(spark, lake) == Counter(SLICE_0 | LATER), "and the slice behind has run"
+    [quality] = re.findall(r"rows late; quality (\{.*?\})", log)
+    assert ast.literal_eval(quality) == {"passed": 1, "quarantined": 1, "warned": 1}
+
+    monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
+    assert main(["release", str(file), "--slice", "2013-01-01T01:00Z"]) == 0
+    assert emitted(spark, lake) == Counter([*SLICE_0, *LATER, ("01:00", "z 01:35", "z 01:35")])
 
 
 def test_a_missing_connection_is_refused_in_one_line(airflow, environment):
