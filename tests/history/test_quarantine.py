@@ -183,6 +183,9 @@ def test_a_stopped_slice_says_the_ways_on_and_a_waiver_is_one(lake, landed, tide
     assert "Ways on: mend the rows, or the expectation, and run the same command again; on_failure: quarantine" in told
     way = f"tidemark waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --because TEXT"
     assert way in told
+    told = json.loads(tidemark("quality", "--json")[1])
+    [seen] = [one for one in told if NAME in one["expectation"]]
+    assert (seen["outcomes"], seen["worst"], seen["worst_in"]) == ({"passed": 1, "failed": 1}, 0.4, "2024-01-01T01:00Z")
     waive = ["--slice", "2024-01-01T01:00Z", "--expectation", NAME, "--because", "<b> $1 storm", "--by", "ada"]
     assert tidemark("waive", *waive)[0] == 0
     code, told = tidemark("status", "--json")

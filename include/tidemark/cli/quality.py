@@ -53,8 +53,8 @@ def show(
     if report:
         check_paths([report], trends.FORMATS)
     ledger = Ledger.of(loaded, lake_root(lake))
-    rows = stored(ledger.tables)
-    found = seen(rows)
+    rows = stored(ledger.tables.quality)
+    found = seen(rows, stored(ledger.tables.refused))
     if as_json:
         print_json(describe(found))
     else:
@@ -91,8 +91,8 @@ def suggest(
 
 def _view(name: str, found: list[Seen]) -> RenderableType:
     if not found:
-        return f"{name}: no committed slice was judged by an expectation; tidemark quality suggest {name} proposes some"
-    table = Table(title=f"{name}: quality of committed slices", title_justify="left", show_lines=True)
+        return f"{name}: no slice was judged by an expectation; tidemark quality suggest {name} proposes some"
+    table = Table(title=f"{name}: quality", title_justify="left", show_lines=True)
     table.add_column("expectation", overflow="fold")
     table.add_column("slices", justify="right", no_wrap=True)
     table.add_column("worst value", justify="right", no_wrap=True)

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.beside import append
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.references import TRIES
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog, OvertakenError, create_arrow_table
-from tidemark.errors import FaultError
+from tidemark.delta.log import DeltaLog
 from tidemark.settings.values import format_instant, micros
 
 _SCHEMA = pa.schema(
@@ -70,14 +69,7 @@ def record(tables: PipelineTables, waiver: Waiver) -> None:
     Raises:
         FaultError: other processes never let go of the table.
     """
-    rows = pa.Table.from_pylist([asdict(waiver)], _SCHEMA)
-    for _ in range(TRIES):
-        try:
-            (DeltaLog.open(tables.waivers) or create_arrow_table(tables.waivers, _SCHEMA)).append(rows)
-        except OvertakenError:
-            continue
-        return
-    raise FaultError(f"other processes keep writing to {tables.waivers}; run the command again")
+    append(tables.waivers, pa.Table.from_pylist([asdict(waiver)], _SCHEMA))
 
 
 def waivers_of(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:

@@ -266,6 +266,11 @@ class PipelineTables:
         return f"{self.root}/rejected_output"
 
     @property
+    def refused(self) -> str:
+        """What the expectations came to that it was refused for."""
+        return f"{self.root}/refused"
+
+    @property
     def quarantined(self) -> str:
         """Output rows that break an expectation, kept apart from those that are published."""
         return f"{self.root}/quarantined"

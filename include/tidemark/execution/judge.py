@@ -16,6 +16,7 @@ from tidemark.execution.task import Task
 from tidemark.execution.write import Written
 from tidemark.quality import gate, project
 from tidemark.quality.findings import Finding, Verdict
+from tidemark.quality.measured import keep_refused, measured
 from tidemark.quality.notice import Notice
 from tidemark.quality.project import built, name_of
 from tidemark.settings import Expectation, Pipeline
@@ -58,7 +59,9 @@ def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgem
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
     set_aside(refused_rows, tables.rejected_output, task.run)
-    refusal = _refusal(task, written, verdict.of(sound, sound + 1), sound)
+    failed = verdict.of(sound, sound + 1)
+    keep_refused(tables, measured(plan.pipeline, plan.grid, first + sound, task.run, failed))
+    refusal = _refusal(task, written, failed, sound)
     if not fit:
         raise CheckFailedError(refusal)
     return Judgement(fit, verdict.of(0, fit), refusal)

@@ -10,6 +10,7 @@ from tidemark.execution.subjects import input_rows
 from tidemark.execution.task import Task
 from tidemark.quality import gate, project
 from tidemark.quality.findings import Verdict
+from tidemark.quality.measured import keep_refused, measured
 from tidemark.quality.notice import Notice
 from tidemark.settings.sides import SIDES
 
@@ -35,7 +36,9 @@ def refused(task: Task, verdict: Verdict) -> str | None:
         Notice.of(plan.pipeline.name, plan.grid, slices, task.run, verdict), plan.pipeline.notify, plan.tables, verdict
     )
     project.write_docs(plan.tables, verdict.results)
-    worst, *more = verdict.of(sound, sound + 1).stopping
+    found = verdict.of(sound, sound + 1)
+    keep_refused(plan.tables, measured(plan.pipeline, plan.grid, slices[0] + sound, task.run, found))
+    worst, *more = found.stopping
     others = f" (and {len(more)} more)" if more else ""
     failed = plan.grid.name(slices[0] + sound)
     refusal = (

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.beside import append
+from tidemark.delta.lake import PipelineTables
 from tidemark.quality.findings import Verdict
 from tidemark.quality.project import name_of
 from tidemark.settings import Expectation, Pipeline
@@ -42,6 +45,16 @@ def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verd
             }
             rows.append({"slice": grid.datetime_of(number), "run": run, **told, **limits})
     return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def keep_refused(tables: PipelineTables, rows: pa.Table) -> None:
+    """Keep what a slice was refused for, in a table beside `quality`, which has committed slices alone.
+
+    Each attempt that is refused has rows of its own; what held of it is left out.
+    """
+    failed = rows.filter(pc.field("verdict") == "failed")
+    if failed.num_rows:
+        append(tables.refused, failed)
 
 
 def bounds(expectation: Expectation) -> tuple[float | None, float | None]:

@@ -1,4 +1,4 @@
-"""What the table `quality` tells over all committed slices, by expectation."""
+"""What the tables `quality` and `refused` tell over all slices, by expectation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.quality.measured import SCHEMA
 from tidemark.settings.values import format_instant
@@ -23,9 +22,9 @@ class Seen:
     expectation: str
     severity: str
     judged: int
-    """Committed slices; what a refused slice came to is told where it is refused."""
+    """Committed slices, and attempts of slices that were refused."""
     outcomes: dict[str, int]
-    """Slices by verdict (`OUTCOMES`), those that there are."""
+    """Those by verdict (`OUTCOMES`), as far as there are any; `failed` are refused."""
     least: float | None
     """What a value must not be below, as the last slice was judged; None for no bound."""
     greatest: float | None
@@ -35,17 +34,18 @@ class Seen:
     """The first slice that has it, UTC."""
 
 
-def stored(tables: PipelineTables) -> pd.DataFrame:
-    """The table's rows by slice; none where there is no table."""
-    log = DeltaLog.open(tables.quality)
+def stored(path: str) -> pd.DataFrame:
+    """The rows of the table `quality`, or `refused`, by slice; none where there is no table."""
+    log = DeltaLog.open(path)
     if log is None:
         return pd.DataFrame(SCHEMA.empty_table().to_pydict())
     rows: pd.DataFrame = log.read(SCHEMA.names).to_pandas().sort_values("slice", kind="stable")
     return rows
 
 
-def seen(rows: pd.DataFrame) -> list[Seen]:
-    """Each expectation's history, those that did not hold most often first."""
+def seen(*tables: pd.DataFrame) -> list[Seen]:
+    """Each expectation's history in these tables together, those that did not hold most often first."""
+    rows = pd.concat([table for table in tables if len(table)] or tables).sort_values("slice", kind="stable")
     found = list(_seen(rows))
     return sorted(found, key=lambda one: one.outcomes.get("passed", 0) - one.judged)
 
