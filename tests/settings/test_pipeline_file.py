@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -31,6 +32,31 @@ def changed(path, **changes):
     return path
 
 
+BLOCKS = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in sorted((PROJECT / "docs").glob("*.md"))
+    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    if not block.startswith("suite:")
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_the_docs_show_is_taken_as_it_stands(tmp_path, block):
+    shown = yaml.safe_load(block)
+    rest = {name: part for name, part in yaml.safe_load(FILES[0].read_text()).items() if name not in shown}
+    file = tmp_path / "shown.yaml"
+    file.write_text(yaml.safe_dump(rest) + block)
+    assert shown.keys() <= load_pipeline(file).model_dump(by_alias=True, exclude_unset=True).keys()
+
+
+def test_on_off_yes_and_no_are_words(tmp_path):
+    file = changed(tmp_path / "words.yaml", join__keys=["origin"])
+    file.write_text(file.read_text().replace("- origin", "- on\n  - no") + "quality_defaults: off\nshow_rows: yes\n")
+    loaded = load_pipeline(file)
+    assert [(key.left, key.right) for key in loaded.join.keys] == [("on", "on"), ("no", "no")]
+    assert (loaded.quality_defaults, loaded.show_rows) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -39,9 +65,9 @@ def changed(path, **changes):
         ({"join__keys": [{"left": "a", "rigth": "b"}]}, "join.keys.0.rigth: unknown field; did you mean right?"),
         ({"left__arrival": None}, "right names an arrival column and left does not"),
         ({"join__interval": {"lower": "1 s", "upper": "-1 s"}}, "lower (1 second) is above upper (-1 second)"),
-        ({"join__keys": [True]}, "join.keys.0: YAML reads on, off, yes and no without quotes as true or false; write"),
-        ({"left__event_time": True}, "left.event_time: YAML reads on, off"),
-        ({"compare": {"with": "t", True: ["k"]}}, "compare: YAML reads on, off"),
+        ({"join__keys": [True]}, "join.keys.0: true and false without quotes are no names; write the name in"),
+        ({"left__event_time": True}, "left.event_time: true and false without"),
+        ({"compare": {"with": "t", True: ["k"]}}, "compare: true and false without"),
         ({"join__type": "left"}, "join.type: flink-datastream has inner for interval joins, not left"),
         (
             {"join__type": "cross"},

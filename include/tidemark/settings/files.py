@@ -42,7 +42,10 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what grows beyond its text, and the second of two equal keys."""
+    """Refuses what grows beyond its text, and the second of two equal keys; on, off, yes and no are words.
+
+    They are to YAML 1.2, and so to editors that check a file by its schema; PyYAML's 1.1 takes them for true and false.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -81,6 +84,14 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             lines[key.value] = key.start_mark.line + 1
         return node
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, words) for tag, words in resolvers if tag != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?i:true|false)$"), list("tTfF"))
 
 
 def _told(error: Exception) -> str:

@@ -162,7 +162,7 @@ def _finding(error: Any) -> str:
     if error["type"] == "missing":
         return f"{field}: is missing"
     if isinstance(error["input"], bool) and error["type"] in _NOT_TEXT:
-        return f"{field}: YAML reads on, off, yes and no without quotes as true or false; write the name in quotes"
+        return f"{field}: true and false without quotes are no names; write the name in quotes"
     if error["type"] == "value_error":
         return f"{field}: {error['ctx']['error']}"
     return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
