@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.fs as pafs
 import pytest
+import yaml
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -158,3 +159,29 @@ def test_races_of_two_drivers_lose_nothing(store, tmp_path):
     assert len({(row["slice"], row["attempt"]) for row in rows}) == len(rows)
     assert {row["slice"] for row in rows} == {START + hour * HOUR for hour in range(hours)}
     assert sorted({row["commit"] for row in rows}) == list(range(1, 1 + len({row["commit"] for row in rows})))
+
+
+def named_by_a_catalog(file, request):
+    """In a process of its own: inputs by the names that the session's catalog has for folders of the store."""
+    session = spark_session("catalog")
+    for side in SIDES:
+        session.sql(f"CREATE TABLE sold_{side} USING delta LOCATION '{LAKE}/{side}'")
+    list(execute(session, make_plan(session, load_pipeline(file), LAKE, request), lambda *_: None))
+
+
+def test_inputs_may_be_tables_of_a_catalog_in_the_store(store, tmp_path):
+    """Without `complete`, which looks into a folder's log where no Spark runs."""
+    orders = yaml.safe_load(pipeline("orders", 2))
+    for side in SIDES:
+        del orders[side]["complete"]
+    sold = orders | {"name": "sold"} | {side: orders[side] | {"table": f"sold_{side}"} for side in SIDES}
+    files = [tmp_path / f"{one['name']}.yaml" for one in (orders, sold)]
+    for file, one in zip(files, (orders, sold), strict=True):
+        file.write_text(yaml.safe_dump(one))
+    land(LAKE, 2)
+    tidemark("run", files[0], "--lake", LAKE, cwd=tmp_path)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(named_by_a_catalog, files[1], Request(end=START + 2 * HOUR)).result()
+    for table in TABLES:
+        assert read(f"{LAKE}/sold/{table}") == read(f"{LAKE}/orders/{table}")
+        assert read(f"{LAKE}/sold/{table}").total() > 10
