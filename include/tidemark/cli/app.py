@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,6 +30,7 @@ from tidemark.cli.views import (
     changes_view,
     describe_changes,
     dialects_view,
+    differences_view,
     lives_view,
     plan_view,
     status_view,
@@ -48,6 +50,7 @@ from tidemark.errors import FaultError, OlderFormatError, StoppedError, Tidemark
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.quality import project
 from tidemark.settings import load_pipeline, pipeline_schema
+from tidemark.settings.differences import differences
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.deferred import begin, deferred
@@ -131,12 +134,23 @@ def plan(
     from_empty_state: EmptyOption = False,  # noqa: FBT002
     not_complete_yet: IncompleteOption = False,  # noqa: FBT002
     assets_seen: AssetsOption = False,  # noqa: FBT002
+    diff: Annotated[
+        str | None,
+        typer.Option("--diff", metavar="OLD", help="Show what differs from another pipeline file; needs no lake."),
+    ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Check a pipeline and show what would run, and why; runs nothing.
 
     Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
     """
+    if diff is not None:
+        found = differences(load_pipeline(diff), load_pipeline(pipeline))
+        if as_json:
+            print_json([asdict(one) for one in found])
+        else:
+            out.print(differences_view(found))
+        return
     request = _request(
         start, end, slices_per_job,
         drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,

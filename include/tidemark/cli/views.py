@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,10 +19,32 @@ from tidemark.comparison.explain import Life
 from tidemark.comparison.what_if import WhatIf
 from tidemark.execution.job import JobResult
 from tidemark.planning.plan import Plan
+from tidemark.settings.differences import Difference, Effect
 from tidemark.streaming.twin import TwinResult
 from tidemark.wording import brief_span, counted
 
 _Line = tuple[str, Callable[[Status], str]]
+
+
+_FOLLOWS: Mapping[Effect, str] = {
+    "other pipeline": "its tables begin anew",
+    "answer": "committed slices: reprocess",
+    "next slice": "slices from now on",
+    "no row": "no row",
+}
+
+
+def differences_view(found: Sequence[Difference]) -> RenderableType:
+    """What differs between two pipeline files, and what follows."""
+    if not found:
+        return "no setting differs"
+    table = Table(title="Settings that differ", title_justify="left")
+    for name in ("setting", "was", "is", "what it changes"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        was, now = ("" if value is None else str(value) for value in (one.was, one.now))
+        table.add_row(Text(one.setting), Text(was), Text(now), _FOLLOWS[one.effect])
+    return table
 
 
 def plan_view(plan: Plan) -> RenderableType:

@@ -27,6 +27,7 @@ from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
+from tidemark.settings.differences import flat
 from tidemark.settings.values import micros
 from tidemark.spark.deferred import awake, is_awake
 from tidemark.watermarks.traces import QueryTrace
@@ -565,7 +566,7 @@ def _refuse_older_settings(scene: _Scene, first: int) -> None:
 def _changed(entry: Entry, pipeline: Pipeline) -> str:
     if entry.settings == settings_text(pipeline):
         return ""
-    was, now = _flat(settings_of(entry.settings)), _flat(pipeline.semantic_settings())
+    was, now = flat(settings_of(entry.settings)), flat(pipeline.semantic_settings())
     changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
     return "; ".join(changed)
 
@@ -577,10 +578,3 @@ def settings_text(pipeline: Pipeline) -> str:
 
 def _reprocess_command(pipeline: Pipeline) -> str:
     return f"tidemark reprocess {pipeline.name}"
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, dict | list):
-        return {prefix: settings}
-    items = settings.items() if isinstance(settings, dict) else enumerate(settings)
-    return {k: v for key, part in items for k, v in _flat(part, f"{prefix}.{key}" if prefix else str(key)).items()}

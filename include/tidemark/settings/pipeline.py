@@ -234,3 +234,7 @@ class Pipeline(Settings):
     def semantic_settings(self) -> dict[str, Any]:
         """The settings that decide the answer; slices under different ones do not continue each other."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_SEMANTIC)
+
+    def deciding_settings(self) -> dict[str, Any]:
+        """The same with defaults, by the names of the pipeline file."""
+        return self.model_dump(mode="json", by_alias=True, exclude=_NOT_SEMANTIC)
