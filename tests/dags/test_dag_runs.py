@@ -54,6 +54,15 @@ def emitted(spark, lake):
     return Counter(map(tuple, rows.collect()))
 
 
+def with_a_bad_pair(there, write, at, settings):
+    """A pair of the unknown user z lands, and the pipeline file, which is given, gets more settings."""
+    for table in ("clicks", "views"):
+        write(table, [("z", datetime.fromisoformat(f"2013-01-01T{at}+00:00"))], "user string, at timestamp")
+    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
+    file.write_text(file.read_text() + settings)
+    return file
+
+
 def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there, lake):
     # By hand, Airflow gives the interval that ends at the logical date.
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
@@ -132,13 +141,9 @@ def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_d
 
 
 def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_tells_people(airflow, there, write):
-    refused = datetime.fromisoformat("2013-01-01T02:35+00:00")
-    for table in ("clicks", "views"):
-        write(table, [("z", refused)], "user string, at timestamp")
-    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
     known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b]}"
     notify = "notify: [{webhook: {connection: tidemark_pager}}, {slack: {connection: tidemark_none}}]"
-    file.write_text(f"{file.read_text()}quality: [{known}]\n{notify}\n")
+    with_a_bad_pair(there, write, "02:35", f"quality: [{known}]\n{notify}\n")
     with webhooks() as (url, told):
         pager = {"AIRFLOW_CONN_TIDEMARK_PAGER": json.dumps({"conn_type": "http", "host": url, "password": "s3cret"})}
         run, log = airflow(there | pager, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
@@ -157,13 +162,9 @@ def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_te
 def test_rows_in_quarantine_and_warnings_stop_no_slice_and_a_release_publishes_them(
     spark, airflow, there, write, lake, monkeypatch
 ):
-    bad = datetime.fromisoformat("2013-01-01T01:35+00:00")
-    for table in ("clicks", "views"):
-        write(table, [("z", bad)], "user string, at timestamp")
-    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
     known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b], on_failure: quarantine}"
     many = "{type: expect_table_row_count_to_be_between, min_value: 2, on_failure: warn}"
-    file.write_text(f"{file.read_text()}quality: [{known}, {many}]\n")
+    file = with_a_bad_pair(there, write, "01:35", f"quality: [{known}, {many}]\n")
     run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
     assert run["state"] == "success", log
     assert emitted(spark, lake) == Counter(SLICE_0 | LATER), "and the slice behind has run"

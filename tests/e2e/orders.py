@@ -37,7 +37,7 @@ def pipeline(name, hours, *, judged=True):
         "late_landing": "reprocess",
         "slices": {"every": "1 hour", "start": START.isoformat(), "end": (START + hours * HOUR).isoformat()},
         "airflow": {"retry_delay": "5 seconds", "poll": "2 seconds", "deadline": "20 seconds"},
-        "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m", "event_log": True},
+        "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m"},
     }
     if judged:
         found["quality"] = [{"type": "expect_column_values_to_be_between", "column": "left_v", "min_value": 0}]

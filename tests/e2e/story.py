@@ -163,7 +163,7 @@ class Story:
         assert self.attempts(first) == 2
 
     def quality_stops_a_slice(self, hour):
-        """It fails at once, and the DAG pauses itself; the failed run."""
+        """It fails, and is not tried again; the failed run."""
         self.feed.spoil("left", hour)
         self.land(hour)
         run = self.ended(hour, "failed")

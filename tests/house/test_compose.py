@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,8 +21,8 @@ import pytest
 import yaml
 
 from tests.conftest import write_pipeline
-from tests.processes import until
-from tests.spark.lakes import START, land_two_hours, read
+from tests.processes import free_ports, until
+from tests.spark.lakes import SETTINGS, land_two_hours, read
 from tidemark.airflow.warm import WarmJob
 from tidemark.settings.cluster import CONNECT_TOKEN, SECRET
 
@@ -88,7 +87,7 @@ def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
 def test_an_older_file_gets_the_secrets_that_it_lacks_and_keeps_its_own(tmp_path):
     made = run_compose_env(tmp_path)
     older = (tmp_path / ".env").read_text().splitlines()
-    (tmp_path / ".env").write_text("".join(f"{line}\n" for line in older if not line.startswith("SPARK_CONNECT")))
+    (tmp_path / ".env").write_text("\n".join(line for line in older if not line.startswith("SPARK_CONNECT")))
     again = run_compose_env(tmp_path)
     assert again.keys() == SECRETS
     assert {name for name in SECRETS if again[name] != made[name]} == {"SPARK_CONNECT_TOKEN"}
@@ -177,8 +176,7 @@ def test_airflow_has_all_its_parts(ours):
 @pytest.mark.slow
 def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp_path):
     """Run as a process, on SQLite: what it writes, its health check, and its login."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
     service = services["airflow-api-server"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env |= {name: str(value) for name, value in service["environment"].items()}
@@ -208,18 +206,13 @@ def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp
 @pytest.mark.slow
 def test_the_warm_server_s_own_command_runs_slices_for_tasks(services, tmp_path):
     """Run as a process: its health check, which wants the token, and a job by the connection that tasks have."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
+    (port,) = free_ports(1)
     service = services["spark-connect"]
     asked = (service["command"], service["healthcheck"]["test"][1:])
     command, health = ([part.replace("15002", port) for part in parts] for parts in asked)
     env = os.environ | {"PYTHONPATH": str(ROOT / "include"), "TIDEMARK_JARS": str(ROOT / ".jars")}
     lake, file = land_two_hours(tmp_path / "lake", 60), tmp_path / "orders.yaml"
-    write_pipeline(file, name="orders", slices={"every": "1 hour", "start": START.isoformat()}, **{
-        f"{side}__{what}": given
-        for side in ("left", "right")
-        for what, given in (("table", side), ("event_time", "at"), ("arrival", "seen"))
-    })  # fmt: skip
+    write_pipeline(file, name="orders", **SETTINGS)
 
     def is_healthy(**more):
         return subprocess.run(health, env=env | more, capture_output=True, check=False).returncode == 0

@@ -9,6 +9,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
+SETTINGS = {"slices": {"every": "1 hour", "start": START.isoformat()}} | {
+    f"{side}__{name}": value
+    for side in ("left", "right")
+    for name, value in (("table", side), ("event_time", "at"), ("arrival", "seen"))
+}
+"""Of a pipeline file over what `land_two_hours` lands, as `write_pipeline` takes them."""
 
 
 def land_two_hours(lake, rows_an_input):

@@ -13,15 +13,10 @@ import pytest
 from tests.conftest import PROJECT, write_pipeline
 from tests.processes import until
 from tests.spark.clusters import ask, standalone
-from tests.spark.lakes import START, land_two_hours, read
+from tests.spark.lakes import SETTINGS, land_two_hours, read
 from tidemark.settings.cluster import SECRET
 from tidemark.spark.session import delta_jars
 
-SLICES = {"slices": {"every": "1 hour", "start": START.isoformat()}}
-TABLES = {f"{side}__table": side for side in ("left", "right")}
-TIMES = {
-    f"{side}__{what}": at for side in ("left", "right") for what, at in (("event_time", "at"), ("arrival", "seen"))
-}
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
 JOINS = {
@@ -73,7 +68,7 @@ def lake(tmp_path_factory):
 @pytest.mark.parametrize("join", JOINS)
 def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluster, lake, tmp_path, join):
     dialect, settings, wanted = JOINS[join]
-    given = {"dialect": dialect, "join": settings, **SLICES, **TABLES, **TIMES}
+    given = {"dialect": dialect, "join": settings, **SETTINGS}
     given["cluster"] = {"executors": wanted, "executor_cores": 1, "executor_memory": "600m"}
     files = {where: tmp_path / f"{join}_{where}.yaml" for where in ("local", "cluster")}
     for file in files.values():

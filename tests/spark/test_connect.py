@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tests.conftest import PROJECT, write_pipeline
 from tests.settings.test_expressions import ALLOWED, REFUSED
-from tests.spark.lakes import START, land_two_hours, read
+from tests.spark.lakes import SETTINGS, land_two_hours, read
 from tests.spark.serving import serving
 from tests.spark.test_confined import PARSED_AWAY
 from tests.spark.through_connect import told
@@ -113,11 +113,8 @@ def lake(tmp_path_factory):
 
 def pipeline(folder, join, where):
     dialect, settings, select = JOINS[join]
-    tables = {f"{side}__table": side for side in ("left", "right")}
-    times = {f"{s}__{what}": at for s in ("left", "right") for what, at in (("event_time", "at"), ("arrival", "seen"))}
-    given = {"slices": {"every": "1 hour", "start": START.isoformat()}, **tables, **times}
     file = folder / f"{join}_{where}.yaml"
-    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, select=select, **given)
+    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, select=select, **SETTINGS)
 
 
 @pytest.mark.parametrize("join", ["session", pytest.param("interval", marks=pytest.mark.slow)])

@@ -10,27 +10,23 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, write_pipeline
-from tests.spark.lakes import START, land_two_hours
+from tests.spark.lakes import SETTINGS, land_two_hours
 from tidemark.spark.session import delta_jars
 
-SETTINGS = re.compile(r"^spark\.extraListeners .*?(?=^```)", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^spark\.extraListeners .*?(?=^```)", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.slow  # a job of its own, and Ivy fetches the listener
 
 
 def test_it_tells_of_the_inputs_and_of_tables_by_their_names(tmp_path):
-    told = SETTINGS.search((PROJECT / "docs/airflow.md").read_text())[0]
+    told = SHOWN.search((PROJECT / "docs/airflow.md").read_text())[0]
     events = tmp_path / "events.jsonl"
     defaults = "\n".join(line for line in told.splitlines() if "transport" not in line)
     defaults += f"\nspark.openlineage.transport.type file\nspark.openlineage.transport.location {events}\n"
     (tmp_path / "spark-defaults.conf").write_text(defaults)
     lake = land_two_hours(tmp_path, 60)
     file = tmp_path / "orders.yaml"
-    write_pipeline(file, name="orders", slices={"every": "1 hour", "start": START.isoformat()}, **{
-        f"{side}__{what}": given
-        for side in ("left", "right")
-        for what, given in (("table", side), ("event_time", "at"), ("arrival", "seen"))
-    })  # fmt: skip
+    write_pipeline(file, name="orders", **SETTINGS)
     command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
     command += ["--jars", ",".join(map(str, delta_jars())), PROJECT / "jobs/run_slices.py", file, "--lake", lake]
     env = os.environ | {"PYTHONPATH": str(PROJECT / "include"), "SPARK_CONF_DIR": str(tmp_path)}
