@@ -59,12 +59,18 @@ def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgem
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
     set_aside(refused_rows, tables.rejected_output, task.run)
-    failed = verdict.of(sound, sound + 1)
-    keep_refused(tables, measured(plan.pipeline, plan.grid, first + sound, task.run, failed))
-    refusal = _refusal(task, written, failed, sound)
+    refusal = _refusal(task, written, first_refused(task, verdict), sound)
     if not fit:
         raise CheckFailedError(refusal)
     return Judgement(fit, verdict.of(0, fit), refusal)
+
+
+def first_refused(task: Task, verdict: Verdict) -> Verdict:
+    """The verdict on the first slice that is refused, once what it is refused for is kept."""
+    plan, sound = task.plan, verdict.fit
+    found = verdict.of(sound, sound + 1)
+    keep_refused(plan.tables, measured(plan.pipeline, plan.grid, task.slices[sound], task.run, found))
+    return found
 
 
 def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from tidemark.errors import CheckFailedError
-from tidemark.execution.judge import published, ways_on
+from tidemark.execution.judge import first_refused, published, ways_on
 from tidemark.execution.subjects import input_rows
 from tidemark.execution.task import Task
 from tidemark.quality import gate, project
 from tidemark.quality.findings import Verdict
-from tidemark.quality.measured import keep_refused, measured
 from tidemark.quality.notice import Notice
 from tidemark.settings.sides import SIDES
 
@@ -36,9 +35,7 @@ def refused(task: Task, verdict: Verdict) -> str | None:
         Notice.of(plan.pipeline.name, plan.grid, slices, task.run, verdict), plan.pipeline.notify, plan.tables, verdict
     )
     project.write_docs(plan.tables, verdict.results)
-    found = verdict.of(sound, sound + 1)
-    keep_refused(plan.tables, measured(plan.pipeline, plan.grid, slices[0] + sound, task.run, found))
-    worst, *more = found.stopping
+    worst, *more = first_refused(task, verdict).stopping
     others = f" (and {len(more)} more)" if more else ""
     failed = plan.grid.name(slices[0] + sound)
     refusal = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tidemark.settings.pipeline import Pipeline
 
 Effect = Literal["other pipeline", "answer", "next slice", "no row"]
 """The gravest first. `other pipeline`: its tables are elsewhere; `answer`: committed slices have to run again; `next
-slice`: rows of slices that run from now on are others, or other ones; `no row`: it takes effect at once."""
+slice`: slices from now on have other columns, or take landed rows otherwise; `no row`: what the join gives stays as it
+is."""
 
 _ELSEWHERE = ("name", "output")
 _FROM_NOW_ON = ("select", "late_landing")
@@ -36,8 +37,7 @@ def differences(old: Pipeline, new: Pipeline) -> list[Difference]:
         for name in was | now
         if was.get(name) != now.get(name)
     ]
-    order = Effect.__args__  # type: ignore[attr-defined]
-    return sorted(found, key=lambda one: order.index(one.effect))
+    return sorted(found, key=lambda one: get_args(Effect).index(one.effect))
 
 
 def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
