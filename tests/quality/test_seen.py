@@ -4,17 +4,20 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.conftest import write_pipeline
 from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import create_arrow_table
+from tidemark.delta.log import DeltaLog, create_arrow_table
 from tidemark.quality.findings import Finding, Measure, Verdict
 from tidemark.quality.history import judged_by_history
-from tidemark.quality.measured import SCHEMA, bounds, measured
-from tidemark.settings import Expectation
+from tidemark.quality.measured import SCHEMA, bounds, keep_refused, measured
+from tidemark.quality.seen import seen, stored
+from tidemark.settings import Expectation, load_pipeline
 from tidemark.settings.checks import default_expectations
 from tidemark.settings.history import COLUMNS
 
@@ -73,6 +76,24 @@ def test_each_slice_and_expectation_is_a_row_with_its_bounds(year):
 )
 def test_bounds_are_those_of_what_is_measured(expectation, expected):
     assert bounds(Expectation.model_validate(expectation)) == expected
+
+
+def test_each_attempt_that_is_refused_has_rows_with_the_time_of_its_own(year):
+    file, lake, rows = year
+    tables = PipelineTables.of(load_pipeline(file), str(lake / "elsewhere"))
+    here = rows.filter(pc.equal(rows["slice"], datetime(2024, 6, 15, 16, tzinfo=UTC)))
+    verdicts = pa.array(["failed", "passed", "failed"])
+    failed = here.set_column(rows.schema.get_field_index("verdict"), "verdict", verdicts)
+    began = datetime.now(UTC)
+    for _ in range(2):
+        keep_refused(tables, failed)
+    kept = DeltaLog.open(tables.refused).read([*SCHEMA.names, "at"]).to_pylist()
+    times = sorted({row["at"] for row in kept})
+    assert began <= times[0] < times[1] <= datetime.now(UTC)
+    assert [sum(row["at"] == one for row in kept) for one in times] == [2, 2]
+    assert {row["verdict"] for row in kept} == {"failed"}
+    counted = [(one.judged, one.outcomes) for one in seen(stored(tables.refused), rows.to_pandas())]
+    assert (YEAR + 2, {"passed": YEAR, "failed": 2}) in counted
 
 
 def test_the_worst_value_is_told_and_where_it_was(year, capsys):

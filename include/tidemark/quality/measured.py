@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +29,8 @@ SCHEMA = pa.schema(
     }
 )
 """`value` as in `Measure`; `least` and `greatest` bound it, both inclusive unless the expectation says strict."""
+AT = pa.field("at", pa.timestamp("us", tz="UTC"))
+"""When a slice was refused, for there is no commit that tells."""
 
 
 def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
@@ -54,7 +58,8 @@ def keep_refused(tables: PipelineTables, rows: pa.Table) -> None:
     """
     failed = rows.filter(pc.field("verdict") == "failed")
     if failed.num_rows:
-        append(tables.refused, failed)
+        now = pa.repeat(pa.scalar(datetime.now(UTC), AT.type), failed.num_rows)
+        append(tables.refused, failed.append_column(AT, now))
 
 
 def bounds(expectation: Expectation) -> tuple[float | None, float | None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
@@ -34,6 +35,7 @@ from typing_extensions import override
 
 from tidemark.quality.findings import observed
 from tidemark.quality.grouped import Grouped, by_condition, by_name, is_by_condition
+from tidemark.spark.tuning import session_settings
 
 _AGGREGATE = ".aggregate_fn"
 _FORMAT = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": 0}, "catch_exceptions": True}
@@ -53,6 +55,10 @@ Metric = Any
 _UNIT = "_tidemark_unit"
 _PLAINLY = 1e-9
 """A share so much above what is asked for is so however it is reckoned."""
+_AT_ONCE = 3
+"""So many queries run side by side: each leaves the processor idle while it is planned and collected."""
+_HASHED = {"spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000"}
+"""Quantiles of many units by hash: by default Spark sorts all rows where there are more than 128 of them."""
 
 
 @dataclass(frozen=True)
@@ -267,8 +273,9 @@ class _ByUnit(SparkDFExecutionEngine):
         together: dict[Any, dict[Metric, Grouped]] = defaultdict(dict)
         for name, part in self._parts:
             together[part.domain.to_id(), part.each, part.present][name] = part
-        for parts in together.values():
-            self._aggregates |= self._found(parts)
+        with session_settings(self.dataframe.sparkSession, _HASHED), ThreadPoolExecutor(_AT_ONCE) as pool:
+            for values in pool.map(self._found, together.values()):
+                self._aggregates |= values
 
     def knows(self, asked: _Asked) -> bool:
         """Whether all metrics of an expectation were found."""
