@@ -15,6 +15,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 INTERVAL = {"lower": "-30 minutes", "upper": "30 minutes"}
+HALF = "flink-sql, min_cleanup half"
 PROMPT = {"left__watermark_delay": "0 s", "right__watermark_delay": "0 s"}
 
 
@@ -79,17 +80,20 @@ def test_rules_of_an_interval_join(told, lake, tmp_path, capsys):
 
 
 def test_rules_of_an_outer_join(told):
-    left = [(None, 10, 10), ("q", 20, 20), ("t", None, 30, 0), ("w", 45, 45), ("p", 89, 89), ("v", 90, 90)]
-    right = [(None, 12, 12), ("w", 45, 46), ("q", 25, 65), ("v", 90, 91)]
+    left = [("o", 5, 5), (None, 10, 10), ("q", 20, 20), ("t", None, 30, 0), ("w", 45, 45), ("p", 89, 89), ("v", 90, 90)]
+    right = [(None, 12, 12), ("w", 45, 46), ("q", 25, 65), ("o", 10, 66), ("v", 90, 91)]
     join = {"type": "full", "keys": ["k"], "interval": INTERVAL, "condition": "left_v <> 0"}
     answer = told(2, left, right, dialect="flink-sql", join=join)
     assert {one.dialect: one.refused for one in answer.answered if one.refused} == {
         "flink-datastream": "join.type: flink-datastream has inner for interval joins, not full"
     }
-    assert emitted(answer) == {"flink-sql": (6, 1), "spark": (5, 1)}
+    assert emitted(answer) == {"flink-sql": (8, 2), "spark": (6, 2), HALF: (7, 2)}
     assert found(answer) == {
+        # The late row of `o` still finds its partner.
+        ("flink-sql", HALF, "clean-up"): 2,
+        (HALF, "flink-sql", "clean-up"): 1,
         ("flink-sql", "spark", "null keys"): 2,
-        ("flink-sql", "spark", "late rows still join"): 1,
+        ("flink-sql", "spark", "late rows still join"): 2,
         ("flink-sql", "spark", "end of input"): 1,
         ("spark", "flink-sql", "null keys"): 1,
         ("spark", "flink-sql", "null event times"): 1,

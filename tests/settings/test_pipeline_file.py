@@ -1,5 +1,6 @@
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema
@@ -87,6 +88,8 @@ def test_on_off_yes_and_no_are_words(tmp_path):
             "'fortnight' is not a unit of time; use ms, seconds, minutes, hours, days or weeks; or half",
         ),
         ({"join__min_cleanup": "half"}, "join.min_cleanup: is for interval joins of flink-sql only"),
+        ({"engine": 1.2}, "engine: 1.2 is not a version; write it in quotes, such as '1.17'"),
+        ({"dialect": "spark", "engine": "4.1"}, "engine: is a version of Flink; leave it out with dialect spark"),
         ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
         ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be longer than"),
         ({"join__interval": None, "join__window": {}}, "give exactly one of tumbling, sliding, session, cumulate"),
@@ -195,6 +198,27 @@ def test_half_of_what_the_bounds_reach_over_was_flinks_cleanup(tmp_path, interva
         tmp_path / "e.yaml", dialect="flink-sql", join__interval=interval, join__min_cleanup=f"{half} ms"
     )
     assert load_pipeline(explicit).join.min_cleanup_ms == half
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"engine": "1.17.2"}, "half"),
+        ({"engine": "1.9"}, "half"),
+        ({"engine": "1.18"}, timedelta()),
+        ({"engine": "2.3"}, timedelta()),
+        ({"engine": "1.17", "join__min_cleanup": "0 s"}, timedelta()),
+        ({"engine": "1.17", "join__interval": None, "join__window": {"tumbling": "1 hour"}}, timedelta()),
+    ],
+)
+def test_flinks_version_chooses_what_is_not_told(tmp_path, settings, expected):
+    told = changed(tmp_path / "p.yaml", dialect="flink-sql", **settings)
+    jsonschema.validate(as_editors_read(told), pipeline_schema())
+    pipeline = load_pipeline(told)
+    assert pipeline.join.min_cleanup == expected
+    written_out = {**settings, "dialect": "flink-sql", "engine": None, "join__min_cleanup": expected or "0 s"}
+    same = changed(tmp_path / "e.yaml", **written_out)
+    assert load_pipeline(same).semantic_settings() == pipeline.semantic_settings()
 
 
 def test_guard_and_expectations_have_short_forms(tmp_path):

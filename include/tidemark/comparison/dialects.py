@@ -47,6 +47,7 @@ RULES = {
     "watermark kind": "the DataStream API's watermark is 1 ms behind SQL's",
     "end of input": "Flink's inputs end with a last watermark, a Spark query keeps what waits",
     "whole milliseconds": "Flink reckons in ms, Spark in us",
+    "clean-up": "Flink's SQL kept expired rows longer before 1.18",
     "sessions": "of both inputs together, or of each by itself",
     "eviction": "when a buffered row leaves, to the ms",
     "not derived": "none of these",
@@ -59,6 +60,7 @@ class Answered:
     """One dialect."""
 
     dialect: str
+    """Its name; with what is told otherwise than in the pipeline file, where that is so."""
     emissions: int | None
     """How many rows it emits; None where it does not know the join."""
     late: int
@@ -117,11 +119,13 @@ def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) 
 
 def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> Dialects:
     grid = Grid.of(pipeline.slices)
+    asked = {name: {"dialect": name} for name in get_args(Dialect)} | _otherwise(pipeline)
     # Side by side: most of the time of each is planning, in one thread.
     with ThreadPoolExecutor() as pool:
-        replays = list(pool.map(lambda one: _answer(pipeline, one, inputs, slices), get_args(Dialect)))
+        replays = list(pool.map(lambda name: _answer(pipeline, name, asked[name], inputs, slices), asked))
         answers = [answer for _, answer in replays if answer]
-        differing = pool.map(lambda pair: _differences(*pair), combinations(answers, 2))
+        pairs = (two for two in combinations(answers, 2) if _are_compared(*two))
+        differing = pool.map(lambda pair: _differences(*pair), pairs)
         found = [difference for part in differing for difference in part]
     names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
     identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
@@ -129,28 +133,49 @@ def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: r
     return Dialects(pipeline.name, start, end, tuple(answered for answered, _ in replays), tuple(found), identity)
 
 
+def _otherwise(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Settings by which other versions of the engine go, by what they are called here."""
+    if pipeline.dialect != "flink-sql" or not pipeline.join.interval:
+        return {}
+    if pipeline.join.min_cleanup:
+        return {"flink-sql, min_cleanup 0 s": {"join.min_cleanup": "0 s"}}
+    return {"flink-sql, min_cleanup half": {"join.min_cleanup": "half"}}
+
+
+def _are_compared(one: _DialectAnswer, other: _DialectAnswer) -> bool:
+    """Another version is held against its own dialect alone."""
+    return other.dialect in {one.dialect, other.name}
+
+
 def _answer(
-    pipeline: Pipeline, dialect: str, inputs: tuple[StoredInput, StoredInput], slices: range
+    pipeline: Pipeline,
+    name: str,
+    changes: dict[str, str],
+    inputs: tuple[StoredInput, StoredInput],
+    slices: range,
 ) -> tuple[Answered, _DialectAnswer | None]:
     """What a dialect makes of the data, if it knows the join."""
     try:
-        under = _under(pipeline, dialect)
+        under = _under(pipeline, changes)
     except PipelineFileError as error:
-        return Answered(dialect, None, 0, str(error)), None
+        return Answered(name, None, 0, str(error)), None
     replay = replayed(under, inputs, slices, drain=under.trace is None)
-    answer = _DialectAnswer.of(replay, under, inputs)
-    return Answered(dialect, answer.emitted.count(), answer.late, None), answer
+    answer = _DialectAnswer.of(replay, name, under, inputs)
+    return Answered(name, answer.emitted.count(), answer.late, None), answer
 
 
-def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
-    """The pipeline in another dialect, with all columns; elsewhere than in Spark without the settings of its query.
+def _under(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
+    """The pipeline with other settings and all columns, without those that only another dialect knows.
 
     Raises:
         PipelineFileError: the dialect does not know the join; says what.
     """
-    changes = {"dialect": dialect, "select": None} | ({} if dialect == "spark" else {"spark": None})
+    dialect = changes.get("dialect", pipeline.dialect)
+    foreign = () if dialect == "spark" else ("spark",)
+    if dialect != "flink-sql":
+        foreign += ("engine", "join.min_cleanup")
     try:
-        return changed(pipeline, changes)
+        return changed(pipeline, {"select": None, **dict.fromkeys(foreign), **changes})
     except PipelineFileError as error:
         raise PipelineFileError(str(error).split("the pipeline: ", 1)[-1]) from None
 
@@ -159,6 +184,8 @@ def _under(pipeline: Pipeline, dialect: str) -> Pipeline:
 class _DialectAnswer:
     """What a dialect made of the data."""
 
+    name: str
+    """That of `Answered`."""
     pipeline: Pipeline
     inputs: tuple[StoredInput, StoredInput]
     emitted: DataFrame
@@ -169,13 +196,15 @@ class _DialectAnswer:
     late: int
 
     @classmethod
-    def of(cls, answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> _DialectAnswer:
+    def of(
+        cls, answer: Replay, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
+    ) -> _DialectAnswer:
         """Keep what is told of a replay, which can then be released."""
         emitted = emissions(answer.joined, pipeline, Grid.of(pipeline.slices)).localCheckpoint()
         labels = _labels(answer, inputs).localCheckpoint()
         late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
         by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
-        return cls(pipeline, inputs, emitted, by_side, late)
+        return cls(name, pipeline, inputs, emitted, by_side, late)
 
     @property
     def dialect(self) -> str:
@@ -233,12 +262,12 @@ def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]
     counted = by_rule.agg(
         F.sum("_copies").alias("rows"), F.min(F.to_json(F.struct(*map(quoted, names)))).alias("example")
     )
-    only = {STREAM: (one.dialect, other.dialect), BATCH: (other.dialect, one.dialect)}
+    only = {STREAM: (one.name, other.name), BATCH: (other.name, one.name)}
     found = [
         Difference(*only[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
         for row in counted.collect()
     ]
-    return sorted(found, key=lambda its: (its.only_in != one.dialect, list(RULES).index(its.rule)))
+    return sorted(found, key=lambda its: (its.only_in != one.name, list(RULES).index(its.rule)))
 
 
 def _with_labels(rows: DataFrame, source: StoredInput, *answers: _DialectAnswer) -> DataFrame:
@@ -248,7 +277,7 @@ def _with_labels(rows: DataFrame, source: StoredInput, *answers: _DialectAnswer)
     part = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
     rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent), part))
     for answer in answers:
-        labels = answer.labels[side].withColumnsRenamed({"_hash": f"_{side}", "label": f"_{side}_{answer.dialect}"})
+        labels = answer.labels[side].withColumnsRenamed({"_hash": f"_{side}", "label": f"_{side}_{answer.name}"})
         rows = rows.join(labels, f"_{side}", "left")
     return rows
 
@@ -263,6 +292,9 @@ class _Pair:
     def rules(self) -> Iterator[tuple[str, Column]]:
         """What tells each rule; the first that applies counts."""
         join, lacks = self.has.pipeline.join, self.lacks.dialect
+        if self.has.dialect == lacks:
+            yield "clean-up", F.lit(True)
+            return
         late = self._either(lambda side: self._dropped(side) | self._behind(side, self.lacks))
         yield "null keys", self._either(self._keyless)
         yield "null event times", self._either(lambda side: self._clock(side).raw.isNull())
@@ -291,7 +323,7 @@ class _Pair:
 
     @staticmethod
     def _label(side: SideName, answer: _DialectAnswer, part: str) -> Column:
-        return F.col(quoted(f"_{side}_{answer.dialect}"))[part]
+        return F.col(quoted(f"_{side}_{answer.name}"))[part]
 
     def _behind(self, side: SideName, answer: _DialectAnswer) -> Column:
         return F.coalesce(self._label(side, answer, "reason") == "behind_watermark", F.lit(False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.settings.sides import SIDES
 
@@ -63,6 +63,16 @@ def check_watermarks(pipeline: Pipeline) -> None:
     """
     for wrong in (*_missing_watermarks(pipeline), *_missing_clock(pipeline)):
         raise ValueError(wrong)
+
+
+def defaults_of_flink(version: str) -> dict[str, Any]:
+    """What a version of Flink has where an interval join of its SQL is told nothing else, if it is not as here.
+
+    >>> defaults_of_flink("1.17.2"), defaults_of_flink("1.18")
+    ({'min_cleanup': 'half'}, {})
+    """
+    before_it_could_be_set = [int(part) for part in version.split(".") if part.isdigit()] < [1, 18]
+    return {"min_cleanup": "half"} if before_it_could_be_set else {}
 
 
 def takes_null_keys(dialect: str) -> bool:

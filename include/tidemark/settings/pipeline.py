@@ -11,7 +11,7 @@ from tidemark.settings.airflow import AirflowSettings
 from tidemark.settings.base import Settings
 from tidemark.settings.checks import CompareSettings, Expectation
 from tidemark.settings.cluster import Cluster
-from tidemark.settings.dialects import TICK, check_join, check_watermarks, takes_null_keys
+from tidemark.settings.dialects import TICK, check_join, check_watermarks, defaults_of_flink, takes_null_keys
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import Input, TimeColumn, Trace
@@ -21,6 +21,7 @@ from tidemark.settings.values import (
     Duration,
     Instant,
     PositiveDuration,
+    Version,
     format_duration,
     format_instant,
 )
@@ -74,7 +75,7 @@ class Guard(Settings):
 
 
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
-_OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "airflow", "cluster")
+_OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, "late_landing", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -89,6 +90,8 @@ class Pipeline(Settings):
     name: str = Name
     dialect: Dialect
     """The engine whose rules decide what is late, kept and matched."""
+    engine: Version | None = None
+    """The version of Flink that the streaming job runs on, in quotes: settings that are left out are as it has them."""
     left: Input
     right: Input
     join: Join
@@ -141,6 +144,9 @@ class Pipeline(Settings):
                 if not join.get("interval") and not join.get("window"):
                     interval = {"lower": timedelta(), "upper": timedelta()}
                     value["join"] = {**join, "event_time_equality": False, "interval": interval}
+        match value:
+            case {"dialect": "flink-sql", "engine": str(version), "join": {"interval": {}} as join}:
+                value["join"] = defaults_of_flink(version) | join
         return value
 
     @field_validator("select")
@@ -173,6 +179,8 @@ class Pipeline(Settings):
         for side, source in (("left", self.left), ("right", self.right)):
             if traces and source.complete:
                 raise ValueError(f"{side}.complete: a trace ends with the batches that have run; leave it out")
+        if self.engine and self.dialect == "spark":
+            raise ValueError("engine: is a version of Flink; leave it out with dialect spark")
         if traces and self.dialect != "spark":
             raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
         return self

@@ -29,6 +29,7 @@ _UNITS = {
 }
 _PART = re.compile(r"(\d+)\s*([a-z]+)")
 _DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
+_VERSION = re.compile(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?")
 _ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
 _MICROSECOND = timedelta(microseconds=1)
 _DIGITS = 20
@@ -186,6 +187,12 @@ def _cleanup(value: Any) -> Any:
         raise ValueError(f"{error}; or half") from None
 
 
+def _version(value: Any) -> str:
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        raise ValueError(f"{value!r} is not a version; write it in quotes, such as '1.17': YAML reads 1.20 as 1.2")
+    return value
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration),
@@ -197,6 +204,9 @@ Cleanup = Annotated[
     BeforeValidator(_cleanup),
     PlainSerializer(lambda value: value if value == "half" else format_duration(value), return_type=str),
     WithJsonSchema({"type": "string", "examples": ["half", "30 minutes"]}),
+]
+Version = Annotated[
+    str, BeforeValidator(_version), WithJsonSchema({"type": "string", "pattern": f"^{_VERSION.pattern}$"})
 ]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Instant = Annotated[
