@@ -1,5 +1,6 @@
 """Committed slices run again over real Delta tables: what changes, what follows, and what stays as it is."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -155,6 +156,37 @@ def test_rows_deleted_from_an_input_are_refused_until_reprocessed_from_there(
     assert sum(change.removed for result in ran for change in result.changes.values()) > 0
     go(settings, end=at(6))
     assert answer() == fresh(at(6))
+
+
+def test_rows_deleted_from_an_input_may_be_passed_over_as_a_stream_that_has_read_them_does(
+    spark, lake, pipeline, land, hours, go, answer, fresh
+):
+    settings = pipeline(input_deletes="ignore")
+    land(*day(5))
+    land(row(50, at(5, 5)))
+    hours(settings, 6, slices_per_job=1)
+    read = answer()
+    land(row(61, at(6, 5)), row(70, at(7, 5)))
+    whole = set(DeltaLog.open(f"{lake}/right").files["path"])
+    spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 150")
+    [vacuumed] = whole.difference(DeltaLog.open(f"{lake}/right").files["path"])
+    (lake / "right" / vacuumed).unlink()
+    go(settings, end=at(7))
+    land(row(62, at(6, 15)))
+    spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 121")
+    go(settings, end=at(8))
+    now = answer()
+    assert read[0] <= now[0], "what was emitted stays"
+    new = [(at(6), 61, 161), (at(7), 62, 161), (at(7), 62, 162), (at(7), 70, 170)]
+    assert now[0] - read[0] == Counter(new)
+    told = (
+        "input right no longer has rows that slices from 2024-01-01T0{}:00Z on have read, so that running these again"
+    )
+    for hour in (2, 5):
+        with pytest.raises(InputError, match=told.format(hour)):
+            go(settings, reprocess=True, start=at(hour), end=at(hour + 1))
+    go(settings, reprocess=True, start=at(3), end=at(4))
+    assert answer() == now, "of this hour all rows are there"
 
 
 @pytest.mark.slow

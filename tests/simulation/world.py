@@ -263,7 +263,7 @@ class Input:
         due = [(row, home) for row, home, _ in self._rows() if first <= home <= last]
         return due + [(row, home) for row, home in self._unseen(first, taken)]
 
-    def slices_of_changes(self, _grid, first: int, taken: ConsumedVersions) -> set[int]:
+    def slices_of_changes(self, _grid, first: int, taken: ConsumedVersions, **_: object) -> set[int]:
         """As `StoredInput.slices_of_changes`."""
         return {home for _, home in self._unseen(first, taken)}
 

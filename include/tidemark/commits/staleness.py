@@ -5,7 +5,7 @@ Nothing here reads a table; docs/decisions/0012-attempts-and-ripple.md has the r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,13 @@ def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
     if by_slice:
         add(None, taken)
     return ConsumedVersions(tuple(reversed(by_slice)), unplaced)
+
+
+def reads(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
+    """The slices whose rows of an input (0: left, 1: right) each entry has taken, at least, and at which version."""
+    for entry in entries:
+        first = entry.number if entry.landed_from is None else min(entry.landed_from, entry.number)
+        yield range(first, entry.number + 1), entry.versions[side]
 
 
 def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:

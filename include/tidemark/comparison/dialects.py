@@ -171,9 +171,9 @@ def _under(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
         PipelineFileError: the dialect does not know the join; says what.
     """
     dialect = changes.get("dialect", pipeline.dialect)
-    foreign = () if dialect == "spark" else ("spark",)
+    foreign = [] if dialect == "spark" else ["spark"]
     if dialect != "flink-sql":
-        foreign += ("engine", "join.min_cleanup")
+        foreign += ["engine", "join.min_cleanup"]
     try:
         return changed(pipeline, {"select": None, **dict.fromkeys(foreign), **changes})
     except PipelineFileError as error:

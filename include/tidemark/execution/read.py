@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from tidemark.commits.checkpoint import held, restore
 from tidemark.commits.ledger import Entry
 from tidemark.commits.runs import within
-from tidemark.commits.staleness import consumed_versions
+from tidemark.commits.staleness import consumed_versions, reads
 from tidemark.execution.task import Task
 from tidemark.inputs.stored import rows_of_slices
 
@@ -29,15 +29,19 @@ def read(spark: SparkSession, task: Task) -> JobInput:
     """Read the inputs at the plan's versions, and the state that the job continues.
 
     Raises:
-        InputError: rows that earlier slices have read were deleted or changed.
+        InputError: rows that earlier slices have read were deleted or changed, or those of slices that run again.
     """
     plan, first = task.plan, task.slices[0]
     earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
     consumed = [consumed_versions(earlier, side) for side in range(len(plan.inputs))]
     if task.landing != "append":
         consumed = [replace(one, by_slice=()) for one in consumed]
-    for source, known in zip(plan.inputs, consumed, strict=True):
-        source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
+    again = [entry for number in task.slices if (entry := task.ledger.entry(number))]
+    for side, (source, known) in enumerate(zip(plan.inputs, consumed, strict=True)):
+        if plan.pipeline.input_deletes == "ignore":
+            source.refuse_reruns(plan.grid, reads(again, side))
+        else:
+            source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
     rows = rows_of_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
     if task.carry_in is None:
         return JobInput(rows, None)

@@ -40,6 +40,9 @@ class InputChanges:
     """Names of the files with new rows, by version."""
     changed: tuple[int, ...]
     """Versions that deleted or changed rows."""
+    in_place: bool
+    """Whether they did so to rows of files that stayed otherwise, or that are younger than version `seen`: then files
+    do not tell which rows have landed."""
     touched: frozenset[str]
     """Names of all files that came or went."""
 
@@ -51,7 +54,7 @@ class InputChanges:
             InputError: it no longer reaches back, or the table is older than `seen`.
         """
         if table.version == seen:
-            return cls(table, seen, {}, (), frozenset())
+            return cls(table, seen, {}, (), in_place=False, touched=frozenset())
         if table.version < seen:
             raise InputError(
                 f"input {table.name} is at version {table.version}, but the ledger has read version {seen}: the table "
@@ -69,12 +72,15 @@ class InputChanges:
         for one in actions:
             if one.changes_data and not one.removed:
                 added.setdefault(one.version, set()).add(one.file_name)
-        changed = sorted({one.version for one in actions if one.changes_data and one.removed})
-        return cls(table, seen, added, tuple(changed), frozenset(one.file_name for one in actions))
+        gone = {one.file_name: one.version for one in actions if one.changes_data and one.removed}
+        younger = any(not one.removed and one.file_name in gone for one in actions)
+        in_place = younger or not added.keys().isdisjoint(gone.values())
+        changed = tuple(sorted(set(gone.values())))
+        return cls(table, seen, added, changed, in_place, frozenset(one.file_name for one in actions))
 
     def new(self, passed_over: Collection[str] = ()) -> DataFrame | None:
         """Rows that landed, but for those of some files that nobody asks for; None for none."""
-        if self.changed:
+        if self.in_place:
             now, then = self._touched(self.table.version), self._touched(self.seen)
             return _more(now, then)
         added = {version: wanted for version, names in self.added.items() if (wanted := names.difference(passed_over))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from urllib.parse import unquote
@@ -174,24 +174,49 @@ class StoredInput:
         """
         for version, taken in self._unseen(grid, first, consumed).items():
             changes = self._changes_since(version)
-            if changes.changed:
-                awake(self.table.spark)
-                self._refuse(changes, taken(), grid, reprocess)
+            if changes.changed and (oldest := self._first_gone(changes, taken(), grid)) is not None:
+                start, versions = grid.name(oldest), ", ".join(map(str, changes.changed))
+                raise InputError(
+                    f"input {self.table.name} is not append-only: version {versions} deleted or changed rows that "
+                    f"slices from {start} on have read; {reprocess} --from {start}"
+                )
 
-    def slices_of_changes(self, grid: Grid, first: int, consumed: ConsumedVersions) -> set[int]:
-        """The slices before `first` of rows that have landed and not been taken, or been taken and are gone."""
+    def refuse_reruns(self, grid: Grid, reads: Iterable[tuple[range, int]]) -> None:
+        """See that rows are still there to be read again, of slices that have been read at a version.
+
+        Raises:
+            InputError: some were deleted or changed; says in which slice the first ones are.
+        """
+        by_version: dict[int, list[tuple[int | None, int]]] = {}
+        for slices, version in reads:
+            by_version.setdefault(version, []).append((slices.start, slices.stop))
+        for version, spans in by_version.items():
+            changes = self._changes_since(version)
+            taken = self._within(grid, spans, unplaced=False)
+            if changes.changed and (oldest := self._first_gone(changes, taken, grid)) is not None:
+                raise InputError(
+                    f"input {self.table.name} no longer has rows that slices from {grid.name(oldest)} on have read, so "
+                    "that running these again would lose what they gave; bring the rows back, or take them out by "
+                    "input_deletes: refuse"
+                )
+
+    def slices_of_changes(self, grid: Grid, first: int, consumed: ConsumedVersions, *, deleted: bool) -> set[int]:
+        """The slices before `first` of rows that have landed and not been taken; if asked, of those taken and gone."""
         found: set[int] = set()
-        for rows, unseen in self._changed(grid, first, consumed):
+        for rows, unseen in self._changed(grid, first, consumed, deleted=deleted):
             number = grid.number_column(self.side.clock.micros).alias("owning_slice")
             owning = rows.where(unseen & ~self.side.unusable).select(number).distinct().collect()
             found |= {row["owning_slice"] for row in owning}
         return found
 
-    def _changed(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[tuple[DataFrame, Column]]:
+    def _changed(
+        self, grid: Grid, first: int, consumed: ConsumedVersions, *, deleted: bool
+    ) -> Iterator[tuple[DataFrame, Column]]:
         """The rows that came and those that went since each version, with what tells those that were not taken."""
         for version, unseen in self._unseen(grid, first, consumed).items():
             changes = self._changes_since(version)
-            for rows in (changes.new(self._of_later_slices(grid, first)), changes.gone):
+            gone = changes.gone if deleted else None
+            for rows in (changes.new(self._of_later_slices(grid, first)), gone):
                 if rows is not None:
                     yield rows, unseen()
 
@@ -244,7 +269,9 @@ class StoredInput:
     def _changes(self) -> dict[int, InputChanges]:
         return {}
 
-    def _refuse(self, changes: InputChanges, taken: Column, grid: Grid, reprocess: str) -> None:
+    def _first_gone(self, changes: InputChanges, taken: Column, grid: Grid) -> int | None:
+        """The first slice of rows that were taken and are gone, 0 where that cannot be told; None without any."""
+        awake(self.table.spark)
         clock = F.when(~self.side.unusable, self.side.clock.micros)
         try:
             gone = changes.gone
@@ -252,15 +279,10 @@ class StoredInput:
             found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
             assert found is not None, "an aggregate has one row"
             if not found["rows"]:
-                return
-            first = max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
+                return None
+            return max(0, grid.number_at(found["oldest"])) if found["oldest"] is not None else 0
         except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
-            first = 0
-        start = grid.name(first)
-        raise InputError(
-            f"input {self.table.name} is not append-only: version {', '.join(map(str, changes.changed))} deleted or "
-            f"changed rows that slices from {start} on have read; {reprocess} --from {start}"
-        )
+            return 0
 
     def history(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
         """Rows that take part, with clocks up to the end of slice `last`, event times in [start, end) microseconds."""

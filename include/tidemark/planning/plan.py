@@ -17,7 +17,7 @@ from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.ledger import Entry, Ledger, settings_of
 from tidemark.commits.outputs import check_expressions
-from tidemark.commits.staleness import consumed_versions, restorable, stale, start_of_chain, waiting
+from tidemark.commits.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import IncompleteError, SliceOrderError
 from tidemark.inputs.completeness import Reach, reaches
@@ -321,11 +321,14 @@ class _Scene:
             if known:
                 consumed = replace(consumed, by_slice=((None, known[0][side]),))
             with self._telling(f"for which slices rows of {source.table.name} have landed"):
-                homes |= source.slices_of_changes(self.grid, after, consumed)
+                deleted = self.pipeline.input_deletes == "refuse"
+                homes |= source.slices_of_changes(self.grid, after, consumed, deleted=deleted)
         return tuple(sorted(homes & self.ledger.entries.keys()))
 
     def refuse_changes(self, first: int) -> None:
-        """See that the rows which slices before `first` have read are still there."""
+        """See that the rows which slices before `first` have read are still there, unless that does not matter."""
+        if self.pipeline.input_deletes == "ignore":
+            return
         entries = [entry for entry in self.ledger.entries.values() if entry.number < first]
         known = waiting(self.ledger)
         for side, source in enumerate(self.inputs):
@@ -334,6 +337,15 @@ class _Scene:
                 consumed = replace(consumed, by_slice=((None, known[0][side]),))
             with self._telling(f"whether rows of {source.table.name} that were read are still there"):
                 source.refuse_changes(self.grid, first, consumed, _reprocess_command(self.pipeline))
+
+    def refuse_reruns(self, segments: Iterable[Segment]) -> None:
+        """See that the rows of slices which run again are still there, where others may be gone."""
+        if self.pipeline.input_deletes == "refuse":
+            return
+        again = [entry for one in segments for number in one.slices if (entry := self.ledger.entry(number))]
+        for side, source in enumerate(self.inputs):
+            with self._telling(f"whether rows of {source.table.name} are there to be read again"):
+                source.refuse_reruns(self.grid, reads(again, side))
 
     @contextmanager
     def _telling(self, question: str) -> Iterator[None]:
@@ -408,6 +420,7 @@ def _plan_to_reprocess(scene: _Scene) -> Plan:
         first = segments[0].slices[0]
         _refuse_older_settings(scene, first)
         scene.refuse_changes(first)
+        scene.refuse_reruns(segments)
         behind = segments[0].slices[-1] + 1
         if behind <= last.number:
             notes.append(

@@ -13,7 +13,7 @@ slice`: slices from now on have other columns, or take landed rows otherwise; `n
 is."""
 
 _ELSEWHERE = ("name", "output")
-_FROM_NOW_ON = ("select", "late_landing")
+_FROM_NOW_ON = ("select", "late_landing", "input_deletes")
 
 
 @dataclass(frozen=True)

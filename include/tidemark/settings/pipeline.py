@@ -75,7 +75,7 @@ class Guard(Settings):
 
 
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
-_OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, "late_landing", "airflow", "cluster")
+_OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, "late_landing", "input_deletes", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -119,6 +119,10 @@ class Pipeline(Settings):
     late_landing: Literal["append", "reprocess"] = "append"
     """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
     the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
+    input_deletes: Literal["refuse", "ignore"] = "refuse"
+    """What becomes of a run where rows that slices have read were deleted since. `refuse`: it stops, and says from
+    which slice to reprocess; `ignore`: what they gave stays, as in a stream that has read them, and no slice that read
+    some runs again. A row that was updated is one that is gone, and one that has landed."""
     show_rows: bool = False
     """Whether some values that fail an expectation stand in logs, the ledger and Data Docs, and some rows that differ
     in the log of a comparison that is recorded."""
