@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.history.watching import every_version_is_whole, readers_agree, rows_by_slice, there
 from tidemark.clock.slices import Grid
@@ -20,6 +21,7 @@ from tidemark.execution import run as running
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings.checks import default_expectations
+from tidemark.settings.upkeep import Retention
 from tidemark.spark.deferred import deferred
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -101,6 +103,21 @@ def test_what_was_never_committed_is_removed_and_nothing_else(spark, lake, histo
              for version in range(DeltaLog.open(tables.emissions).version + 1)]  # fmt: skip
     assert again == kept, "time travel reaches back as before"
     assert remove_garbage(settings, str(lake), timedelta(0)).files == ()
+
+    at_once = settings.model_copy(update={"retention": Retention.model_construct(superseded=timedelta(0))})
+    told = remove_garbage(at_once, str(lake), timedelta(0), dry_run=True)
+    assert {path for path in files if path.exists()} == left
+    assert remove_garbage(at_once, str(lake), timedelta(0)).superseded == told.superseded != ()
+    assert {str(path.relative_to(lake / "orders")) for path in left if not path.exists()} == set(told.superseded)
+    oldest = told.readable_from["emissions"]
+    rows = [
+        spark.read.format("delta").option("versionAsOf", version).load(tables.emissions)
+        for version in range(oldest - 1, len(kept))
+    ]
+    assert [len(one.collect()) for one in rows[1:]] == kept[oldest:]
+    with pytest.raises(PySparkException, match="does not exist|FILE_NOT_EXIST"):
+        rows[0].collect()
+    assert remove_garbage(at_once, str(lake), timedelta(0)).superseded == ()
 
 
 def test_of_many_who_commit_the_same_number_one_wins(tmp_path, pipeline):

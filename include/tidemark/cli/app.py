@@ -401,7 +401,8 @@ def vacuum(
 ) -> None:
     """Remove files that were written and never committed: of runs that failed, were killed, or lost a race.
 
-    No version of a table has them, so that nothing is lost, and old answers stay.
+    No version of a table has them, so that nothing is lost. Where the pipeline file says so (`retention: {superseded:
+    DURATION}`), files go as well that were superseded so long ago, and with them old versions.
 
     Example: `tidemark vacuum flights_weather --older-than "1 day" --dry-run`
     """

@@ -125,7 +125,15 @@ def vacuumed_view(found: Vacuumed) -> str:
     done = "would remove" if found.dry_run else "removed"
     files = f"{counted(len(found.files), 'file')} ({filesize.decimal(found.bytes)})"
     left = f"; {counted(found.recent, 'other')} may be of a run that goes on" if found.recent else ""
-    return f"{found.pipeline}: {done} {files} of what was never committed{left}"
+    told = f"{found.pipeline}: {done} {files} of what was never committed{left}"
+    if not found.superseded:
+        return told
+    size = filesize.decimal(found.superseded_bytes)
+    reach = ", ".join(f"{name} {version}" for name, version in found.readable_from.items())
+    return (
+        f"{told}\n{found.pipeline}: {done} {counted(len(found.superseded), 'file')} ({size}) of what was superseded; "
+        f"the oldest versions that can then be read: {reach}"
+    )
 
 
 def status_view(*statuses: Status) -> RenderableType:

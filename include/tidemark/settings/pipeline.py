@@ -17,6 +17,7 @@ from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import Input, TimeColumn, Trace
 from tidemark.settings.join import Join
 from tidemark.settings.notify import Receiver
+from tidemark.settings.upkeep import Retention
 from tidemark.settings.values import (
     Duration,
     Instant,
@@ -75,7 +76,8 @@ class Guard(Settings):
 
 
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
-_OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, "late_landing", "input_deletes", "airflow", "cluster")
+_RUNS = ("late_landing", "input_deletes", "retention", "airflow", "cluster")
+_OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, *_RUNS)
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -128,6 +130,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    retention: Retention = Retention()
+    """How long is kept what nothing needs that is committed."""
     airflow: AirflowSettings = AirflowSettings()
     """How Airflow runs it."""
     cluster: Cluster = Cluster()
