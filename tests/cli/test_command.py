@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.cli.app import main
+from tidemark.delta.log import DeltaLog
 from tidemark.execution import run
 from tidemark.spark.session import _spark_log
 
@@ -44,7 +45,7 @@ def json_lines(monkeypatch):
     log.setLevel(before[2])
 
 
-def test_plan_run_and_status_for_scripts(orders, capsys, json_lines):
+def test_plan_run_and_status_for_scripts(orders, lake, capsys, json_lines):
     assert main(["plan", orders, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert planned["slices"] == 2
@@ -65,7 +66,13 @@ def test_plan_run_and_status_for_scripts(orders, capsys, json_lines):
     assert (line["level"], line["exit_code"]) == ("error", 2)
     assert "is not on a slice boundary" in line["event"]
     assert main(["status", orders, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["slices"] == 2
+    [told] = json.loads(capsys.readouterr().out)
+    assert told["slices"] == 2
+    for name, kept in told["tables"].items():
+        log = DeltaLog.open(f"{lake}/orders/{name}")
+        on_disk = sum((lake / "orders" / name / path).stat().st_size for path in log.files["path"])
+        assert kept == {"version": log.version, "files": len(log.files), "bytes": on_disk}
+    assert {"ledger", "emissions", "late", "checkpoint"} <= told["tables"].keys()
 
 
 def test_plan_run_and_status_for_people(orders, capsys):

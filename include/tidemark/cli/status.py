@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.references import FOLLOWING
 from tidemark.commits.waivers import pending
+from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
@@ -65,6 +67,8 @@ class Status:
     """Those that wait for the next run of their slice, the newest first."""
     seconds: float
     """Time that the committed jobs took."""
+    tables: dict[str, dict[str, int]]
+    """Of the ledger and each table that follows it the `version`, and how many `files` and `bytes` that has."""
 
     def describe(self) -> dict[str, Any]:
         """The status for scripts: JSON-ready."""
@@ -93,6 +97,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
             quarantined=0,
             waivers=pending(ledger),
             seconds=0,
+            tables=_sizes(tables),
         )
     aside = _aside(tables.late, grid.datetime_of(since))
     last = rows.iloc[-1]
@@ -124,11 +129,21 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
         waivers=pending(ledger),
         seconds=float(jobs["job_seconds"].sum()),
+        tables=_sizes(tables),
     )
 
 
 _BEHIND = ("late", "behind_watermark")
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+
+
+def _sizes(tables: PipelineTables) -> dict[str, dict[str, int]]:
+    logs = {name: DeltaLog.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
+    return {
+        name: {"version": log.version, "files": len(log.files), "bytes": int(log.files["size"].sum())}
+        for name, log in logs.items()
+        if log
+    }
 
 
 def _aside(late: str, since: datetime) -> dict[tuple[str, str], pd.Series[int]]:

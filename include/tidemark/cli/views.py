@@ -181,6 +181,11 @@ def _rejected(side: SideStatus) -> str:
     return f"{side.rejected:,}{reasons}"
 
 
+def _size(status: Status) -> str:
+    files, size = (sum(one[what] for one in status.tables.values()) for what in ("files", "bytes"))
+    return f"{counted(files, 'file')}, {filesize.decimal(size)}" if files else ""
+
+
 def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
     return lambda status: value(getattr(status, side))
 
@@ -204,6 +209,7 @@ _LINES: tuple[_Line, ...] = (
     ("event times floored to ms", lambda s: f"{s.floored:,}" if s.floored else ""),
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
     ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
+    ("its tables", _size),
 )
 
 
