@@ -26,7 +26,7 @@ from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trac
 from tidemark.joins import join_of, lane_of
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import format_duration, format_instant, from_micros, parse_instant
+from tidemark.settings.values import format_duration, format_instant, from_micros, micros, parse_instant
 from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.wording import quoted
@@ -162,8 +162,12 @@ class _Story:
             yield f"rejected {where}: {row['rejected']}"
             return
         home = view.grid.number_at(row["clock"])
-        came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
-        yield f"{happened}{came}: slice {label(home)}"
+        known = view.inputs[SIDES.index(self.side)].arrivals_known_from()
+        if known and row["clock"] < micros(known[0]):
+            yield f"{happened}, arrived before {format_instant(known[0])}: when is not known, because {known[1]}"
+        else:
+            came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
+            yield f"{happened}{came}: slice {label(home)}"
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return

@@ -163,6 +163,7 @@ def _events(view: CommittedView, wanted: dict[SideName, int]) -> tuple[list[_Eve
 def _placed(view: CommittedView, source: StoredInput) -> DataFrame:
     """The rows of an input that take part, in the columns of `_Event`."""
     side, grid = source.side, view.grid
+    source.refuse_untold(grid, 0)
     rows = side.normalized(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
     known = {
         "_clock": F.col("clock"),

@@ -12,6 +12,7 @@ from typing import ClassVar
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog
@@ -32,7 +33,7 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
         AnalysisException: there is none.
     """
     log = _log_of(path)
-    bare = _bare_rows(spark, log) if log else None
+    bare = bare_rows(spark, log) if log else None
     return engine_of(spark).newest(path).rows() if bare is None else bare
 
 
@@ -72,7 +73,7 @@ def _log_of(path: str, version: int | None = None) -> DeltaLog | None:
         return None
 
 
-def _bare_rows(spark: SparkSession, log: DeltaLog, paths: Collection[str] | None = None) -> DataFrame | None:
+def bare_rows(spark: SparkSession, log: DeltaLog, paths: Collection[str] | None = None) -> DataFrame | None:
     """The rows of a table, or of some of its files, where files are all that there is to it and they are few.
 
     Spark then reads them without the table's log, which takes it seconds the first time.
@@ -166,10 +167,17 @@ class DeltaInput:
         """
         at = self.version if version is None else version
         log = self._log_at(at)
-        bare = _bare_rows(self.spark, log, paths) if log else None
+        bare = bare_rows(self.spark, log, paths) if log else None
         if bare is not None:
             return bare
-        return self.spark.read.format("delta").option("versionAsOf", at).load(self.path)
+        return self._by_spark(at)
+
+    def _by_spark(self, version: int) -> DataFrame:
+        return self.spark.read.format("delta").option("versionAsOf", version).load(self.path)
+
+    def of_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
+        """The rows of the files of these names, as they stood at a version, by default at `version`."""
+        return self.read(version).where(F.col("_metadata.file_name").isin(list(names)))
 
     def _log_at(self, version: int) -> DeltaLog | None:
         if self.log is None or self.log.version == version:

@@ -127,6 +127,11 @@ class DeltaLog:
         mapped = self.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
         return not mapped and "deletionVectors" not in features
 
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether rows tell the version that they were committed in."""
+        return str(self.table.metadata().configuration.get("delta.enableRowTracking")).lower() == "true"
+
     @cached_property
     def is_bare(self) -> bool:
         """Whether its rows are just what is in its files, and these lie in its folder."""
@@ -136,7 +141,7 @@ class DeltaLog:
     @cached_property
     def elsewhere(self) -> list[str]:
         """The paths of its files that are not under its folder, as a shallow clone has them."""
-        return [path for path in map(unquote, self.files["path"]) if _ELSEWHERE.search(path)]
+        return [path for path in map(unquote, self.files["path"]) if is_elsewhere(path)]
 
     @property
     def commit_number(self) -> int:
@@ -338,13 +343,18 @@ def arrow_columns(schema: pa.Schema) -> T.StructType:
     return _columns(Schema.from_arrow(schema))
 
 
-def log_actions(path: str, version: int) -> list[dict[str, Any]]:
-    """What one version of a table says, as its file of the log has it.
+def is_elsewhere(path: str) -> bool:
+    """Whether the path of a file, decoded, leads out of the table's folder."""
+    return _ELSEWHERE.search(path) is not None
+
+
+def log_actions(path: str, version: int, folder: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
+    """What one version of a table says, as its file of the log has it; `folder` is the table's, if it is at hand.
 
     Raises:
         FileNotFoundError: the log no longer reaches back to it.
     """
-    text = file_system(path).open_input_file(f"_delta_log/{version:020d}.json").read()
+    text = (folder or file_system(path)).open_input_file(f"_delta_log/{version:020d}.json").read()
     return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
 
 

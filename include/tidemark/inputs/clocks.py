@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from tidemark.clock.times import Clock
+from tidemark.delta.arrivals import FileArrival
 from tidemark.delta.log import DeltaLog
 
 _CUT = 1000
@@ -54,6 +56,14 @@ def file_clocks(log: DeltaLog, clock: Clock) -> Iterator[FileClocks]:
             _bound(clock, least, -1),
             _bound(clock, greatest, 1),
         )
+
+
+def committed_clocks(log: DeltaLog, arrivals: Mapping[str, FileArrival]) -> Iterator[FileClocks]:
+    """The files of a table by when their rows were committed, `arrivals` by paths that are decoded."""
+    for path, size, count in zip(*(log.files[key] for key in ("path", "size", "rows")), strict=True):
+        arrival = arrivals[unquote(path)]
+        rows = None if math.isnan(count) else int(count)
+        yield FileClocks(path, int(size), rows, 0, arrival.low, arrival.high)
 
 
 def _bound(clock: Clock, value: Any, beyond: Literal[-1, 1]) -> int | None:

@@ -15,7 +15,8 @@ from tidemark.delta.log import DeltaLog
 from tidemark.delta.places import place
 from tidemark.errors import InputError, nearest
 from tidemark.inputs.clocks import FileClocks, file_clocks
-from tidemark.settings import Completeness, Guard, Input, Pipeline, TimeColumn
+from tidemark.inputs.committed import newest_commit
+from tidemark.settings import Commits, Completeness, Guard, Input, Pipeline, TimeColumn
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, micros
 
@@ -104,6 +105,8 @@ def _log(lake: str, table: str) -> DeltaLog:
 
 def _newest(log: DeltaLog, source: Input, guard: Guard | None) -> int | None:
     """The greatest usable clock of an input in microseconds, at most a ms too early; None without any."""
+    if isinstance(source.arrival, Commits):
+        return newest_commit(log)
     column = source.arrival or source.event_time
     assert isinstance(column, TimeColumn), "settings refuse a rule beside a trace"
     if column.column not in log.schema.names:

@@ -14,6 +14,7 @@ from tidemark.commits.digest import content_hash
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import log_actions
 from tidemark.errors import InputError
+from tidemark.inputs.traced import ARRIVAL
 from tidemark.wording import quoted
 
 
@@ -88,9 +89,9 @@ class InputChanges:
             return None
         live = {_file_name(path) for path in self.table.paths}
         gone = {version: sorted(names - live) for version, names in added.items() if names - live}
-        parts = [_only(self.table.read(), sorted(set().union(*added.values()) & live))]
+        parts = [self.table.of_files(sorted(set().union(*added.values()) & live))]
         # Files that a later rewrite replaced are read from the version that added them.
-        parts += [_only(self.table.read(version), names) for version, names in gone.items()]
+        parts += [self.table.of_files(names, version) for version, names in gone.items()]
         return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
 
     @property
@@ -103,10 +104,10 @@ class InputChanges:
     def _touched(self, version: int) -> DataFrame:
         """Rows as they stood, in the types that the columns have now: a wider one makes no other row."""
         # As Spark reads them: a log also tells which fields are never null, and to these nothing can be cast.
-        rows, now = self.table.read(version), {field.name: field.dataType for field in self.table.read().schema}
+        rows = self.table.of_files(sorted(self.touched), version)
+        now = {field.name: field.dataType for field in self.table.read().schema}
         kinds = [(field.name, now.get(field.name, field.dataType)) for field in rows.schema]
-        chosen = _only(rows, sorted(self.touched))
-        return chosen.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
+        return rows.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
 
 
 def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
@@ -117,8 +118,8 @@ def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
 
 
 def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """The rows that others do not have, or do not have as often."""
-    names = [name for name in rows.columns if name in others.columns]
+    """The rows that others do not have, or do not have as often, whenever they arrived."""
+    names = [name for name in rows.columns if name in others.columns and name != ARRIVAL]
     place = Window.partitionBy("hash").orderBy(F.lit(0))
     counted, known = (
         part.select(content_hash(part, names).alias("hash"), F.struct("*").alias("row")).withColumn(
@@ -127,10 +128,6 @@ def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
         for part in (rows, others)
     )
     return counted.join(known, ["hash", "copy"], "anti").select("row.*")
-
-
-def _only(rows: DataFrame, file_names: list[str]) -> DataFrame:
-    return rows.where(F.col("_metadata.file_name").isin(file_names))
 
 
 def _file_name(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, partial, reduce
 from urllib.parse import unquote
 
@@ -19,17 +20,19 @@ from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.places import place
 from tidemark.errors import InputError, nearest
-from tidemark.inputs.clocks import FileClocks, file_clocks
+from tidemark.inputs.clocks import FileClocks, committed_clocks, file_clocks
+from tidemark.inputs.committed import CommittedInput, committed_input
 from tidemark.inputs.input_changes import InputChanges
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
 from tidemark.joins.keys import key_name
-from tidemark.settings import Guard, Input, Pipeline, TimeColumn, Trace
+from tidemark.settings import Commits, Guard, Input, Pipeline, TimeColumn, Trace
 from tidemark.settings.sides import SideName
-from tidemark.settings.values import micros
+from tidemark.settings.values import format_instant, from_micros, micros
 from tidemark.spark.deferred import awake
 from tidemark.watermarks.traces import QueryTrace
 from tidemark.wording import quoted
 
+_MILLISECOND = 1000
 _FRACTIONS = ("float", "double")
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
 
@@ -157,6 +160,7 @@ class StoredInput:
         The latter landed after their slices were committed, and arrive at the start of slice `first`. Rows without a
         usable clock are taken by the first job that finds them, to be rejected.
         """
+        self.refuse_untold(grid, first)
         start, end = grid.start_of(first), grid.start_of(last + 1)
         due = self.side.clock.within(start, end) & ~self.side.unusable
         every = consumed.unplaced is None
@@ -165,6 +169,27 @@ class StoredInput:
         for landed in self.landed(grid, first, consumed):
             rows = rows.unionByName(landed, allowMissingColumns=True)
         return self.side.normalized(rows, grid, start)
+
+    def arrivals_known_from(self) -> tuple[datetime, str] | None:
+        """From which instant on the arrival of each row is known, and why not before; None where it always is."""
+        untold = self.table.untold() if isinstance(self.table, CommittedInput) else None
+        return (from_micros(untold.high + _MILLISECOND), str(untold.untold)) if untold else None
+
+    def refuse_untold(self, grid: Grid, first: int, *versions: int) -> None:
+        """See that rows arrive before slice `first` or at an instant that is known, in versions, or in the one read.
+
+        Raises:
+            InputError: some may have arrived in it, or after, and when is not known; says from which slice on it is.
+        """
+        untold = self.table.untold(*versions) if isinstance(self.table, CommittedInput) else None
+        if untold is None or untold.high < grid.start_of(first):
+            return
+        since = format_instant(from_micros(untold.high + _MILLISECOND))
+        raise InputError(
+            f"input {self.table.name}: when rows arrived is known from {since} on, because {untold.untold}; slice "
+            f"{grid.name(first)} begins before: let slices begin with {grid.name(grid.number_at(untold.high) + 1)} or "
+            "later, or name an arrival column"
+        )
 
     def refuse_changes(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> None:
         """See that rows which slices before `first` have taken are still there; `reprocess` is the command to name.
@@ -230,6 +255,7 @@ class StoredInput:
         """Which rows have been taken up to each version that is not the one read now, once Spark is there to ask."""
         if not self.table.lands_late:
             return {}
+        self._refuse_blurred(grid, consumed)
         ends = [*(start for start, _ in consumed.by_slice[1:] if start is not None), first]
         parts: dict[int, list[tuple[int | None, int]]] = {}
         if consumed.unplaced is not None:
@@ -241,6 +267,14 @@ class StoredInput:
             for version, spans in parts.items()
             if version != self.table.version
         }
+
+    def _refuse_blurred(self, grid: Grid, consumed: ConsumedVersions) -> None:
+        """See that it is known which slice rows are of, where slices have read several versions and rows changed."""
+        known, now = consumed.by_slice, self.table.version
+        if len(known) > 1 and isinstance(self.table, CommittedInput):
+            seen = {version for _, version in known if version != now}
+            if any(self._changes_since(version).changed for version in seen):
+                self.refuse_untold(grid, known[1][0] or 0, now, *seen)
 
     def _within(self, grid: Grid, spans: Sequence[tuple[int | None, int]], *, unplaced: bool) -> Column:
         """Whether a row's clock lies in slices start <= n < end, or, if asked for, nowhere."""
@@ -298,7 +332,11 @@ class StoredInput:
     @cached_property
     def files(self) -> tuple[FileClocks, ...] | None:
         """The input's files with their clocks; None where its clock is not in them."""
-        if self.table.log is None or self.side.clock.name not in self.table.schema.names:
+        if self.table.log is None:
+            return None
+        if isinstance(self.table, CommittedInput):
+            return tuple(committed_clocks(self.table.log, self.table.arrivals()))
+        if self.side.clock.name not in self.table.schema.names:
             return None
         return tuple(file_clocks(self.table.log, self.side.clock))
 
@@ -369,6 +407,10 @@ def stored_inputs(
         trace = QueryTrace.read(spark, place(lake, pipeline.left.arrival.trace), pipeline)
         left = traced_input(left, trace, "left", pipeline.left.arrival)
         right = traced_input(right, trace, "right", pipeline.right.arrival)
+    if isinstance(pipeline.left.arrival, Commits):
+        left = committed_input(left, pipeline.left.arrival)
+    if isinstance(pipeline.right.arrival, Commits):
+        right = committed_input(right, pipeline.right.arrival)
     pairs = pipeline.join.keys
     _need_columns(left, pipeline.left)
     _need_columns(right, pipeline.right)
@@ -421,7 +463,7 @@ def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: li
     match settings.arrival:
         case None:
             clock = event
-        case Trace():
+        case Trace() | Commits():
             clock = Clock(ARRIVAL, None)
         case column:
             clock = Clock.of(column, schema, where)

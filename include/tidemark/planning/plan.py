@@ -28,7 +28,7 @@ from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
 from tidemark.settings.differences import flat
-from tidemark.settings.values import micros
+from tidemark.settings.values import format_instant, micros
 from tidemark.spark.deferred import awake, is_awake
 from tidemark.watermarks.traces import QueryTrace
 
@@ -244,6 +244,7 @@ class _Scene:
                 *notes,
                 f"the checkpoint that slice {first} continues has expired: slices from {start} on run again",
             ]
+        notes = [*notes, *self._of_arrivals(ahead)]
         files = [InputFiles.of(source, self.grid) for source in self.inputs] if ahead else []
         room = self._room() if ahead else None
         rows_of_jobs = {job: rows for one in ahead for job, rows in _cut(one.slices, files, room or self._size)}
@@ -265,6 +266,15 @@ class _Scene:
             asked=tuple(self.asked),
         )  # fmt: skip
         return self._checked(made) if made.jobs else made
+
+    def _of_arrivals(self, ahead: Sequence[Segment]) -> Iterator[str]:
+        """From when on arrivals by commits are known, where that is not so of all rows; slices before are refused."""
+        for source in self.inputs:
+            if ahead:
+                source.refuse_untold(self.grid, min(segment.slices[0] for segment in ahead))
+            if (known := source.arrivals_known_from()) is not None:
+                since, why = known
+                yield f"arrivals of {source.table.name} are known from {format_instant(since)} on: {why}"
 
     def _checked(self, plan: Plan) -> Plan:
         """See that the expressions of the pipeline file make sense, if it has any."""

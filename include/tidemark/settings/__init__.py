@@ -2,7 +2,7 @@
 
 from tidemark.settings.airflow import AirflowSettings
 from tidemark.settings.checks import Budget, CompareSettings, Expectation
-from tidemark.settings.inputs import Completeness, Input, TimeColumn, Trace
+from tidemark.settings.inputs import Commits, Completeness, Input, TimeColumn, Trace
 from tidemark.settings.join import Interval, Join, KeyPair, WindowSettings
 from tidemark.settings.load import (
     changed,
@@ -17,6 +17,7 @@ from tidemark.settings.pipeline import Guard, Pipeline, Slices
 __all__ = [
     "AirflowSettings",
     "Budget",
+    "Commits",
     "CompareSettings",
     "Completeness",
     "Expectation",

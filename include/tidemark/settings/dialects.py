@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidemark.settings.inputs import Commits
 from tidemark.settings.sides import SIDES
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def _watermarks_of_the_clock(pipeline: Pipeline) -> Iterator[str]:
     """Flink SQL's processing time: an input has no other time than that of arrival, and no watermark."""
     for side in SIDES:
         source = getattr(pipeline, side)
-        if source.arrival and source.arrival != source.event_time:
+        if isinstance(source.arrival, Commits):
+            yield f"{side}.arrival: on processing time event_time names the arrival too, so that it needs a column"
+        elif source.arrival and source.arrival != source.event_time:
             yield f"{side}.event_time: on processing time a row's time is its arrival: name that here too"
         for name in ("watermark_delay", *_SOURCES):
             if getattr(source, name) is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from tidemark.settings.base import Settings
 from tidemark.settings.values import Duration, PositiveDuration
@@ -40,12 +41,41 @@ class Trace(Settings):
     very files, as after CONVERT TO DELTA."""
 
 
-ARRIVAL_TAGS = ("(column)", "(trace)")
+class Commits(Settings):
+    """A row arrives when the version of the table that first had it was committed; also the bare word `commit`."""
+
+    commit: Literal[True]
+    """By in-commit timestamps where the table has them, else by the times that writers have put into its log."""
+    _by_word: bool = PrivateAttr(default=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_word(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        by_word = value == COMMIT
+        one = handler({COMMIT: True} if by_word else value)
+        one._by_word = by_word or one._by_word  # noqa: SLF001 - its own
+        return one
+
+    @property
+    def by_word(self) -> bool:
+        """Whether the bare word stood there, which could be meant for a column of that name."""
+        return self._by_word
+
+
+COMMIT = "commit"
+
+
+def _kind_of_arrival(given: Any) -> str:
+    if isinstance(given, Trace) or (isinstance(given, dict) and "trace" in given):
+        return "(trace)"
+    named = given == COMMIT or (isinstance(given, dict) and COMMIT in given)
+    return "(commit)" if named or isinstance(given, Commits) else "(column)"
+
+
+ARRIVAL_TAGS = ("(column)", "(trace)", "(commit)")
 Arrival = Annotated[
-    Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")],
-    Discriminator(
-        lambda given: ARRIVAL_TAGS[isinstance(given, Trace) or (isinstance(given, dict) and "trace" in given)]
-    ),
+    Annotated[TimeColumn, Tag("(column)")] | Annotated[Trace, Tag("(trace)")] | Annotated[Commits, Tag("(commit)")],
+    Discriminator(_kind_of_arrival),
 ]
 
 
@@ -95,8 +125,9 @@ class Input(Settings):
     event_time: TimeColumn
     """When it happened."""
     arrival: Arrival | None = None
-    """When the engine saw it: a column, or {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then
-    the clock is event time)."""
+    """When the engine saw it: a column, `commit` for when the table's version that first had it was committed, or
+    {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then the clock is event time). A column that
+    is called commit is written {column: commit}."""
     tiebreak: str | None = None
     """An integer column that orders rows of equal arrival, such as a log offset."""
     watermark_delay: Duration | None = None

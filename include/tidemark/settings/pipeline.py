@@ -14,7 +14,7 @@ from tidemark.settings.cluster import Cluster
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, defaults_of_flink, takes_null_keys
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
-from tidemark.settings.inputs import Input, TimeColumn, Trace
+from tidemark.settings.inputs import COMMIT, Commits, Input, Trace
 from tidemark.settings.join import Join
 from tidemark.settings.notify import Receiver
 from tidemark.settings.upkeep import Retention
@@ -181,8 +181,8 @@ class Pipeline(Settings):
                 "name one on both for the arrival clock, or on neither for the event-time clock"
             )
         traces = {source.arrival.trace for source in (self.left, self.right) if isinstance(source.arrival, Trace)}
-        columns = [source for source in (self.left, self.right) if isinstance(source.arrival, TimeColumn)]
-        if len(traces) > 1 or (traces and columns):
+        others = [source for source in (self.left, self.right) if not isinstance(source.arrival, Trace)]
+        if len(traces) > 1 or (traces and others):
             raise ValueError("arrival: a trace tells of both inputs; name the same checkpoint on both")
         for side, source in (("left", self.left), ("right", self.right)):
             if traces and source.complete:
@@ -204,9 +204,14 @@ class Pipeline(Settings):
         return "arrival" if self.left.arrival else "event-time"
 
     def clock_of(self, side: Input) -> str:
-        """What the clock of one input is read from: a column, or a checkpoint."""
-        clock = side.arrival or side.event_time
-        return clock.trace if isinstance(clock, Trace) else clock.column
+        """What the clock of one input is read from: a column, a checkpoint, or the word for a table's own commits."""
+        match side.arrival or side.event_time:
+            case Trace(trace=checkpoint):
+                return checkpoint
+            case Commits():
+                return COMMIT
+            case clock:
+                return clock.column
 
     @model_validator(mode="after")
     def _compares_whole_slices(self) -> Self:

@@ -39,6 +39,8 @@ def parse_rate(text: str) -> Rate:
 
 def rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
     """The rows of both inputs (`inputs.stored.Side.normalized`), but for those that no slice has a place for."""
+    for source in inputs:
+        source.refuse_untold(grid, 0)
     left, right = (
         source.side.normalized(
             source.table.read().where(~source.side.unusable & (source.side.clock.micros >= grid.start)),
