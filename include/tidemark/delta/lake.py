@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
@@ -177,7 +178,12 @@ class DeltaInput:
 
     def of_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
         """The rows of the files of these names, as they stood at a version, by default at `version`."""
-        return self.read(version).where(F.col("_metadata.file_name").isin(list(names)))
+        at = self.version if version is None else version
+        if log := self._log_at(at):
+            chosen = [path for path in log.files["path"] if unquote(path).rsplit("/", 1)[-1] in names]
+            if (bare := bare_rows(self.spark, log, chosen)) is not None:
+                return bare
+        return self._by_spark(at).where(F.col("_metadata.file_name").isin(list(names)))
 
     def _log_at(self, version: int) -> DeltaLog | None:
         if self.log is None or self.log.version == version:

@@ -41,9 +41,11 @@ class InputChanges:
     """Names of the files with new rows, by version."""
     changed: tuple[int, ...]
     """Versions that deleted or changed rows."""
+    whole: frozenset[str]
+    """Names of files of version `seen` that went with all of their rows."""
     in_place: bool
-    """Whether they did so to rows of files that stayed otherwise, or that are younger than version `seen`: then files
-    do not tell which rows have landed."""
+    """Whether other rows went: of files that came again with the others, or that are younger than `seen`. Then files do
+    not tell which rows have landed."""
     touched: frozenset[str]
     """Names of all files that came or went."""
 
@@ -55,7 +57,7 @@ class InputChanges:
             InputError: it no longer reaches back, or the table is older than `seen`.
         """
         if table.version == seen:
-            return cls(table, seen, {}, (), in_place=False, touched=frozenset())
+            return cls(table, seen, {}, (), frozenset(), in_place=False, touched=frozenset())
         if table.version < seen:
             raise InputError(
                 f"input {table.name} is at version {table.version}, but the ledger has read version {seen}: the table "
@@ -73,38 +75,45 @@ class InputChanges:
         for one in actions:
             if one.changes_data and not one.removed:
                 added.setdefault(one.version, set()).add(one.file_name)
-        gone = {one.file_name: one.version for one in actions if one.changes_data and one.removed}
-        younger = any(not one.removed and one.file_name in gone for one in actions)
-        in_place = younger or not added.keys().isdisjoint(gone.values())
-        changed = tuple(sorted(set(gone.values())))
-        return cls(table, seen, added, changed, in_place, frozenset(one.file_name for one in actions))
+        gone = [one for one in actions if one.changes_data and one.removed]
+        came = {one.file_name for one in actions if not one.removed}
+        whole = frozenset(one.file_name for one in gone if one.version not in added and one.file_name not in came)
+        return cls(
+            table,
+            seen,
+            added,
+            changed=tuple(sorted({one.version for one in gone})),
+            whole=whole,
+            in_place=any(one.file_name not in whole for one in gone),
+            touched=frozenset(one.file_name for one in actions),
+        )
 
     def new(self, passed_over: Collection[str] = ()) -> DataFrame | None:
         """Rows that landed, but for those of some files that nobody asks for; None for none."""
         if self.in_place:
-            now, then = self._touched(self.table.version), self._touched(self.seen)
-            return _more(now, then)
+            others = self.touched - self.whole
+            return _more(self._touched(self.table.version, others), self._touched(self.seen, others))
         added = {version: wanted for version, names in self.added.items() if (wanted := names.difference(passed_over))}
         if not added:
             return None
-        live = {_file_name(path) for path in self.table.paths}
+        live = {file_name(path) for path in self.table.paths}
         gone = {version: sorted(names - live) for version, names in added.items() if names - live}
         parts = [self.table.of_files(sorted(set().union(*added.values()) & live))]
         # Files that a later rewrite replaced are read from the version that added them.
         parts += [self.table.of_files(names, version) for version, names in gone.items()]
         return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
 
-    @property
-    def gone(self) -> DataFrame | None:
-        """Rows that were there and no longer are, as they were; None for none."""
-        if not self.changed:
+    def gone(self, passed_over: Collection[str] = ()) -> DataFrame | None:
+        """Rows that were there and no longer are, as they were, but for those of some `whole` files; None for none."""
+        others = self.touched.difference(passed_over)
+        if not self.in_place and self.whole <= set(passed_over):
             return None
-        return _more(self._touched(self.seen), self._touched(self.table.version))
+        return _more(self._touched(self.seen, others), self._touched(self.table.version, others))
 
-    def _touched(self, version: int) -> DataFrame:
-        """Rows as they stood, in the types that the columns have now: a wider one makes no other row."""
+    def _touched(self, version: int, names: Collection[str]) -> DataFrame:
+        """Rows of files as they stood, in the types that the columns have now: a wider one makes no other row."""
         # As Spark reads them: a log also tells which fields are never null, and to these nothing can be cast.
-        rows = self.table.of_files(sorted(self.touched), version)
+        rows = self.table.of_files(sorted(names), version)
         now = {field.name: field.dataType for field in self.table.read().schema}
         kinds = [(field.name, now.get(field.name, field.dataType)) for field in rows.schema]
         return rows.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
@@ -114,7 +123,7 @@ def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
     for action in log_actions(table.path, version):
         for kind in ("add", "remove"):
             if (file := action.get(kind)) is not None:
-                yield _Action(version, _file_name(file["path"]), file["dataChange"], kind == "remove")
+                yield _Action(version, file_name(file["path"]), file["dataChange"], kind == "remove")
 
 
 def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
@@ -130,5 +139,6 @@ def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
     return counted.join(known, ["hash", "copy"], "anti").select("row.*")
 
 
-def _file_name(path: str) -> str:
+def file_name(path: str) -> str:
+    """The name of a file that a log has under this path."""
     return unquote(path).rsplit("/", 1)[-1]

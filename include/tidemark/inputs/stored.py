@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial, reduce
-from urllib.parse import unquote
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,11 +18,12 @@ from tidemark.clock.slices import Grid
 from tidemark.clock.times import Clock
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput
+from tidemark.delta.log import DeltaLog
 from tidemark.delta.places import place
 from tidemark.errors import InputError, nearest
 from tidemark.inputs.clocks import FileClocks, committed_clocks, file_clocks
 from tidemark.inputs.committed import CommittedInput, committed_input
-from tidemark.inputs.input_changes import InputChanges
+from tidemark.inputs.input_changes import InputChanges, file_name
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
 from tidemark.joins.keys import key_name
 from tidemark.settings import Commits, Guard, Input, Pipeline, TimeColumn, Trace
@@ -199,7 +200,7 @@ class StoredInput:
         """
         for version, taken in self._unseen(grid, first, consumed).items():
             changes = self._changes_since(version)
-            if changes.changed and (oldest := self._first_gone(changes, taken(), grid)) is not None:
+            if changes.changed and (oldest := self._first_of(changes.gone, taken, grid)) is not None:
                 start, versions = grid.name(oldest), ", ".join(map(str, changes.changed))
                 raise InputError(
                     f"input {self.table.name} is not append-only: version {versions} deleted or changed rows that "
@@ -212,13 +213,12 @@ class StoredInput:
         Raises:
             InputError: some were deleted or changed; says in which slice the first ones are.
         """
-        by_version: dict[int, list[tuple[int | None, int]]] = {}
-        for slices, version in reads:
+        by_version: dict[int, list[tuple[int, int]]] = {}
+        for slices, version in reads if self.table.lands_late else ():
             by_version.setdefault(version, []).append((slices.start, slices.stop))
         for version, spans in by_version.items():
             changes = self._changes_since(version)
-            taken = self._within(grid, spans, unplaced=False)
-            if changes.changed and (oldest := self._first_gone(changes, taken, grid)) is not None:
+            if (oldest := self._first_to_lose(changes, grid, spans)) is not None:
                 raise InputError(
                     f"input {self.table.name} no longer has rows that slices from {grid.name(oldest)} on have read, so "
                     "that running these again would lose what they gave; bring the rows back, or take them out by "
@@ -240,7 +240,7 @@ class StoredInput:
         """The rows that came and those that went since each version, with what tells those that were not taken."""
         for version, unseen in self._unseen(grid, first, consumed).items():
             changes = self._changes_since(version)
-            gone = changes.gone if deleted else None
+            gone = changes.gone() if deleted else None
             for rows in (changes.new(self._of_later_slices(grid, first)), gone):
                 if rows is not None:
                     yield rows, unseen()
@@ -289,9 +289,7 @@ class StoredInput:
         start, files = grid.start_of(first), self.files
         known = (one for one in files or () if one.is_known and not one.timeless)
         return frozenset(
-            unquote(one.path).rsplit("/", 1)[-1]
-            for one in known
-            if one.low is not None and one.low >= start and self._is_usable(one)
+            file_name(one.path) for one in known if one.low is not None and one.low >= start and self._is_usable(one)
         )
 
     def _changes_since(self, version: int) -> InputChanges:
@@ -303,14 +301,40 @@ class StoredInput:
     def _changes(self) -> dict[int, InputChanges]:
         return {}
 
-    def _first_gone(self, changes: InputChanges, taken: Column, grid: Grid) -> int | None:
-        """The first slice of rows that were taken and are gone, 0 where that cannot be told; None without any."""
-        awake(self.table.spark)
-        clock = F.when(~self.side.unusable, self.side.clock.micros)
+    def _first_to_lose(self, changes: InputChanges, grid: Grid, spans: Sequence[tuple[int, int]]) -> int | None:
+        """The first of the slices start <= n < end of which rows are gone; None where all are there.
+
+        By the statistics of files that went as a whole, which VACUUM may have removed since, and by other rows.
+        """
+        files = self._clocks_of_whole(changes)
+        gone = partial(changes.gone, () if files is None else changes.whole)
+        found = [self._first_of(gone, lambda: self._within(grid, spans, unplaced=False), grid)]
+        for one in files or ():
+            if one.low is not None and one.high is not None:
+                low, high = grid.number_at(one.low), grid.number_at(one.high)
+                found += [max(low, start) for start, end in spans if low < end and high >= start]
+        return min((number for number in found if number is not None), default=None)
+
+    def _clocks_of_whole(self, changes: InputChanges) -> list[FileClocks] | None:
+        """The files that went as a whole, with their clocks; None where the log does not tell."""
+        now = self.table.log
+        if now is None or self.side.clock.name not in now.schema.names or not changes.whole:
+            return None
         try:
-            gone = changes.gone
-            assert gone is not None, "versions that changed rows are known"
-            found = gone.where(taken).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
+            then = DeltaLog.open(now.path, changes.seen)
+        except DeltaError:
+            return None
+        known = file_clocks(then, self.side.clock) if then else ()
+        found = [one for one in known if file_name(one.path) in changes.whole]
+        return found if then and all(one.is_known for one in found) else None
+
+    def _first_of(self, gone: Callable[[], DataFrame | None], taken: Callable[[], Column], grid: Grid) -> int | None:
+        """The first slice of rows that were taken and are gone, 0 where that cannot be told; None without any."""
+        try:
+            if (rows := gone()) is None:
+                return None
+            clock = F.when(~self.side.unusable, self.side.clock.micros)
+            found = rows.where(taken()).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
             assert found is not None, "an aggregate has one row"
             if not found["rows"]:
                 return None
