@@ -29,6 +29,9 @@ from tidemark.settings.values import from_micros
 
 APPLICATION = "tidemark"
 """The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
+FILES_GO = "tidemark.files"
+"""The application whose transaction id, the version that is made, each commit carries by which files go. So of two at
+the same time one is refused: delta-rs lets a commit remove what another that changes no data has removed already."""
 COMMIT = "tidemark.commit"
 """Where the info of a table's commit names the ledger's commit that it follows."""
 UPKEEP = "tidemark.upkeep"
@@ -285,7 +288,8 @@ class DeltaLog:
         actions += [RemoveAction(path, changes_data, now, int(sizes[path]), {}) for path in sorted(gone)]
         schema = self.table.schema()
         try:
-            self.table.create_write_transaction(actions, "append", schema, commit_properties=_follows(number))
+            follows = _follows(number, self.version + 1 if gone else None)
+            self.table.create_write_transaction(actions, "append", schema, commit_properties=follows)
         except CommitFailedError as error:
             raise OvertakenError from error
         self.table.update_incremental()
@@ -363,10 +367,11 @@ def _created(path: str, schema: Schema, configuration: dict[str, str]) -> DeltaL
     return DeltaLog(path, DeltaTable(path))
 
 
-def _follows(number: int | None) -> CommitProperties:
-    if number is None:
-        return CommitProperties(custom_metadata={UPKEEP: "true"})
-    return CommitProperties(custom_metadata={COMMIT: str(number)}, app_transactions=[Transaction(APPLICATION, number)])
+def _follows(number: int | None, files_go: int | None = None) -> CommitProperties:
+    told = {APPLICATION: number, FILES_GO: files_go}
+    transactions = [Transaction(name, one) for name, one in told.items() if one is not None]
+    mark = {UPKEEP: "true"} if number is None else {COMMIT: str(number)}
+    return CommitProperties(custom_metadata=mark, app_transactions=transactions)
 
 
 def _columns(schema: Schema) -> T.StructType:
