@@ -163,7 +163,12 @@ class DeltaLog:
     def written_at(self) -> int | None:
         """When rows were last written to it, in ms since 1970 UTC; None where its last commits are upkeep alone."""
         commits = self.table.history(_RECENT)
-        return next((int(one["timestamp"]) for one in commits if not _UPKEEP.match(str(one.get("operation")))), None)
+        return next((int(one["timestamp"]) for one in commits if not self._is_upkeep(one)), None)
+
+    def _is_upkeep(self, commit: dict[str, Any]) -> bool:
+        if _UPKEEP.match(str(commit.get("operation"))):
+            return True
+        return UPKEEP in commit and not changes_data(self.path, int(commit["version"]))
 
     def foreign(self) -> list[Foreign]:
         """The commits that the log still has and Tidemark has not made, the oldest first."""
@@ -173,7 +178,7 @@ class DeltaLog:
             if COMMIT in one or UPKEEP in one or _ALTERED.match(operation):
                 continue
             version = int(one["version"])
-            if operation in _REFERRED and not _changes_data(self.path, version):
+            if operation in _REFERRED and not changes_data(self.path, version):
                 continue
             found.append(Foreign(version, operation, from_micros(int(one["timestamp"]) * 1000)))
         return found
@@ -352,7 +357,12 @@ def log_actions(path: str, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
 
 
-def _changes_data(path: str, version: int) -> bool:
+def changes_data(path: str, version: int) -> bool:
+    """Whether rows came or went with a version of a table.
+
+    Raises:
+        FileNotFoundError: the log no longer reaches back to it.
+    """
     files = (action.get("add") or action.get("remove") for action in log_actions(path, version))
     return any(file["dataChange"] for file in files if file)
 

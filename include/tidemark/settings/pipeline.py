@@ -17,6 +17,7 @@ from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import Input, TimeColumn, Trace
 from tidemark.settings.join import Join
 from tidemark.settings.notify import Receiver
+from tidemark.settings.upkeep import Compact
 from tidemark.settings.values import (
     Duration,
     Instant,
@@ -74,7 +75,7 @@ class Guard(Settings):
 
 
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
-_OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "airflow", "cluster")
+_OF_NO_ROW = ("name", "output", "select", *_CHECKS, "late_landing", "compact", "airflow", "cluster")
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
     "left": {"complete"},
@@ -121,6 +122,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    compact: Compact | None = None
+    """Which small files `tidemark compact` merges; by default none."""
     airflow: AirflowSettings = AirflowSettings()
     """How Airflow runs it."""
     cluster: Cluster = Cluster()
@@ -200,6 +203,12 @@ class Pipeline(Settings):
                 f"compare.every ({format_duration(every)}) has to be a multiple of "
                 f"slices.every ({format_duration(self.slices.every)})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _compacts_whole_slices(self) -> Self:
+        if self.compact:
+            self.compact.check(self.slices.every)
         return self
 
     @model_validator(mode="after")
