@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 
 from tests.history.watching import there
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.runs import run_of
+from tidemark.commits.runs import merged_at, run_of
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.run import execute
@@ -114,7 +114,8 @@ def contents(spark):
             counted = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in told.items()}
         runs = {one["run"] for one in ledger.select("run").distinct().collect()}
         logs = (DeltaLog.open(getattr(tables, name)) for name in there(tables))
-        orphans = sum(run_of(path) not in runs for log in logs if log for path in log.files["path"])
+        of_files = [run_of(path) for log in logs if log for path in log.files["path"]]
+        orphans = sum(run not in runs and merged_at(run) is None for run in of_files)
         return counted, orphans
 
     return read

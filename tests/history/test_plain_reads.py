@@ -141,7 +141,8 @@ def test_of_many_who_commit_the_same_number_one_wins(tmp_path, pipeline):
     assert len(DeltaLog.open(tables.ledger).read(["run"])) == 20
 
 
-def test_a_commit_on_top_of_what_is_no_longer_so_is_refused(tmp_path):
+@pytest.mark.parametrize("changes_data", [True, False])
+def test_a_commit_on_top_of_what_is_no_longer_so_is_refused(tmp_path, changes_data):
     log = create_arrow_table(str(tmp_path / "table"), pa.schema({"n": pa.int64()}))
     rows, late = pa.table({"n": [1]}), DeltaLog.open(log.path)
     log.append(rows, 1)
@@ -149,9 +150,10 @@ def test_a_commit_on_top_of_what_is_no_longer_so_is_refused(tmp_path):
         late.append(rows, 1)
     opened = DeltaLog.open(log.path)
     [path] = opened.files["path"]
-    DeltaLog.open(log.path).commit([], [path])
-    with pytest.raises(OvertakenError):
-        opened.commit([], [path])
+    DeltaLog.open(log.path).commit([], [path], changes_data=changes_data)
+    for late, number in ((opened, None), (DeltaLog.open(log.path, opened.version), 2)):
+        with pytest.raises(OvertakenError):
+            late.commit([], [path], number)
 
 
 def test_slices_run_twice_in_one_atomic_commit_count_once(spark, lake, pipeline, land, rows_every):

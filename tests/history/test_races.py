@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
+from tidemark.commits.compact import merge_files, plan_compaction
 from tidemark.commits.quarantined import EXPECTATIONS, RUN, release
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
@@ -45,6 +46,11 @@ AMONG_THEM = {
     "release": ["release", "release"],
 }
 """With rows of the second slice in quarantine."""
+WITH_COMPACTION = {
+    "hourly": WORKERS["hourly"],
+    "reprocess": WORKERS["reprocess"],
+    "compact": ["compact"] * 8,
+}
 
 
 @pytest.fixture
@@ -71,6 +77,11 @@ def act(session, settings, lake, request):
         case "release":
             with suppress(UserError):  # nothing is in quarantine at the time
                 release(session, settings, lake, slice_, None, "ada")
+        case "compact":
+            time.sleep(1)
+            planned = plan_compaction(settings, lake)
+            for one in planned.merges:
+                merge_files(session, planned, one)
         case "waive":
             waive(settings, lake, slice_, "left_v", "so", "ada")
         case _:
@@ -107,31 +118,62 @@ def waivers_used(lake):
     return len(used)
 
 
+def races(workers, settings, lake):
+    """The lake after each race of some workers, and how often one of them was overtaken in it."""
+    processes = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(workers), processes, ready, [processes.Barrier(len(workers))]) as pool:
+        for race in range(RACES):
+            chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
+            waits = [chance.uniform(0, 3) if race else 0 for _ in workers]  # in the first race all begin at once
+            running = [
+                pool.submit(work, *worker, settings, copy, wait)
+                for worker, wait in zip(workers.items(), waits, strict=True)
+            ]
+            yield race, copy, sum(one.result() for one in running)
+            shutil.rmtree(copy)
+
+
+def is_whole(spark, settings, lake):
+    tables, grid = PipelineTables(f"{lake}/orders"), Grid.of(settings.slices)
+    assert readers_agree(spark, tables, grid)
+    assert every_version_is_whole(tables, grid)
+
+
 def test_three_processes_at_once(spark, origin, contents):
     settings, lake = origin
     alone = shutil.copytree(lake, lake.parent / "alone")
     for worker in WORKERS.items():
         work(*worker, settings, alone, 0)
     expected, _ = contents(alone)
-    overtaken, processes = 0, multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(WORKERS), processes, ready, [processes.Barrier(len(WORKERS))]) as pool:
-        for race in range(RACES):
-            chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
-            waits = [chance.uniform(0, 3) if race else 0 for _ in WORKERS]  # in the first race all begin at once
-            running = [
-                pool.submit(work, *worker, settings, copy, wait)
-                for worker, wait in zip(WORKERS.items(), waits, strict=True)
-            ]
-            overtaken += sum(one.result() for one in running)
-            answer, orphans = contents(copy)
-            assert orphans == 0, f"race {race}"
-            for name in ("emissions", "late"):
-                assert answer[name] == expected[name], f"race {race}"
-            tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
-            assert readers_agree(spark, tables, grid)
-            assert every_version_is_whole(tables, grid)
-            shutil.rmtree(copy)
+    overtaken = 0
+    for race, copy, lost in races(WORKERS, settings, lake):
+        overtaken += lost
+        answer, orphans = contents(copy)
+        assert orphans == 0, f"race {race}"
+        for name in ("emissions", "late"):
+            assert answer[name] == expected[name], f"race {race}"
+        is_whole(spark, settings, copy)
     assert overtaken, "no one was in another's way"
+
+
+@pytest.mark.slow
+def test_compaction_among_them(spark, pipeline, origin, contents):
+    """Nobody is overtaken by it, whatever it has merged when a slice comes."""
+    _, lake = origin
+    settings = pipeline(late_landing="reprocess", compact={"after": "0 seconds", "into": "2 hours"})
+    alone = shutil.copytree(lake, lake.parent / "alone")
+    for worker in WITH_COMPACTION.items():
+        work(*worker, settings, alone, 0)
+    expected, _ = contents(alone)
+    merged = 0
+    for race, copy, _ in races(WITH_COMPACTION, settings, lake):
+        answer, orphans = contents(copy)
+        assert orphans == 0, f"race {race}"
+        for name in ("emissions", "late"):
+            assert answer[name] == expected[name], f"race {race}"
+        is_whole(spark, settings, copy)
+        merged += len(list(copy.glob("orders/emissions/run=merged.*")))
+    assert merged, "nothing was merged"
 
 
 def emitted(spark, lake):
@@ -150,23 +192,12 @@ def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
     assert contents(lake)[0]["quarantined"]
     alone = shutil.copytree(lake, lake.parent / "alone")
     work("alone", [*WORKERS["backfill"], *WORKERS["reprocess"]], settings, alone, 0)
-    expected, overtaken, processes = emitted(spark, alone), 0, multiprocessing.get_context("spawn")
-    used = 0
-    with ProcessPoolExecutor(len(AMONG_THEM), processes, ready, [processes.Barrier(len(AMONG_THEM))]) as pool:
-        for race in range(RACES):
-            chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
-            waits = [chance.uniform(0, 3) if race else 0 for _ in AMONG_THEM]
-            running = [
-                pool.submit(work, *worker, settings, copy, wait)
-                for worker, wait in zip(AMONG_THEM.items(), waits, strict=True)
-            ]
-            overtaken += sum(one.result() for one in running)
-            assert contents(copy)[1] == 0, f"race {race}"
-            assert emitted(spark, copy) == expected, f"race {race}"
-            used += waivers_used(copy)
-            tables, grid = PipelineTables(f"{copy}/orders"), Grid.of(settings.slices)
-            assert readers_agree(spark, tables, grid)
-            assert every_version_is_whole(tables, grid)
-            shutil.rmtree(copy)
+    expected, overtaken, used = emitted(spark, alone), 0, 0
+    for race, copy, lost in races(AMONG_THEM, settings, lake):
+        overtaken += lost
+        assert contents(copy)[1] == 0, f"race {race}"
+        assert emitted(spark, copy) == expected, f"race {race}"
+        used += waivers_used(copy)
+        is_whole(spark, settings, copy)
     assert overtaken, "no one was in another's way"
     assert used, "no waiver was made use of"

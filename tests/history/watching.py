@@ -2,13 +2,14 @@
 
 from collections import Counter
 
+import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import attempts
 from tidemark.commits.references import FOLLOWING
-from tidemark.commits.runs import HELD, run_of
+from tidemark.commits.runs import HELD, merged_at, run_of
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.settings.values import micros
@@ -27,14 +28,27 @@ def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
             then = ledger[ledger["commit"] <= log.commit_number].drop_duplicates("number", keep="last")
             told = {row["number"]: (row["run"], expected(name, row)) for row in then.to_dict("records")}
             found = rows_by_slice(log, name, grid)
-            for number, by_run in found.items():
+            for number, stored in found.items():
                 run, count = told.get(number, (None, 0))
+                by_run = of_the_time(stored, ledger, number)
                 assert set(by_run) == {run}, f"{name} version {version}, slice {number}: {by_run}, the ledger has {run}"
                 assert count is None or by_run[run] == count, f"{name} version {version}, slice {number}"
             absent = {number: count for number, (_, count) in told.items() if count and number not in found}
             assert not absent, f"{name} version {version} lacks slices {absent}"
             seen += 1
     return seen
+
+
+def of_the_time(by_run: Counter, ledger: pd.DataFrame, number: int) -> Counter:
+    """Rows of a slice by their run: in a merged file of that which stood when it was merged."""
+    found: Counter = Counter()
+    for run, count in by_run.items():
+        if (merged := merged_at(run)) is None:
+            found[run] += count
+        else:
+            stood = ledger[(ledger["number"] == number) & (ledger["commit"] <= merged)]
+            found[stood["run"].iloc[-1]] += count
+    return found
 
 
 def there(tables: PipelineTables) -> list[str]:

@@ -19,6 +19,7 @@ TUMBLING = {"keys": ["k"], "window": {"tumbling": "10 minutes"}}
         ({"left__watermark_delay": "7 minutes"}, {"left.watermark_delay": "answer"}),
         ({"late_landing": "reprocess", "input_deletes": "ignore", "cluster": {"executors": 4}},
          {"late_landing": "next slice", "input_deletes": "next slice", "cluster.executors": "no row"}),
+        ({"compact": {"after": "2 days", "into": "1 day"}}, dict.fromkeys(("compact.after", "compact.into"), "no row")),
         ({"select": ["left_k"]}, {"select.0": "next slice"}),
         ({"guard": "off"}, dict.fromkeys(("guard.earliest", "guard.latest", "guard.ahead_of_arrival"), "answer")),
         ({"quality": [{"type": "expect_table_row_count_to_be_between", "min_value": 1}]}, None),

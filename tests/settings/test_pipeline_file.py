@@ -123,6 +123,10 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ({"compare": {"wtih": "s"}}, "compare.wtih: unknown field; did you mean with?"),
         ({"compare": {"with": "s", "within": -1}}, "compare.within: should be greater than or equal to 0, not -1"),
         ({"compare": {"with": "s", "every": "90 min"}}, "compare.every (1 hour 30 minutes) has to be a multiple of"),
+        ({"compact": {"after": "-1 hour", "into": "1 day"}}, "compact.after: must not be negative"),
+        ({"compact": {"after": "1 day", "into": "90 min"}}, "compact.into (1 hour 30 minutes) has to be a multiple of"),
+        ({"compact": {"after": "1 day", "into": "1 hour"}}, "compact.into (1 hour) has to be a multiple of"),
+        ({"compact": {"after": "1 day"}}, "compact.into: is missing"),
         (
             {"compare": {"with": "s", "budget": {"unexplained": "a few"}}},
             "compare.budget.unexplained: 'a few' is not a number of rows; write it as 5, or as a share of all",

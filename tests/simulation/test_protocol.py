@@ -1,5 +1,7 @@
 """The driver's protocol under seeded schedules: two workers and a zombie, killed, interleaved, their storage failing.
 
+Some of what they do is compaction.
+
 A schedule is a number: `TIDEMARK_SCHEDULE=4711 pytest tests/simulation` runs that one alone.
 """
 
@@ -23,7 +25,9 @@ from tests.simulation.world import (
     World,
     broken,
     create_table,
+    described,
     emitted,
+    merged,
     only,
     parted,
     plain,
@@ -32,12 +36,14 @@ from tests.simulation.world import (
     state_after,
 )
 from tidemark.clock.slices import Grid
-from tidemark.commits import checkpoint, fitting, quarantined, references
+from tidemark.commits import apart, checkpoint, fitting, quarantined, references
+from tidemark.commits import compact as compacting
 from tidemark.commits import prepare as preparing
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import StagedRun, run_of
 from tidemark.commits.staleness import stale
 from tidemark.commits.waivers import next_attempt
+from tidemark.delta.staging import Staged
 from tidemark.errors import TidemarkError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
@@ -48,6 +54,8 @@ from tidemark.settings.values import micros
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "200"))
 ONE = os.environ.get("TIDEMARK_SCHEDULE")
+SEEDS = 20
+"""Of a test that lets one thing happen at each commit."""
 SLICES = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
 NO_FILES = InputFiles(pd.DataFrame(columns=["size", "rows", "first", "last"], dtype="float64"), now=0)
@@ -63,7 +71,9 @@ class Schedule:
 
     def __init__(self, seed, pipeline, monkeypatch):
         self.chance = random.Random(seed)
-        self.pipeline = pipeline(late_landing=self.chance.choice(["append", "reprocess"]))
+        self.compacts = self.chance.random() < 0.5
+        period = {"after": "0 seconds", "into": f"{self.chance.choice([2, 4])} hours"}
+        self.pipeline = pipeline(late_landing=self.chance.choice(["append", "reprocess"]), compact=period)
         self.world = World(self.chance, quarantines=self.chance.random() < 0.5)
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
         self.told = Counter()
@@ -78,11 +88,12 @@ class Schedule:
         monkeypatch.setattr(quarantined, "_stored", self._stored)
         monkeypatch.setattr(quarantined, "_parted", lambda _, __, *what: parted(self.world, *what))
         monkeypatch.setattr(quarantined, "newest_row", self._newest_row)
-        for module in (references, preparing, checkpoint):
+        for module in (references, preparing, checkpoint, compacting, apart):
             monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
         monkeypatch.setattr(fitting, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
         monkeypatch.setattr(preparing, "_apart", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
+        self._compacts(monkeypatch)
         monkeypatch.setattr(Ledger, "read", lambda tables, _: self._ledger(tables))
         monkeypatch.setattr(Ledger, "commit", lambda _, *arguments: self._commit(*arguments))
         monkeypatch.setattr(
@@ -90,6 +101,30 @@ class Schedule:
             "run_job",
             lambda _, plan, ledger, slices, staged, __: run_job(self.world, plan, ledger, slices, staged),
         )
+
+    def _compacts(self, monkeypatch):
+        """Let files be merged, and taken apart again, in memory."""
+        world = self.world
+        monkeypatch.setattr(compacting, "read_files", lambda _, __, ___, paths: paths)
+        monkeypatch.setattr(compacting, "_prove", lambda *_: None)
+        monkeypatch.setattr(
+            compacting,
+            "_written",
+            lambda paths, planned, merge, _: merged(world, merge.table, paths, planned.ledger.number),
+        )
+        monkeypatch.setattr(Staged, "rows", lambda *_: None)
+        monkeypatch.setattr(Ledger, "seen", lambda *_: self._step(self.ledger))
+        monkeypatch.setattr(apart, "described", described)
+        monkeypatch.setattr(
+            apart, "changes_data", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
+        )
+        taken_apart = references.taken_apart
+
+        def counted(*what):
+            self.told["taken apart"] += 1
+            return taken_apart(*what)
+
+        monkeypatch.setattr(references, "taken_apart", counted)
 
     def _step(self, act):
         worker = self.workers.get(threading.get_ident())
@@ -157,8 +192,17 @@ class Schedule:
 
         return act
 
+    def compact(self):
+        """Merge what can be merged."""
+        planned = compacting.plan_compaction(self.pipeline, "lake")
+        for merge in planned.merges:
+            done = compacting.merge_files(None, planned, merge)
+            self.told["merged" if done else "moved meanwhile"] += 1
+
     def actor(self):
         """What somebody, or Airflow, does next."""
+        if self.compacts and self.chance.random() < 0.4:
+            return self.compact
         kind = self.chance.random() if self.world.quarantines else 1
         if kind < 0.25:
             return self.release()
@@ -170,7 +214,7 @@ class Schedule:
     def request(self):
         """Some command: a run, a reprocess of slices, or of what has landed for."""
         chance = self.chance
-        size, atomic = chance.randint(1, 4), chance.random() < 0.2
+        size, atomic = chance.randint(1, 2 if self.compacts else 4), chance.random() < 0.2
         kind = chance.random()
         if kind < 0.6:
             return Request(None, hour(chance.randint(1, SLICES)), size, atomic=atomic)
@@ -181,7 +225,7 @@ class Schedule:
 
     def live(self):
         """Two workers, each starting again when it ends, while rows land."""
-        self.world.land(self.chance.choices(range(SLICES), k=6))
+        self.world.land(self.chance.choices(range(SLICES), k=20 if self.compacts else 6))
         workers, asleep = [], {}
         for _ in range(400):
             if len(self.told) and self.told["commands"] > 12:
@@ -291,6 +335,26 @@ def test_a_table_that_is_ahead_of_the_ledger_is_found(pipeline, monkeypatch):
     assert any("commit 1" in told for told in seen)
 
 
+def test_what_is_merged_between_a_slices_files_and_its_commit_is_taken_apart_again(pipeline, monkeypatch):
+    prepare, told = running.prepare, Counter()
+    for seed in range(SEEDS):
+        with monkeypatch.context() as patch:
+            schedule = Schedule(seed, pipeline, patch)
+            schedule.compacts = True
+
+            def followed(*what, schedule=schedule):
+                ready = prepare(*what)
+                schedule.compact()
+                return ready
+
+            patch.setattr(running, "prepare", followed)
+            schedule.live()
+            schedule.settle()
+            schedule.nothing_is_lost_or_doubled()
+            told += schedule.told
+    assert told["taken apart"]
+
+
 def test_schedules(pipeline, monkeypatch):
     seeds = [int(ONE)] if ONE else range(SCHEDULES)
     told = Counter()
@@ -312,3 +376,5 @@ def test_schedules(pipeline, monkeypatch):
         assert told["released"], "nothing was released"
         assert told["waived"], "no waiver was made use of"
         assert told["quarantined"], "nothing is in quarantine"
+        assert told["merged"], "nothing was merged"
+        assert told["moved meanwhile"], "no slice was in the way of a compaction"

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.references import References
-from tidemark.commits.runs import HELD, StagedRun, new_run
+from tidemark.commits.runs import HELD, StagedRun, new_merged, new_run
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, OvertakenError
@@ -50,6 +50,7 @@ class Version:
     paths: frozenset[str]
     number: int
     """The ledger's commit that it has come to."""
+    changes_data: bool = True
 
 
 @dataclass
@@ -140,16 +141,21 @@ class Log:
     version: int
     schema = T.StructType([])
     partitioned_by = ()
+    is_bare = True
 
     @classmethod
     def opener(cls, world: World, grid: Grid) -> SimpleNamespace:
         """What stands for the class."""
 
-        def opened(path: str) -> Log | None:
+        def opened(path: str, version: int | None = None) -> Log | None:
             name = path.rpartition("/")[2]
-            return world.step(
-                lambda: cls(world, grid, name, len(world.tables[name]) - 1) if name in world.tables else None
-            )
+
+            def act() -> Log | None:
+                if name not in world.tables:
+                    return None
+                return cls(world, grid, name, len(world.tables[name]) - 1 if version is None else version)
+
+            return world.step(act)
 
         return SimpleNamespace(open=opened)
 
@@ -170,7 +176,7 @@ class Log:
 
     @property
     def files(self) -> pd.DataFrame:
-        return pd.DataFrame({"path": sorted(self.state.paths)}, dtype="object")
+        return pd.DataFrame({"path": sorted(self.state.paths), "size": 1}).astype({"path": "object"})
 
     def least(self, _column: str) -> list[datetime]:
         return [self.grid.datetime_of(min(self.world.contents[path])) for path in self.files["path"]]
@@ -192,7 +198,7 @@ class Log:
             if overtaken or not last.paths.issuperset(removed):
                 raise OvertakenError
             paths = last.paths.difference(removed) | {one.path for one in added}
-            known.append(Version(paths, last.number if number is None else number))
+            known.append(Version(paths, last.number if number is None else number, changes_data))
             if not changes_data:
                 assert plain(self.world, self.name, known[-1]) == plain(self.world, self.name, last)
             return replace(self, version=len(known) - 1)
@@ -225,6 +231,20 @@ def split(world: World, name: str, run: str, paths: Iterable[str], slices: range
         for mine in parts:
             files += world.stage(name, run, {n: rows for n, rows in held.items() if mine(n)}).files
     return files
+
+
+def merged(world: World, name: str, paths: Iterable[str], commit: int) -> Staged:
+    """Files once more as one: `compact._written` for the simulation."""
+    held: dict[int, Counter] = {}
+    for path in paths:
+        for n, rows in world.contents[path].items():
+            held[n] = held.get(n, Counter()) + rows
+    return world.stage(name, new_merged(commit), held)
+
+
+def described(_table: str, _schema: object, paths: Iterable[str]) -> list[DataFile]:
+    """`delta.staging.described` for the simulation."""
+    return [DataFile(path, 1, 1, 0, "{}") for path in paths]
 
 
 def only(world: World, run: StagedRun, slices: range) -> StagedRun:

@@ -16,6 +16,7 @@ from rich.progress import track
 
 from tidemark import conformance as vectors
 from tidemark import logs
+from tidemark.cli.compact import compact
 from tidemark.cli.compare import compare
 from tidemark.cli.progress import bar, run_with_progress
 from tidemark.cli.quality import app as quality
@@ -72,6 +73,7 @@ app = typer.Typer(
 app.add_typer(quality, name="quality")
 app.add_typer(state, name="state")
 app.add_typer(quarantine, name="quarantine")
+app.command()(compact)
 app.command()(compare)
 app.command()(release)
 app.command()(waive)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.commits.runs import FOLDER
-from tidemark.delta.log import DeltaLog, OvertakenError, create_table
+from tidemark.delta.log import FILES_GO, DeltaLog, OvertakenError, create_table
 from tidemark.delta.staging import Staged, read_files, stage
 from tidemark.errors import UserError
 from tidemark.spark.asked import ChangeableSnapshot
@@ -145,6 +145,7 @@ def _replace(spark: SparkSession, log: DeltaLog, snapshot: ChangeableSnapshot, s
 def _actions(log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged) -> Iterator[dict[str, Any]]:
     now = int(time.time() * 1000)
     yield {"metaData": {**snapshot.metadata, "schemaString": staged.schema.json()}}
+    yield {"txn": {"appId": FILES_GO, "version": log.version + 1, "lastUpdated": now}}
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         yield {"remove": {"path": path, "deletionTimestamp": now, "dataChange": False, "size": int(size)}}
     for one in staged.files:

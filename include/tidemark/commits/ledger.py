@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.references import References, as_rows, come_to, files_from_rows, publish
+from tidemark.commits.runs import merged_at
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, Opened, OvertakenError, create_arrow_table
 from tidemark.errors import OlderFormatError, SliceOrderError, UserError
@@ -248,6 +249,19 @@ class Ledger:
     def entry(self, number: int) -> Entry | None:
         """The newest committed run of a slice, None where there is none."""
         return self.entries.get(number)
+
+    def run_in(self, run: str, number: int) -> str:
+        """The run whose rows of a slice a file of a run has: of one in which runs were merged, that of the slice then.
+
+        Of a slice that has run again since, it is what was merged itself.
+        """
+        entry, merged = self.entry(number), merged_at(run)
+        return entry.run if entry and merged is not None and entry.commit <= merged else run
+
+    def holds(self, run: str, number: int) -> bool:
+        """Whether the rows that a file of a run has of a slice are those that are committed."""
+        entry = self.entry(number)
+        return entry is not None and entry.run == self.run_in(run, number)
 
     def after(self, entries: Iterable[Entry]) -> Ledger:
         """The ledger once these are committed too."""

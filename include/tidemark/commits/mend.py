@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import FOLLOWING
-from tidemark.commits.runs import HELD, run_of, spans
+from tidemark.commits.runs import HELD, merged_at, run_of, spans
 from tidemark.commits.sound import Finding, Soundness, committed_files, expected
 from tidemark.commits.sound_files import RowsOfSlices, check_files, copies, is_whole, rows_of_slices
 from tidemark.delta.lake import PipelineTables
@@ -74,7 +74,7 @@ def plan_repair(pipeline: Pipeline, lake: str, found: Soundness, *, content: boo
         if log is not None and log.commit_number > ledger.number:
             raise FaultError(f"another process has committed to {log.path} meanwhile; run the command again")
         if log is not None:
-            mending, more = _mending(log, name, ledger, committed[name], content=content)
+            mending, more = _mending(log, name, ledger, committed, content=content)
             again |= more
             mendings += [mending] if mending.come or mending.gone else []
     return Repair(bool(behind), tuple(mendings), tuple(sorted(again)), ())
@@ -95,26 +95,27 @@ def put_right(pipeline: Pipeline, lake: str, repair: Repair) -> None:
 
 
 def _mending(
-    log: DeltaLog, name: str, ledger: Ledger, committed: Sequence[DataFile], *, content: bool
+    log: DeltaLog, name: str, ledger: Ledger, all_committed: Mapping[str, Sequence[DataFile]], *, content: bool
 ) -> tuple[Mending, set[int]]:
     """The commit that puts a table right as far as files have its rows, and the slices that are not right then."""
-    checked = check_files(log, content=content)
+    checked, committed = check_files(log, content=content), all_committed[name]
     known = spans(log, name, ledger.grid)
     originals = {file.path for file in committed}
     gone = {one.path for one in checked.bad}
     gone |= {copy for _, copy in copies(log, name, ledger.grid, checked.paths, originals)}
     gone |= {path for path, span in known.items() if not _counts(ledger, run_of(path), span)}
     kept = set(log.files["path"]) - gone
-    rows = rows_of_slices(log, name, ledger.grid, kept)
+    rows = rows_of_slices(log, name, ledger, kept)
     come = []
     for file in committed:
         span = _span(file, name, ledger.grid)
         current = all(one and one.run == run_of(file.path) for one in map(ledger.entry, span))
         if span and current and file.path not in kept and not any(n in rows for n in span) and is_whole(log, file):
             come.append(file)
-    there = _sum(rows, rows_of_slices(log, name, ledger.grid, (file.path for file in come)))
+    there = _sum(rows, rows_of_slices(log, name, ledger, (file.path for file in come)))
     back = {number for file in come for number in _span(file, name, ledger.grid)}
     again = {number for path in gone for number in known[path] or () if ledger.entry(number)} - back - set(rows)
+    again -= _without_rows(ledger, name, all_committed)
     for number, wanted in expected(ledger, name).items():
         right = Counter({ledger.entries[number].run: wanted} if wanted else {})
         may_expire = name == "checkpoint" and number not in there
@@ -126,9 +127,17 @@ def _mending(
     return Mending(log, name, tuple(come), tuple(sorted(gone))), again
 
 
+def _without_rows(ledger: Ledger, name: str, committed: Mapping[str, Sequence[DataFile]]) -> set[int]:
+    """Slices that have no row in a table, as files of their runs are committed to others and none to it."""
+    runs = {run_of(file.path) for files in committed.values() for file in files}
+    held = {(number, run_of(file.path)) for file in committed[name] for number in _span(file, name, ledger.grid)}
+    return {n for n, entry in ledger.entries.items() if entry.run in runs and (n, entry.run) not in held}
+
+
 def _counts(ledger: Ledger, run: str, span: range | None) -> bool:
     """Whether a file of a run may have rows of a slice that stands in that run."""
-    return run in ledger.runs and (span is None or any((one := ledger.entry(n)) and one.run == run for n in span))
+    known = run in ledger.runs or merged_at(run) is not None
+    return known and (span is None or any(ledger.holds(run, number) for number in span))
 
 
 def _span(file: DataFile, name: str, grid: Grid) -> range:

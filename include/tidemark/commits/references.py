@@ -6,12 +6,12 @@ up, and what is needed for that stands in the ledger itself: docs/decisions/0022
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidemark.clock.slices import Grid, ranges
-from tidemark.commits.runs import places
+from tidemark.clock.slices import Grid
+from tidemark.commits.apart import parted, taken_apart
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.errors import FaultError, OlderFormatError
@@ -60,7 +60,7 @@ def publish(
     """Let the tables follow a commit of the ledger; those that have are left alone.
 
     Which files go is told by what they hold, not by their names: another process may have split them meanwhile
-    (`prepare`), whose own commit came too late.
+    (`prepare`), whose own commit came too late, or merged them (`compact`): then they are taken apart again (`apart`).
 
     Raises:
         FaultError: a table is never left alone, or something else than Tidemark has merged files of it.
@@ -72,7 +72,7 @@ def publish(
             if log is None or log.commit_number >= number:
                 break
             try:
-                gone = _superseded(log, name, grid, references.gone(name))
+                log, gone = _superseded(log, name, grid, references.gone(name))
                 known[path] = log.commit(references.added.get(name, ()), gone, number)
             except OvertakenError:
                 continue
@@ -97,15 +97,14 @@ def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFi
     return found
 
 
-def _superseded(log: DeltaLog, name: str, grid: Grid, numbers: Iterable[int]) -> list[str]:
-    """The files whose rows all belong to these slices."""
-    gone = []
-    for slices in ranges(numbers):
-        for path, place in places(log, name, grid, slices).items():
-            if place == "across":
-                raise FaultError(
-                    f"{log.path} has slices that were reprocessed and others in one file, {path}: something else than "
-                    "Tidemark has rewritten it; restore the version before (RESTORE TABLE) and run the command again"
-                )
-            gone += [path] if place == "inside" else []
-    return gone
+def _superseded(log: DeltaLog, name: str, grid: Grid, numbers: Collection[int]) -> tuple[DeltaLog, list[str]]:
+    """A table in which no file has rows of these slices and of others, and the files that have theirs."""
+    across, inside = parted(log, name, grid, numbers)
+    if not across:
+        return log, inside
+    if (apart := taken_apart(log, name, grid, numbers)) is None:
+        raise FaultError(
+            f"{log.path} has slices that were reprocessed and others in one file, {across[0]}: something else than "
+            "Tidemark has rewritten it; restore the version before (RESTORE TABLE) and run the command again"
+        )
+    return apart, parted(apart, name, grid, numbers)[1]

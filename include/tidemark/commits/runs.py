@@ -22,6 +22,7 @@ from tidemark.spark.columns import with_columns
 
 FOLDER = "run="
 """What the name of a run's folder begins with."""
+_MERGED = "merged."
 HELD = {
     **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
@@ -36,6 +37,20 @@ def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
     """Name of a run: the ledger's commit that it would be, its first slice and attempt, a token no other try has."""
     start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
     return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
+
+
+def new_merged(commit: int) -> str:
+    """Name of what stands in place of a run where files of several are merged, as of a commit of the ledger."""
+    return f"{_MERGED}{commit:08d}.{uuid4().hex[:8]}"
+
+
+def merged_at(run: str) -> int | None:
+    """The commit of the ledger as of which files of several runs were merged into one of this; None for a job's run.
+
+    >>> merged_at("merged.00000012.0a1b2c3d")
+    12
+    """
+    return int(run.removeprefix(_MERGED).partition(".")[0]) if run.startswith(_MERGED) else None
 
 
 def run_of(path: str) -> str:

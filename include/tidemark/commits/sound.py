@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.references import FOLLOWING, TRIES, files_from_rows
-from tidemark.commits.runs import spans
+from tidemark.commits.runs import merged_at, spans
 from tidemark.commits.sound_files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
 from tidemark.commits.staleness import stale
 from tidemark.delta.lake import PipelineTables
@@ -120,7 +120,7 @@ def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool)
         aside = [one.path for one in checked.bad] + [*twice, *twice.values()]
         told_of = {number for path in aside for number in known.get(path) or ()}
         if table.commit_number >= ledger.number:
-            rows = rows_of_slices(table, name, grid, checked.paths)
+            rows = rows_of_slices(table, name, ledger, checked.paths)
             findings += _rows(ledger, name, rows, told_of, may_expire=name == "checkpoint" and not foreign)
     return Soundness(pipeline.name, len(ledger.entries), files, size, tuple(findings))
 
@@ -232,7 +232,8 @@ def _of_slice(ledger: Ledger, number: int, found: Counter[str], wanted: int | No
     entry = ledger.entry(number)
     mine = found[entry.run] if entry else 0
     if others := sorted(set(found) - ({entry.run} if entry else set())):
-        kind = "superseded" if set(others) <= ledger.runs else "never committed"
+        known = all(one in ledger.runs or merged_at(one) is not None for one in others)
+        kind = "superseded" if known else "never committed"
         return "rows unknown", f"{sum(found.values()) - mine} rows are of runs that were {kind}: {', '.join(others)}"
     if wanted is None or mine == wanted:
         return None

@@ -16,6 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import HELD, run_of, spans
 from tidemark.delta.log import DataFile, DeltaLog
 from tidemark.settings.values import micros
@@ -70,8 +71,9 @@ def check_files(log: DeltaLog, *, content: bool) -> SoundFiles:
     return SoundFiles(tuple(bad), len(log.files), int(log.files["size"].sum()), frozenset(sound))
 
 
-def rows_of_slices(log: DeltaLog, name: str, grid: Grid, paths: Iterable[str]) -> RowsOfSlices:
+def rows_of_slices(log: DeltaLog, name: str, ledger: Ledger, paths: Iterable[str]) -> RowsOfSlices:
     """How many rows of each run some files hold for each slice; of a checkpoint, those in the buffers behind it."""
+    grid = ledger.grid
     chosen = sorted(paths)
     if not chosen:
         return {}
@@ -84,7 +86,7 @@ def rows_of_slices(log: DeltaLog, name: str, grid: Grid, paths: Iterable[str]) -
         start = grid.number_at(micros(row[first]))
         stop = start + 1 if first == last else grid.number_at(micros(row[last]))
         for number in range(start, stop):
-            found.setdefault(number, Counter())[run_of(row["file"])] += row["count_all"]
+            found.setdefault(number, Counter())[ledger.run_in(run_of(row["file"]), number)] += row["count_all"]
     return found
 
 

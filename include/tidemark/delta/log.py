@@ -29,6 +29,9 @@ from tidemark.settings.values import from_micros
 
 APPLICATION = "tidemark"
 """The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
+FILES_GO = "tidemark.files"
+"""The application whose transaction id, the version that is made, each commit carries by which files go. So of two at
+the same time one is refused: delta-rs lets a commit remove what another that changes no data has removed already."""
 COMMIT = "tidemark.commit"
 """Where the info of a table's commit names the ledger's commit that it follows."""
 UPKEEP = "tidemark.upkeep"
@@ -165,7 +168,12 @@ class DeltaLog:
     def written_at(self) -> int | None:
         """When rows were last written to it, in ms since 1970 UTC; None where its last commits are upkeep alone."""
         commits = self.table.history(_RECENT)
-        return next((int(one["timestamp"]) for one in commits if not _UPKEEP.match(str(one.get("operation")))), None)
+        return next((int(one["timestamp"]) for one in commits if not self._is_upkeep(one)), None)
+
+    def _is_upkeep(self, commit: dict[str, Any]) -> bool:
+        if _UPKEEP.match(str(commit.get("operation"))):
+            return True
+        return UPKEEP in commit and not changes_data(self.path, int(commit["version"]))
 
     def foreign(self) -> list[Foreign]:
         """The commits that the log still has and Tidemark has not made, the oldest first."""
@@ -175,7 +183,7 @@ class DeltaLog:
             if COMMIT in one or UPKEEP in one or _ALTERED.match(operation):
                 continue
             version = int(one["version"])
-            if operation in _REFERRED and not _changes_data(self.path, version):
+            if operation in _REFERRED and not changes_data(self.path, version):
                 continue
             found.append(Foreign(version, operation, from_micros(int(one["timestamp"]) * 1000)))
         return found
@@ -290,7 +298,8 @@ class DeltaLog:
         actions += [RemoveAction(path, changes_data, now, int(sizes[path]), {}) for path in sorted(gone)]
         schema = self.table.schema()
         try:
-            self.table.create_write_transaction(actions, "append", schema, commit_properties=_follows(number))
+            follows = _follows(number, self.version + 1 if gone else None)
+            self.table.create_write_transaction(actions, "append", schema, commit_properties=follows)
         except CommitFailedError as error:
             raise OvertakenError from error
         self.table.update_incremental()
@@ -358,7 +367,12 @@ def log_actions(path: str, version: int, folder: pafs.FileSystem | None = None) 
     return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
 
 
-def _changes_data(path: str, version: int) -> bool:
+def changes_data(path: str, version: int) -> bool:
+    """Whether rows came or went with a version of a table.
+
+    Raises:
+        FileNotFoundError: the log no longer reaches back to it.
+    """
     files = (action.get("add") or action.get("remove") for action in log_actions(path, version))
     return any(file["dataChange"] for file in files if file)
 
@@ -373,10 +387,11 @@ def _created(path: str, schema: Schema, configuration: dict[str, str]) -> DeltaL
     return DeltaLog(path, DeltaTable(path))
 
 
-def _follows(number: int | None) -> CommitProperties:
-    if number is None:
-        return CommitProperties(custom_metadata={UPKEEP: "true"})
-    return CommitProperties(custom_metadata={COMMIT: str(number)}, app_transactions=[Transaction(APPLICATION, number)])
+def _follows(number: int | None, files_go: int | None = None) -> CommitProperties:
+    told = {APPLICATION: number, FILES_GO: files_go}
+    transactions = [Transaction(name, one) for name, one in told.items() if one is not None]
+    mark = {UPKEEP: "true"} if number is None else {COMMIT: str(number)}
+    return CommitProperties(custom_metadata=mark, app_transactions=transactions)
 
 
 def _columns(schema: Schema) -> T.StructType:

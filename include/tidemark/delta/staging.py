@@ -90,8 +90,29 @@ def _hardly_repeated(kind: T.StructType, within: str = "") -> Iterator[str]:
             yield f"{within}{field.name}"
 
 
+def described(table: str, schema: T.StructType, paths: Iterable[str]) -> list[DataFile]:
+    """Files of a table as a log would tell of them, by their footers, in order.
+
+    Raises:
+        FileNotFoundError: one is not there any more.
+    """
+    system = file_system(table)
+    return _described(system, system.get_file_info(sorted(paths)), schema)
+
+
 def _written(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
-    system, names = file_system(table), schema.names[:DESCRIBED]
+    system = file_system(table)
+    listed = system.get_file_info(pafs.FileSelector(folder, recursive=True))
+    files = [info for info in listed if info.is_file and info.path.endswith(".parquet")]
+    found = _described(system, files, schema)
+    for one in found:
+        if not one.rows:  # Spark writes one where there is nothing to write
+            system.delete_file(one.path)
+    return sorted((one for one in found if one.rows), key=lambda one: one.path)
+
+
+def _described(system: pafs.FileSystem, infos: Iterable[pafs.FileInfo], schema: T.StructType) -> list[DataFile]:
+    names = schema.names[:DESCRIBED]
     told = [
         one.name
         for one in schema
@@ -99,17 +120,12 @@ def _written(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
         if isinstance(one.dataType, _TOLD) and one.name in {*names, *PRUNED_BY} and "." not in one.name
     ]
     found = []
-    for info in system.get_file_info(pafs.FileSelector(folder, recursive=True)):
-        if not info.is_file or not info.path.endswith(".parquet"):
-            continue
+    for info in infos:
         with system.open_input_file(info.path) as file:
             footer = pq.read_metadata(file)
-        if not footer.num_rows:  # Spark writes one where there is nothing to write
-            system.delete_file(info.path)
-            continue
         stats = json.dumps(_stats(footer, told))
         found.append(DataFile(info.path, info.size, footer.num_rows, info.mtime_ns // 1_000_000, stats))
-    return sorted(found, key=lambda one: one.path)
+    return found
 
 
 def _stats(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
@@ -119,6 +135,8 @@ def _stats(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for name in names:
+        if name not in place:  # a column that the table has gained since
+            continue
         groups = [footer.row_group(group).column(place[name]) for group in range(footer.num_row_groups)]
         known = [group.statistics for group in groups if group.is_stats_set]
         if len(known) < len(groups) or not all(one.has_null_count for one in known):

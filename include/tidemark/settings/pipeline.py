@@ -17,7 +17,7 @@ from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import COMMIT, Commits, Input, Trace
 from tidemark.settings.join import Join
 from tidemark.settings.notify import Receiver
-from tidemark.settings.upkeep import Retention
+from tidemark.settings.upkeep import Compact, Retention
 from tidemark.settings.values import (
     Duration,
     Instant,
@@ -76,7 +76,7 @@ class Guard(Settings):
 
 
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
-_RUNS = ("late_landing", "input_deletes", "retention", "airflow", "cluster")
+_RUNS = ("late_landing", "input_deletes", "compact", "retention", "airflow", "cluster")
 _OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, *_RUNS)
 _NOT_SEMANTIC: dict[str, Any] = {
     **dict.fromkeys(_OF_NO_ROW, True),
@@ -130,6 +130,8 @@ class Pipeline(Settings):
     in the log of a comparison that is recorded."""
     compare: CompareSettings | None = None
     """What a stream wrote of the same join, and how far it may differ."""
+    compact: Compact | None = None
+    """Which small files `tidemark compact` merges; by default none."""
     retention: Retention = Retention()
     """How long is kept what nothing needs that is committed."""
     airflow: AirflowSettings = AirflowSettings()
@@ -221,6 +223,12 @@ class Pipeline(Settings):
                 f"compare.every ({format_duration(every)}) has to be a multiple of "
                 f"slices.every ({format_duration(self.slices.every)})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _compacts_whole_slices(self) -> Self:
+        if self.compact:
+            self.compact.check(self.slices.every)
         return self
 
     @model_validator(mode="after")

@@ -7,9 +7,38 @@ from datetime import timedelta
 from pydantic import field_validator
 
 from tidemark.settings.base import Settings
-from tidemark.settings.values import Duration, format_duration
+from tidemark.settings.values import Duration, PositiveDuration, format_duration
 
 SOONEST = timedelta(hours=1)
+
+
+class Compact(Settings):
+    """Which files `tidemark compact` makes fewer: those of whole periods whose slices are settled."""
+
+    after: Duration
+    """A slice is settled when it ends at least this long before the end of the newest committed one."""
+    into: PositiveDuration
+    """How long a period is, whose files become one of each table: several slices. Periods are counted from 1970-01-01
+    UTC, so that one of a day is a day of UTC; a slice belongs to that in which it starts."""
+
+    @field_validator("after")
+    @classmethod
+    def _not_negative(cls, value: timedelta) -> timedelta:
+        if value < timedelta():
+            raise ValueError("must not be negative")
+        return value
+
+    def check(self, every: timedelta) -> None:
+        """See that a period has whole slices of such a length, two at least.
+
+        Raises:
+            ValueError: it has not.
+        """
+        if self.into % every or self.into == every:
+            raise ValueError(
+                f"compact.into ({format_duration(self.into)}) has to be a multiple of slices.every "
+                f"({format_duration(every)}), and longer"
+            )
 
 
 class Retention(Settings):
