@@ -202,6 +202,23 @@ def test_a_comparison_each_day_takes_the_slices_of_its_interval(compared):
     ]
 
 
+def test_tables_are_kept_in_order_each_day_where_the_file_says_how(describe, pipeline_file):
+    pipeline_file("kept.yaml", name="kept", more="retention: {superseded: 30 days}\n")
+    folder = pipeline_file("p.yaml", name="p", more="compact: {after: 2 days, into: 1 day}\n")
+    kept = describe("only", "kept__upkeep", TIDEMARK_PIPELINES=folder)
+    assert kept["built"] == ["kept__upkeep"]
+    (folder / "kept.yaml").unlink()
+    dag = describe(TIDEMARK_PIPELINES=folder)["dags"]["p__upkeep"]
+    assert dag["tasks"] == {"compact": ["vacuum"], "vacuum": ["verify"], "verify": []}
+    first = datetime.fromisoformat("2013-01-01T00:00:00+00:00")
+    assert [datetime.fromisoformat(start) for start, _ in dag["intervals"]] == [
+        first + timedelta(days=n) for n in range(3)
+    ]
+    assert (dag["catchup"], dag["max_active_runs"]) == (False, 1)
+    at = dag["command"].index(SUBMITTED)
+    assert dag["command"][at:] == [SUBMITTED, "compact", str(folder / "p.yaml"), "--lake", str(PROJECT / "lake")]
+
+
 def test_the_page_of_a_dag_tells_what_it_is_compared_with(demo, compared):
     for text, name in (
         ("- compared with `streamed/hourly`, when slices are committed; budget: 0.1 % unexplained", "hourly"),

@@ -1,6 +1,7 @@
 """Each damage that a lake can take, put in by hand, is named by `tidemark verify`."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -263,3 +264,26 @@ def test_what_cannot_be_repaired_is_said_to_be_lost_and_left_alone(damaged, dama
     assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 1
     assert "left as it is" in capsys.readouterr().err
     assert sorted(damaged.root.rglob("*")) == before
+
+
+def test_in_airflow_a_task_fails_where_tables_are_damaged_and_another_removes_what_was_left_behind(
+    damaged, monkeypatch
+):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from tidemark.airflow import Project, VacuumTables, VerifyTables
+
+    monkeypatch.setenv("TIDEMARK_LAKE", str(damaged.root))
+    project = Project(damaged.file.parent)
+    vacuum, verify = (kind(task_id="t", file=damaged.file, project=project) for kind in (VacuumTables, VerifyTables))
+    left = damaged.first().with_name("left.parquet")
+    shutil.copy(damaged.first(), left)
+    vacuum.execute({})
+    assert left.exists(), "it may be of a run that goes on"
+    os.utime(left, (0, 0))
+    vacuum.execute({})
+    assert not left.exists()
+    verify.execute({})
+    gone(damaged)
+    with pytest.raises(AirflowFailException, match=r"orders is not as it was committed; .* --repair .*; file gone"):
+        verify.execute({})

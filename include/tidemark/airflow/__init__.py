@@ -11,7 +11,7 @@ A whole one::
 """
 
 from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags, slices_of
-from tidemark.airflow.operators import ReportSlices, RunSlices, WaitForInputs
+from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
 
@@ -22,6 +22,8 @@ __all__ = [
     "RunSlices",
     "TidemarkDag",
     "TidemarkTaskGroup",
+    "VacuumTables",
+    "VerifyTables",
     "WaitForInputs",
     "pipeline_dags",
     "slices_of",

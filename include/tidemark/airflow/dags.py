@@ -1,7 +1,7 @@
 """DAGs and task groups of pipeline files, for this project's `dags/` and for other teams' own.
 
-NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again, and
-NAME__compare says how far they are what a stream wrote.
+NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again,
+NAME__compare says how far they are what a stream wrote, and NAME__upkeep keeps the tables in order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow.sdk import (
     DAG,
@@ -26,19 +26,27 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from tidemark.airflow.operators import ReportSlices, RunSlices, WaitForInputs, inlets_of
+from tidemark.airflow.operators import (
+    ReportSlices,
+    RunSlices,
+    VacuumTables,
+    VerifyTables,
+    WaitForInputs,
+    inlets_of,
+)
 from tidemark.airflow.project import Project, page
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Pipeline, load_pipeline, load_reference
 from tidemark.settings.values import format_instant
 
-Kind = Literal["slice", "range", "reprocess", "compare"]
-KINDS: tuple[Kind, ...] = ("slice", "range", "reprocess", "compare")
+Kind = Literal["slice", "range", "reprocess", "compare", "upkeep"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
     "compare": "compared with what a stream wrote",
+    "upkeep": "its tables kept in order",
 }
 INSTANT: dict[str, Any] = {
     "type": "string",
@@ -111,7 +119,7 @@ class TidemarkDag(DAG):
         """`on_deadline` is an async callable that the triggerer can import, called where `airflow.deadline` is missed.
 
         Raises:
-            PipelineFileError: the file does not validate, or says nothing to compare with.
+            PipelineFileError: the file does not validate, or says nothing to compare with, or of upkeep.
         """
         path, pipeline, place = _found(file, project)
         own = pipeline.airflow
@@ -150,8 +158,12 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
         TidemarkDag(file, kind, project=project, **options)
         for file, pipeline in project.pipelines()[0].items()
         for kind in KINDS
-        if kind != "compare" or pipeline.compare
+        if (kind != "compare" or pipeline.compare) and (kind != "upkeep" or _is_kept_up(pipeline))
     ]
+
+
+def _is_kept_up(pipeline: Pipeline) -> bool:
+    return pipeline.compact is not None or pipeline.retention.superseded is not None
 
 
 def _only(project: Project, name: str) -> tuple[Path, Pipeline] | None:
@@ -236,11 +248,24 @@ def _compare_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
     return {"schedule": committed, "start_date": None, "catchup": False}
 
 
+def _upkeep_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+    """Once a day, the last one alone: what it leaves, the next one does."""
+    if not _is_kept_up(pipeline):
+        raise PipelineFileError(f"{file}: neither compact: nor retention: is there, so there is no upkeep")
+    return {
+        "schedule": DeltaDataIntervalTimetable(timedelta(days=1)),
+        "start_date": pipeline.slices.start,
+        "catchup": False,
+        **_without_backfills(),
+    }
+
+
 _BY_KIND: Mapping[Kind, Callable[[Pipeline, Path], dict[str, Any]]] = {
     "slice": _slice_options,
     "range": _range_options,
     "reprocess": _reprocess_options,
     "compare": _compare_options,
+    "upkeep": _upkeep_options,
 }
 
 
@@ -271,11 +296,21 @@ def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf:
     _run(pipeline, file, project, spark_conf, f"{pipeline.name} compared", options, command, task_id="compare")
 
 
+def _upkeep_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Small files are merged, what is not needed goes, and what is left is held against the ledger."""
+    vacuum = VacuumTables(task_id="vacuum", file=file, project=project)
+    vacuum >> VerifyTables(task_id="verify", file=file, project=project)
+    if pipeline.compact:
+        name = f"{pipeline.name} compacted"
+        _run(pipeline, file, project, spark_conf, name, [], ("compact",), task_id="compact") >> vacuum
+
+
 _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | None], None]] = {
     "slice": _slice_tasks,
     "range": _range_tasks,
     "reprocess": _reprocess_tasks,
     "compare": _compare_tasks,
+    "upkeep": _upkeep_tasks,
 }
 
 

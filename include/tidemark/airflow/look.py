@@ -1,7 +1,8 @@
 """What tasks ask of the tables: whether slices are committed, whether inputs are complete, what a run has committed.
 
-Ledgers and logs tell it, without Spark; nothing is written. delta-rs does not survive `fork`, so that this is imported
-where the work is, in a task's or the triggerer's own process, and by no DAG file.
+Ledgers and logs tell it, without Spark; nothing is written, and only `vacuumed` removes files. delta-rs does not
+survive `fork`, so that this is imported where the work is, in a task's or the triggerer's own process, and by no DAG
+file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import pyarrow.dataset as ds
 
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.sound import check
 from tidemark.commits.staleness import stale
+from tidemark.commits.vacuum import LEFT_BEHIND, remove_garbage
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import OlderFormatError
@@ -27,6 +30,7 @@ from tidemark.quality.project import docs_page
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
+from tidemark.wording import counted
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
 """Counts of the table `agreement`."""
@@ -112,6 +116,29 @@ def agreed(pipeline: Pipeline, lake: str) -> dict[str, int]:
     mine = ds.field("compared_with") == pipeline.compare.table
     rows = log.read(["compared_with", *AGREEMENT], mine).to_pandas()
     return {name: int(rows[name].sum()) for name in AGREEMENT}
+
+
+def vacuumed(pipeline: Pipeline, lake: str) -> str:
+    """What was removed of what no commit has, and of what was superseded, in a line.
+
+    Raises:
+        UserError: the tables do not serve.
+    """
+    found = remove_garbage(pipeline, lake, LEFT_BEHIND)
+    return (
+        f"{pipeline.name}: removed {counted(len(found.files), 'file')} of what was never committed, and "
+        f"{counted(len(found.superseded), 'file')} of what was superseded"
+    )
+
+
+def damages(pipeline: Pipeline, lake: str) -> list[str]:
+    """What is not as it was committed, a line each, the first `MOST_FINDINGS`.
+
+    Raises:
+        UserError: the tables do not serve.
+    """
+    found = [f"{one.damage} ({one.table}): {one.detail}" for one in check(pipeline, lake).damages]
+    return found[:MOST_FINDINGS]
 
 
 def _findings(stored: Iterable[str]) -> list[str]:

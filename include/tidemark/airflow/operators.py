@@ -275,6 +275,51 @@ class ReportSlices(BaseOperator):
         return of_committed(self.file, self.lake, self._found)
 
 
+class _OnTables(BaseOperator):
+    def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
+        """As the tasks of a run."""
+        super().__init__(**kwargs)
+        self.file, self.lake = str(file), project.lake
+
+
+class VacuumTables(_OnTables):
+    """Removes files that no commit has, and those superseded for as long as the pipeline file says."""
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
+        """Remove them.
+
+        Raises:
+            AirflowFailException: the pipeline file or a table does not serve.
+        """
+        from tidemark.airflow.look import vacuumed  # noqa: PLC0415 - opens tables
+
+        try:
+            self.log.info("%s", vacuumed(load_pipeline(Path(self.file)), self.lake))
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
+
+
+class VerifyTables(_OnTables):
+    """Fails where a pipeline's tables are not as they were committed."""
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
+        """Hold ledger, tables and files against each other.
+
+        Raises:
+            AirflowFailException: they are damaged, or the pipeline file or a table does not serve.
+        """
+        from tidemark.airflow.look import damages  # noqa: PLC0415 - opens tables
+
+        try:
+            pipeline = load_pipeline(Path(self.file))
+            found = damages(pipeline, self.lake)
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
+        if found:
+            told = f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may mend it"
+            raise AirflowFailException("; ".join((told, *found)))
+
+
 def _told(found: dict[str, Any]) -> str:
     late = " and ".join(f"{found[side]['late']:,} {side}" for side in ("left", "right"))
     return (

@@ -41,7 +41,7 @@ from tidemark.cli.views import (
 )
 from tidemark.commits.upgrade import is_of_older_format
 from tidemark.commits.upgrade import upgrade as upgrade_tables
-from tidemark.commits.vacuum import remove_garbage
+from tidemark.commits.vacuum import LEFT_BEHIND, remove_garbage
 from tidemark.comparison import dialects as run_dialects
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
@@ -53,7 +53,7 @@ from tidemark.quality import project
 from tidemark.settings import load_pipeline, pipeline_schema
 from tidemark.settings.differences import differences
 from tidemark.settings.sides import SIDES
-from tidemark.settings.values import parse_duration, parse_instant
+from tidemark.settings.values import format_duration, parse_duration, parse_instant
 from tidemark.spark.deferred import begin, deferred
 from tidemark.spark.faults import told
 from tidemark.spark.session import spark_session
@@ -397,7 +397,7 @@ def vacuum(
     lake: LakeOption = None,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="DURATION", help="Leave files that were written since.")
-    ] = "7 days",
+    ] = format_duration(LEFT_BEHIND),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:

@@ -15,6 +15,9 @@ from tidemark.commits.references import FOLLOWING
 from tidemark.delta.log import DeltaLog, log_actions
 from tidemark.settings import Pipeline
 
+LEFT_BEHIND = timedelta(days=7)
+"""A file that no commit has, and that is older, is taken for left behind: no run takes so long."""
+
 
 @dataclass(frozen=True)
 class Vacuumed:
