@@ -15,6 +15,7 @@ from tests.quality.receiving import webhooks
 from tests.spark.serving import serving
 from tidemark.cli import main
 from tidemark.delta.lake import PipelineTables
+from tidemark.delta.log import DeltaLog
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings import load_pipeline
@@ -174,6 +175,30 @@ def test_rows_in_quarantine_and_warnings_stop_no_slice_and_a_release_publishes_t
     monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
     assert main(["release", str(file), "--slice", "2013-01-01T01:00Z"]) == 0
     assert emitted(spark, lake) == Counter([*SLICE_0, *LATER, ("01:00", "z 01:35", "z 01:35")])
+
+
+@pytest.mark.slow
+def test_upkeep_merges_files_and_is_red_where_tables_are_damaged(spark, airflow, there, lake):
+    file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
+    file.write_text(file.read_text() + "compact: {after: 0 seconds, into: 3 hours}\n")
+    run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
+    assert run["state"] == "success", log
+
+    def files():
+        return DeltaLog.open(str(lake / "clicked_views" / "emissions")).files["path"].to_list()
+
+    assert len(files()) == 3
+    run, log = airflow(there, "clicked_views__upkeep")
+    assert run["state"] == "success", log
+    assert "clicked_views: removed 0 files of what was never committed, and 0 files of what was superseded" in log
+    [merged] = files()
+    assert emitted(spark, lake) == Counter(SLICE_0 | LATER)
+
+    (lake / "clicked_views" / "emissions" / merged).unlink()
+    run, log = airflow(there, "clicked_views__upkeep")
+    assert run["state"] == "failed"
+    assert "clicked_views is not as it was committed" in log
+    assert "file gone" in log
 
 
 def test_a_missing_connection_is_refused_in_one_line(airflow, environment):
