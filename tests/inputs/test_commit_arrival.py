@@ -194,6 +194,17 @@ def test_a_change_that_copies_rows_is_refused_by_name_up_to_its_slice(lake, pipe
     assert any(note.startswith("arrivals of left are known from 2024-01-01T02:10:00.001Z on") for note in plan.notes)
 
 
+def test_a_deleted_file_is_told_by_the_slice_of_its_commit_or_passed_over(lake, pipeline, both, land, answer):
+    settings = pipeline(**BY_COMMIT)
+    read = answer(settings, 2)
+    DeltaTable(lake / "left").delete("happened = '2024-01-01T01:39:00Z'")
+    stamp(lake / "left", 130)
+    land("right", 130, ("z", 129))
+    with pytest.raises(InputError, match="left is not append-only: version 4 .* slices from 2024-01-01T01:00Z on have"):
+        answer(settings, 3)
+    assert answer(pipeline(**BY_COMMIT, input_deletes="ignore"), 3) == read
+
+
 def test_where_vacuum_has_taken_what_was_moved_slices_up_to_the_last_of_it_are_refused(lake, pipeline, both):
     table = DeltaTable(lake / "left")
     table.optimize.compact()

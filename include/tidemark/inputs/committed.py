@@ -181,6 +181,8 @@ class CommittedInput(DeltaInput):
 
     def _arrived(self, rows: DataFrame, wanted: Mapping[str, _Entry], *, tracked: bool) -> DataFrame:
         """The rows of the files that are wanted, with `ARRIVAL`; a row of a file that is not named stops the query."""
+        if not wanted:  # rows that are of no file have no metadata
+            return rows.withColumn(ARRIVAL, F.lit(None).cast("timestamp"))
         entries = [(uri, entry) for path, entry in wanted.items() for uri in self._uris(path)]
         table = F.broadcast(awake(self.spark).createDataFrame(entries, _TABLE))
         file = [F.col("_metadata.file_path").alias(_FILE)]
