@@ -205,6 +205,35 @@ def test_half_of_what_the_bounds_reach_over_was_flinks_cleanup(tmp_path, interva
 
 
 @pytest.mark.parametrize(
+    ("dialect", "partition"), [("flink-datastream", "partition"), ("flink-sql", "partition"), ("spark", None)]
+)
+def test_a_table_landed_from_kafka_is_said_by_one_word(tmp_path, dialect, partition):
+    ms = {"column": "timestamp", "unit": "ms"}
+    short = changed(
+        tmp_path / "p.yaml",
+        dialect=dialect,
+        left__arrival={"kafka": "timestamp"},
+        right__arrival={"kafka": ms},
+        right__tiebreak="seq",
+    )
+    jsonschema.validate(as_editors_read(short), pipeline_schema())
+    long = changed(
+        tmp_path / "e.yaml",
+        dialect=dialect,
+        left__arrival="timestamp",
+        left__tiebreak="offset",
+        left__partition=partition,
+        right__arrival=ms,
+        right__tiebreak="seq",
+        right__partition=partition,
+    )
+    assert load_pipeline(short).semantic_settings() == load_pipeline(long).semantic_settings()
+    typo = changed(tmp_path / "t.yaml", left__arrival={"kafka": "timestamp", "tiebreak": "offset"})
+    with pytest.raises(PipelineFileError, match="left.arrival"):
+        load_pipeline(typo)
+
+
+@pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"engine": "1.17.2"}, "half"),

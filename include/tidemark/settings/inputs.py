@@ -117,6 +117,19 @@ class Completeness(Settings):
         return self
 
 
+def landed_from_kafka(source: Any, *, partitions: bool) -> Any:
+    """What an input means whose arrival is `{kafka: COLUMN}`, by the columns of Kafka's records; any other as it is.
+
+    >>> landed_from_kafka({"table": "t", "arrival": {"kafka": "timestamp"}}, partitions=True)
+    {'tiebreak': 'offset', 'partition': 'partition', 'table': 't', 'arrival': 'timestamp'}
+    """
+    match source:
+        case {"arrival": {"kafka": column, **others}} if not others:
+            columns = {"tiebreak": "offset"} | ({"partition": "partition"} if partitions else {})
+            return {**columns, **source, "arrival": column}
+    return source
+
+
 class Input(Settings):
     """One of the two streams, as a bounded Delta table."""
 
@@ -127,7 +140,8 @@ class Input(Settings):
     arrival: Arrival | None = None
     """When the engine saw it: a column, `commit` for when the table's version that first had it was committed, or
     {trace: CHECKPOINT} of a live query. Both inputs name one, or neither (then the clock is event time). A column that
-    is called commit is written {column: commit}."""
+    is called commit is written {column: commit}. {kafka: COLUMN} is the column with the timestamps of Kafka's records,
+    and says that `tiebreak` is offset and, in Flink's dialects, `partition` is partition."""
     tiebreak: str | None = None
     """An integer column that orders rows of equal arrival, such as a log offset."""
     watermark_delay: Duration | None = None

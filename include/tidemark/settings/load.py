@@ -119,6 +119,8 @@ def pipeline_schema() -> dict[str, Any]:
         "anyOf": [bare, definitions["Trigger"]],
     }
     definitions["Expectation"]["additionalProperties"] = True
+    kafka = {"type": "object", "properties": {"kafka": {"$ref": "#/$defs/TimeColumn"}}, "required": ["kafka"]}
+    definitions["Input"]["properties"]["arrival"]["anyOf"].insert(1, kafka | {"additionalProperties": False})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tidemark pipeline", **schema}
 
 

@@ -14,9 +14,10 @@ from tidemark.settings.cluster import Cluster
 from tidemark.settings.dialects import TICK, check_join, check_watermarks, defaults_of_flink, takes_null_keys
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
-from tidemark.settings.inputs import COMMIT, Commits, Input, Trace
+from tidemark.settings.inputs import COMMIT, Commits, Input, Trace, landed_from_kafka
 from tidemark.settings.join import Join
 from tidemark.settings.notify import Receiver
+from tidemark.settings.sides import SIDES
 from tidemark.settings.upkeep import Compact, Retention
 from tidemark.settings.values import (
     Duration,
@@ -144,7 +145,9 @@ class Pipeline(Settings):
     def _defaults(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        value = {"output": value.get("name"), **value}
+        has_partitions = value.get("dialect") != "spark"
+        inputs = {side: landed_from_kafka(value[side], partitions=has_partitions) for side in SIDES if side in value}
+        value = {"output": value.get("name"), **value, **inputs}
         if value.get("guard") in (False, "off"):
             value["guard"] = None
         elif value.get("guard") in (True, "on"):
