@@ -254,6 +254,39 @@ def test_flinks_version_chooses_what_is_not_told(tmp_path, settings, expected):
     assert load_pipeline(same).semantic_settings() == pipeline.semantic_settings()
 
 
+def test_pipelines_share_inputs_by_name(tmp_path):
+    content = yaml.safe_load(FILES[0].read_text())
+    (tmp_path / "inputs").mkdir()
+    for name, side in (("flights", "left"), ("weather", "right")):
+        (tmp_path / "inputs" / f"{name}.yaml").write_text(yaml.safe_dump(content[side]))
+    sooner = {"use": "weather", "watermark_delay": "7 minutes"}
+    short = changed(tmp_path / "p.yaml", left="flights", right=sooner)
+    jsonschema.validate(as_editors_read(short), pipeline_schema())
+    whole = load_pipeline(changed(tmp_path / "w.yaml", right__watermark_delay="7 minutes"))
+    assert load_pipeline(short) == whole
+    assert [file.name for file in pipeline_files(tmp_path)] == ["p.yaml", "w.yaml"], "an input is no pipeline"
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ("flihgts", r"p.yaml: left: there is no input flihgts in .*inputs; did you mean flights\?"),
+        ({"use": "../p"}, "left: there is no input ../p in"),
+        ({"use": ["flights"]}, r"left: there is no input \['flights'\] in"),
+        ("list", "list.yaml is no input: expected fields such as table, event_time"),
+        ("typo", r"p.yaml with inputs/typo.yaml: left.event_tme: unknown field; did you mean event_time\?"),
+        ({"use": "flights", "usee": 1}, "p.yaml with inputs/flights.yaml: left.usee: unknown field"),
+    ],
+)
+def test_a_shared_input_that_does_not_serve_is_told_in_one_line(tmp_path, left, told):
+    (tmp_path / "inputs").mkdir()
+    flights = {"table": "flights", "event_time": "scheduled_departure", "watermark_delay": "0 s"}
+    for name, content in (("flights", flights), ("list", [1]), ("typo", {**flights, "event_tme": "x"})):
+        (tmp_path / "inputs" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(PipelineFileError, match=told):
+        load_pipeline(changed(tmp_path / "p.yaml", left=left, right__arrival=None))
+
+
 def test_guard_and_expectations_have_short_forms(tmp_path):
     flat = {"type": "expect_column_values_to_not_be_null", "column": "left_a", "severity": "warning"}
     kwargs = {"type": flat["type"], "kwargs": {"column": "left_a"}, "severity": "warning"}

@@ -13,10 +13,13 @@ from tidemark.errors import PipelineFileError, nearest
 from tidemark.settings.files import read_yaml
 from tidemark.settings.inputs import ARRIVAL_TAGS
 from tidemark.settings.pipeline import Pipeline
+from tidemark.settings.shared_inputs import USE, with_shared_inputs
+from tidemark.settings.sides import SIDES
 from tidemark.settings.suites import read_suite
 from tidemark.wording import in_one_line
 
 _SUFFIXES = (".yaml", ".yml")
+_USED = "An input that pipelines share: its name in the folder `inputs` beside the pipeline file."
 
 
 def pipelines_folder() -> Path:
@@ -42,7 +45,7 @@ def load_pipeline(name_or_path: str | Path, beside: Path | None = None) -> Pipel
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline: expected fields such as name, dialect, left, right")
-    return _validated(_with_suite(content, path), str(path))
+    return _validated(*with_shared_inputs(_with_suite(content, path), path))
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
@@ -119,6 +122,12 @@ def pipeline_schema() -> dict[str, Any]:
         "anyOf": [bare, definitions["Trigger"]],
     }
     definitions["Expectation"]["additionalProperties"] = True
+    used = {name: part for name, part in definitions["Input"].items() if name not in {"required", "description"}}
+    used["properties"] = {USE: {"type": "string", "description": _USED}, **definitions["Input"]["properties"]}
+    definitions["SharedInput"] = {**used, "title": "SharedInput", "required": [USE]}
+    for side in SIDES:
+        both = [{"$ref": f"#/$defs/{one}"} for one in ("Input", "SharedInput")]
+        properties[side] = {"anyOf": [*both, {"type": "string", "description": _USED}]}
     kafka = {"type": "object", "properties": {"kafka": {"$ref": "#/$defs/TimeColumn"}}, "required": ["kafka"]}
     definitions["Input"]["properties"]["arrival"]["anyOf"].insert(1, kafka | {"additionalProperties": False})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Tidemark pipeline", **schema}
