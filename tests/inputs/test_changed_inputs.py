@@ -12,7 +12,7 @@ from tidemark.commits.changes import Change
 from tidemark.commits.prepare import set_aside
 from tidemark.commits.runs import run_of
 from tidemark.delta.log import DeltaLog
-from tidemark.errors import UserError
+from tidemark.errors import InputError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 
@@ -59,6 +59,28 @@ def test_columns_may_have_names_of_our_own(spark, lake, pipeline, write, run):
     changed = [77 if name == "_copy" else number for number, name in enumerate(OURS)]
     same = [*range(len(OURS))]
     assert values == {"read": same + same, "ahead": changed + same, "landed": same + same}
+
+
+def test_a_column_that_is_gone_stops_the_next_slice_unless_the_file_says_which_to_emit(
+    spark, lake, pipeline, write, run
+):
+    for side in ("left", "right"):
+        write(
+            side, [("a", at(hour, 10), at(hour, 10), 7, hour) for hour in range(2)], f"k string, {TIMES}, w int, v int"
+        )
+    settings = pipeline()
+    run(settings, 1)
+    path = f"delta.`{lake}/left`"
+    spark.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {path} RENAME COLUMN w TO weight")
+    told = "input left no longer has w, which slices up to 2024-01-01T01:00Z have emitted; bring it back, or name the"
+    with pytest.raises(InputError, match=told):
+        run(settings, 2)
+    named = pipeline(select=["left_k", "left_v", "left_weight", "right_w"])
+    plan = run(named, 2)
+    rows = spark.read.format("delta").load(plan.tables.emissions)
+    read = {row["_slice"].hour: (row["left_w"], row["left_weight"]) for row in rows.collect()}
+    assert read == {0: (7, None), 1: (None, 7)}
 
 
 WIDER = {

@@ -276,7 +276,12 @@ class Input:
         """The left input has the rows."""
         version = world.step(lambda: world.version)
         side = SimpleNamespace(name=name, schema=None)
-        return cls(world, side, SimpleNamespace(name=name, version=version, spark=None), name == "right")
+        return cls(
+            world,
+            side,
+            SimpleNamespace(name=name, version=version, spark=None, columns_at=lambda _: None),
+            name == "right",
+        )
 
     def at(self, first: int, last: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
         """Rows with their homes, as `StoredInput.rows`."""

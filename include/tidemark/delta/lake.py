@@ -192,6 +192,11 @@ class DeltaInput:
         self._confine(log)
         return log
 
+    def columns_at(self, version: int) -> list[str] | None:
+        """The names of its columns at a version; None where its log does not tell without Spark."""
+        log = self._log_at(version)
+        return log.schema.names if log else None
+
     @cached_property
     def bytes_per_row(self) -> float:
         """The average size of a row in the table's files, 0 for an empty table."""

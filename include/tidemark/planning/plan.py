@@ -19,15 +19,17 @@ from tidemark.commits.ledger import Entry, Ledger, settings_of
 from tidemark.commits.outputs import check_expressions
 from tidemark.commits.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
-from tidemark.errors import IncompleteError, SliceOrderError
+from tidemark.errors import IncompleteError, InputError, SliceOrderError
 from tidemark.inputs.completeness import Reach, reaches
 from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
+from tidemark.joins.firings import HALVES
 from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
 from tidemark.settings.differences import flat
+from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, micros
 from tidemark.spark.deferred import awake, is_awake
 from tidemark.watermarks.traces import QueryTrace
@@ -348,6 +350,25 @@ class _Scene:
             with self._telling(f"whether rows of {source.table.name} that were read are still there"):
                 source.refuse_changes(self.grid, first, consumed, _reprocess_command(self.pipeline))
 
+    def refuse_lost_columns(self) -> None:
+        """See that the inputs have all columns that slices before have emitted, where the file does not name them.
+
+        Raises:
+            InputError: one is gone, or is called otherwise.
+        """
+        last = self.ledger.last
+        if last is None or self.pipeline.select is not None:
+            return
+        sides = SIDES[:1] if self.pipeline.join.type in HALVES else SIDES
+        for source, version in zip(self.inputs[: len(sides)], last.versions, strict=False):
+            before = source.table.columns_at(version) if version != source.table.version else None
+            if gone := [name for name in before or () if name not in source.table.schema.names]:
+                raise InputError(
+                    f"input {source.table.name} no longer has {', '.join(gone)}, which slices up to "
+                    f"{self.grid.name(last.number + 1)} have emitted; bring it back, or name the columns to emit in "
+                    "`select`"
+                )
+
     def refuse_reruns(self, segments: Iterable[Segment]) -> None:
         """See that the rows of slices which run again are still there, where others may be gone."""
         if self.pipeline.input_deletes == "refuse":
@@ -408,6 +429,7 @@ def _plan_to_run(scene: _Scene) -> Plan:
     ahead = [segment for segment in segments if segment.slices]
     if ahead and last:
         scene.refuse_changes(after)
+        scene.refuse_lost_columns()
     if not new:
         notes.append(f"all slices up to {grid.name(after)} are committed" if last else "the inputs hold no rows to run")
     if len(ahead) > bool(new):
