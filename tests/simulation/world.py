@@ -292,6 +292,12 @@ class Input:
         """As `StoredInput.slices_of_changes`."""
         return {home for _, home in self._unseen(first, taken)}
 
+    def refuse_untold(self, *_: object) -> None:
+        """All rows tell when they arrived."""
+
+    def arrivals_known_from(self) -> None:
+        """Always."""
+
     def refuse_changes(self, *_: object) -> None:
         """Rows only ever land."""
 
