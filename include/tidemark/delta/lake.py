@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, file_name
 from tidemark.delta.places import is_within, place
 from tidemark.delta.safety import check_store
 from tidemark.delta.staging import read_files
@@ -180,7 +179,7 @@ class DeltaInput:
         """The rows of the files of these names, as they stood at a version, by default at `version`."""
         at = self.version if version is None else version
         if log := self._log_at(at):
-            chosen = [path for path in log.files["path"] if unquote(path).rsplit("/", 1)[-1] in names]
+            chosen = [path for path in log.files["path"] if file_name(path) in names]
             if (bare := bare_rows(self.spark, log, chosen)) is not None:
                 return bare
         return self._by_spark(at).where(F.col("_metadata.file_name").isin(list(names)))

@@ -357,6 +357,11 @@ def is_elsewhere(path: str) -> bool:
     return _ELSEWHERE.search(path) is not None
 
 
+def file_name(path: str) -> str:
+    """The name of a file, by its path as a log has it."""
+    return unquote(path).rsplit("/", 1)[-1]
+
+
 def log_actions(path: str, version: int, folder: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
     """What one version of a table says, as its file of the log has it; `folder` is the table's, if it is at hand.
 

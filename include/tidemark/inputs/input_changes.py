@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.commits.digest import content_hash
 from tidemark.delta.lake import DeltaInput
-from tidemark.delta.log import log_actions
+from tidemark.delta.log import file_name, log_actions
 from tidemark.errors import InputError
 from tidemark.inputs.traced import ARRIVAL
 from tidemark.wording import quoted
@@ -137,8 +136,3 @@ def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
         for part in (rows, others)
     )
     return counted.join(known, ["hash", "copy"], "anti").select("row.*")
-
-
-def file_name(path: str) -> str:
-    """The name of a file that a log has under this path."""
-    return unquote(path).rsplit("/", 1)[-1]

@@ -18,12 +18,12 @@ from tidemark.clock.slices import Grid
 from tidemark.clock.times import Clock
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, file_name
 from tidemark.delta.places import place
 from tidemark.errors import InputError, nearest
 from tidemark.inputs.clocks import FileClocks, committed_clocks, file_clocks
 from tidemark.inputs.committed import CommittedInput, committed_input
-from tidemark.inputs.input_changes import InputChanges, file_name
+from tidemark.inputs.input_changes import InputChanges
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
 from tidemark.joins.keys import key_name
 from tidemark.settings import Commits, Guard, Input, Pipeline, TimeColumn, Trace

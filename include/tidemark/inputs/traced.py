@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.delta.lake import DeltaInput
+from tidemark.delta.log import file_name
 from tidemark.errors import InputError, nearest
 from tidemark.settings import Trace
 from tidemark.watermarks.traces import Offset, Position, QueryTrace, texts
@@ -164,7 +165,7 @@ class TracedTable(TracedInput):
     def _snapshot(self, version: int) -> list[str]:
         file = F.col("_metadata")
         rows = super().read(version).select(file.file_modification_time, file.file_path).distinct().collect()
-        return [unquote(row[1]).rsplit("/", 1)[-1] for row in sorted(rows)]
+        return [file_name(row[1]) for row in sorted(rows)]
 
     def _added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
         """The files with new rows of each version, in the order of the log."""
@@ -189,11 +190,11 @@ class TracedTable(TracedInput):
                     f"version {version} of input {self.name} changed rows: the checkpoint does not tell whether its "
                     "query skipped that version or read the changed files again"
                 )
-            yield version, [unquote(path).rsplit("/", 1)[-1] for path in came]
+            yield version, [file_name(path) for path in came]
 
 
 def _names(files: list[str]) -> set[str]:
-    return {unquote(file).rsplit("/", 1)[-1] for file in files}
+    return {file_name(file) for file in files}
 
 
 @dataclass(frozen=True)
