@@ -57,9 +57,9 @@ def remove_garbage(pipeline: Pipeline, lake: str, older_than: timedelta, *, dry_
         if log is None:
             continue
         listed = [one for one in log.folder.get_file_info(pafs.FileSelector("", recursive=True)) if one.is_file]
-        unknown = list(_unknown(log, listed))
-        left = [info for info in unknown if info.mtime < before]
         former = _Former.of(log, listed)
+        unknown = list(_unknown(former, listed))
+        left = [info for info in unknown if info.mtime < before]
         old = former.since(now - kept_for) if kept_for is not None else {}
         garbage |= {f"{name}/{info.path}": info.size for info in left if _is_data(info)}
         recent += sum(_is_data(info) for info in unknown if info.mtime >= before)
@@ -82,8 +82,10 @@ def remove_garbage(pipeline: Pipeline, lake: str, older_than: timedelta, *, dry_
 
 @dataclass(frozen=True)
 class _Former:
-    """The files that a table had in some version, and has no longer."""
+    """The files that a table has had in some version, and those of them that it has no longer."""
 
+    told: frozenset[str]
+    """All of them, as far as the log still has its versions, and those of today."""
     removed: dict[str, tuple[int, int]]
     """The version without each, and when that was, in ms since 1970 UTC."""
     present: dict[str, int]
@@ -93,16 +95,18 @@ class _Former:
 
     @classmethod
     def of(cls, log: DeltaLog, listed: Iterable[pafs.FileInfo]) -> _Former:
+        now = set(map(unquote, log.files["path"]))
+        told, oldest = now.union(log.files["path"]), log.version
         removed: dict[str, tuple[int, int]] = {}
-        oldest = log.version
         for version, actions in _versions(log):
             oldest = version
             for action in actions:
+                told |= {unquote(action[kind]["path"]) for kind in ("add", "remove") if kind in action}
                 if gone := action.get("remove"):
                     removed.setdefault(unquote(gone["path"]), (version, int(gone["deletionTimestamp"])))
-        for path in log.files["path"]:
-            removed.pop(unquote(path), None)
-        return cls(removed, {info.path: info.size for info in listed if info.path in removed}, oldest)
+        for path in now:
+            removed.pop(path, None)
+        return cls(frozenset(told), removed, {info.path: info.size for info in listed if info.path in removed}, oldest)
 
     def since(self, before: datetime) -> dict[str, int]:
         """Those, with their bytes, that the table has not had since `before` (exclusive)."""
@@ -124,13 +128,12 @@ def _remove(log: DeltaLog, paths: Iterable[str]) -> None:
             log.folder.delete_file(path)
 
 
-def _unknown(log: DeltaLog, listed: Iterable[pafs.FileInfo]) -> Iterator[pafs.FileInfo]:
+def _unknown(former: _Former, listed: Iterable[pafs.FileInfo]) -> Iterator[pafs.FileInfo]:
     """Files in the table's folder that no version of it has; also the checksums that Hadoop sets beside such files."""
-    known = set(log.files["path"]) | set(_told(log))
     for info in listed:
         folder, _, name = info.path.rpartition("/")
         of = f"{folder}/{name.removeprefix('.').removesuffix('.crc')}" if name.endswith(".crc") else info.path
-        if not info.path.startswith(("_", ".")) and of not in known:
+        if not info.path.startswith(("_", ".")) and of not in former.told:
             yield info
 
 
@@ -141,13 +144,6 @@ def _checksum(path: str) -> str:
 
 def _is_data(info: pafs.FileInfo) -> bool:
     return not info.base_name.startswith(".")
-
-
-def _told(log: DeltaLog) -> Iterator[str]:
-    """The files that came or went in any version that the log still has."""
-    for _, actions in _versions(log):
-        for action in actions:
-            yield from (unquote(action[kind]["path"]) for kind in ("add", "remove") if kind in action)
 
 
 def _versions(log: DeltaLog) -> Iterator[tuple[int, list[dict[str, Any]]]]:
