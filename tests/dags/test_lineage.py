@@ -28,6 +28,11 @@ def test_tables_of_a_bucket_have_its_name_and_their_keys_and_a_dry_run_writes_no
     planned = of_command(file, "/lake", ["reprocess", str(file), "--dry-run"])
     assert names(planned.outputs) == []
     assert {namespace for namespace, _ in names(planned.inputs)} == {"file"}
+    merged = of_command(file, "/lake", ["compact", str(file)])
+    assert names(merged.outputs) == names(merged.inputs)
+    assert [name for _, name in names(merged.outputs)] == [
+        f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
+    ]
 
 
 def test_tasks_are_there_without_openlineage(environment):

@@ -20,6 +20,8 @@ from tidemark.settings import Pipeline, load_pipeline
 
 COMMITTED = ("emissions", "late", "checkpoint", "ledger")
 """Tables that every run adds to; others come and go with what is asked of a pipeline."""
+REWRITTEN = ("emissions", "late", "quality")
+"""Tables whose files `tidemark compact` merges."""
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """What OpenLineage calls a store that Hadoop calls otherwise."""
 Lineage = OperatorLineage[Dataset, RunFacet]
@@ -50,6 +52,9 @@ def of_command(file: Path | str, lake: str, arguments: Iterable[str]) -> Lineage
         streamed = [pipeline.compare.table] if pipeline.compare else []
         inputs = [_table(pipeline, lake, "emissions"), *(_named(lake, name) for name in streamed)]
         return OperatorLineage(inputs=_inputs(inputs), outputs=_outputs([_table(pipeline, lake, "agreement")]))
+    if command == "compact":
+        tables = [_table(pipeline, lake, name) for name in REWRITTEN]
+        return OperatorLineage(inputs=_inputs(tables), outputs=_outputs(tables))
     inputs = [_named(lake, source.table) for source in (pipeline.left, pipeline.right)]
     written = () if "--dry-run" in options else COMMITTED
     return OperatorLineage(inputs=_inputs(inputs), outputs=_outputs(_table(pipeline, lake, name) for name in written))

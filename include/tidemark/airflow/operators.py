@@ -122,7 +122,7 @@ class RunSlices(SparkSubmitOperator):
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
     ) -> None:
         """`options` are those of the command, as templates."""
-        self.file, self.lake, self.tells = file, project.lake, command[0] in {"run", "reprocess"}
+        self.file, self.lake, self.command = file, project.lake, command[0]
         super().__init__(
             application=str(Path(__file__).with_name("submitted.py")),
             application_args=[*command, str(file), "--lake", project.lake, *options],
@@ -154,7 +154,7 @@ class RunSlices(SparkSubmitOperator):
                 raise AirflowFailException(_reason(str(error))) from None
             raise
         finally:
-            if not self.tells:
+            if self.command == "compare":
                 with suppress(PipelineFileError):  # the job has told
                     tell_agreement(load_pipeline(self.file), self.lake)
 
@@ -198,7 +198,7 @@ class RunSlices(SparkSubmitOperator):
         told: list[Receiver] = []
         # What is missing, or wrong with the file, the job tells.
         with suppress(PipelineFileError):
-            told = load_pipeline(self.file).notify if self.tells else []
+            told = load_pipeline(self.file).notify if self.command in {"run", "reprocess"} else []
         for one in told:
             with suppress(AirflowNotFoundException):
                 found[variable(one.connection)] = BaseHook.get_connection(one.connection).as_json()
