@@ -192,8 +192,6 @@ class Pipeline(Settings):
         for side, source in (("left", self.left), ("right", self.right)):
             if traces and source.complete:
                 raise ValueError(f"{side}.complete: a trace ends with the batches that have run; leave it out")
-        if self.engine and self.dialect == "spark":
-            raise ValueError("engine: is a version of Flink; leave it out with dialect spark")
         if traces and self.dialect != "spark":
             raise ValueError(f"arrival: a trace is that of a Spark query; {self.dialect} needs a column")
         return self
@@ -236,6 +234,8 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def _as_the_dialect_allows(self) -> Self:
+        if self.engine and self.dialect == "spark":
+            raise ValueError("engine: is a version of Flink; leave it out with dialect spark")
         check_join(self.dialect, self.join)
         check_watermarks(self)
         return self

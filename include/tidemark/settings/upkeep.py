@@ -10,6 +10,7 @@ from tidemark.settings.base import Settings
 from tidemark.settings.values import Duration, PositiveDuration, format_duration
 
 SOONEST = timedelta(hours=1)
+"""A query may read files for so long after they were superseded."""
 
 
 class Compact(Settings):
