@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.promote import promote, rollback
 from tidemark.commits.quarantined import release
 from tidemark.commits.waivers import pending
 from tidemark.delta.lake import PipelineTables
@@ -28,6 +29,7 @@ from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.quality.waive import waive
+from tidemark.settings.shadows import shadow_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 POINTS = os.environ.get("TIDEMARK_CRASHES", "1")
@@ -139,6 +141,26 @@ def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed
     old, new = killed_and_again(settings, lake, arguments, release_again, ["emissions", "quarantined"])
     assert new["quarantined"] < old["quarantined"]
     assert (new["emissions"] - old["emissions"]).total() == (old["quarantined"] - new["quarantined"]).total() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("move", [promote, rollback])
+def test_a_promotion_or_rollback_is_killed_and_asked_for_again(before, pipeline, go, killed_and_again, spark, move):
+    settings, lake = before
+    wider = pipeline(join__interval={"lower": "-50 minutes", "upper": "0 seconds"})
+    go(shadow_of(wider, "wide"), end=START + timedelta(hours=2))
+    if move is rollback:
+        promote(spark, wider, str(lake), "wide", "ada")
+
+    def move_again(copy):
+        with suppress(UserError):  # it has happened
+            move(spark, wider, str(copy), "wide", "ada")
+
+    def arguments(copy, point):
+        return command(copy, point, "wide", "--by", "ada", name=move.__name__)
+
+    old, new = killed_and_again(settings, lake, arguments, move_again, ["emissions", "late"])
+    assert (new["emissions"] > old["emissions"]) == (move is promote)
 
 
 @pytest.mark.slow

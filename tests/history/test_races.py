@@ -22,12 +22,15 @@ from pyspark.sql import SparkSession
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
 from tidemark.commits.compact import merge_files, plan_compaction
+from tidemark.commits.promote import promote, rollback
 from tidemark.commits.quarantined import EXPECTATIONS, RUN, release
+from tidemark.commits.vacuum import remove_garbage
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.quality.waive import waive
+from tidemark.settings.shadows import shadow_of
 from tidemark.spark.session import spark_session
 
 RACES = int(os.environ.get("TIDEMARK_RACES", "1"))
@@ -50,6 +53,11 @@ WITH_COMPACTION = {
     "hourly": WORKERS["hourly"],
     "reprocess": WORKERS["reprocess"],
     "compact": ["compact"] * 8,
+}
+WITH_SHADOWS = {
+    "hourly": WORKERS["hourly"],
+    "reprocess": WORKERS["reprocess"],
+    "moves": ["promote", "compact", "rollback", "vacuum", "promote"],
 }
 
 
@@ -82,6 +90,12 @@ def act(session, settings, lake, request):
             planned = plan_compaction(settings, lake)
             for one in planned.merges:
                 merge_files(session, planned, one)
+        case "promote" | "rollback":
+            time.sleep(1)
+            with suppress(UserError):  # what is served has got ahead of the shadow, or nothing stands
+                (promote if request == "promote" else rollback)(session, settings, lake, "again", "ada")
+        case "vacuum":
+            remove_garbage(settings, lake, timedelta(hours=1))
         case "waive":
             waive(settings, lake, slice_, "left_v", "so", "ada")
         case _:
@@ -174,6 +188,29 @@ def test_compaction_among_them(spark, pipeline, origin, contents):
         is_whole(spark, settings, copy)
         merged += len(list(copy.glob("orders/emissions/run=merged.*")))
     assert merged, "nothing was merged"
+
+
+@pytest.mark.slow
+def test_promotions_among_them(spark, pipeline, origin, contents, go):
+    """Of a shadow of the same settings, so that the answer is one whichever is served."""
+    _, lake = origin
+    settings = pipeline(late_landing="reprocess", compact={"after": "0 seconds", "into": "2 hours"})
+    go(shadow_of(settings, "again"), end=START + timedelta(hours=ALL))
+    alone = shutil.copytree(lake, lake.parent / "alone")
+    for name in ("hourly", "reprocess"):
+        work(name, WITH_SHADOWS[name], settings, alone, 0)
+    expected, _ = contents(alone)
+    moved = 0
+    for race, copy, _ in races(WITH_SHADOWS, settings, lake):
+        work("afterwards", WITH_SHADOWS["hourly"], settings, copy, 0)
+        answer, orphans = contents(copy)
+        assert orphans == 0, f"race {race}"
+        for name in ("emissions", "late"):
+            assert answer[name] == expected[name], f"race {race}"
+        is_whole(spark, settings, copy)
+        ledger = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table(["brought"])
+        moved += sum(one is not None for one in ledger["brought"].to_pylist())
+    assert moved, "nothing was promoted"
 
 
 def emitted(spark, lake):

@@ -23,9 +23,10 @@ from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
 from tidemark.cli.quarantine import release, waive
 from tidemark.cli.session import session_over
+from tidemark.cli.shadows import promote, rollback, shadows
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, ShadowOption, err, naming, out, print_json
 from tidemark.cli.verify import verify
 from tidemark.cli.views import (
     changes_view,
@@ -52,6 +53,7 @@ from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.quality import project
 from tidemark.settings import load_pipeline, pipeline_schema
 from tidemark.settings.differences import differences
+from tidemark.settings.shadows import shadow_of
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, parse_duration, parse_instant
 from tidemark.spark.deferred import begin, deferred
@@ -75,7 +77,10 @@ app.add_typer(state, name="state")
 app.add_typer(quarantine, name="quarantine")
 app.command()(compact)
 app.command()(compare)
+app.command()(promote)
 app.command()(release)
+app.command()(rollback)
+app.command()(shadows)
 app.command()(waive)
 app.command()(verify)
 
@@ -129,6 +134,7 @@ AssetsOption = Annotated[
 def plan(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
+    shadow: ShadowOption = None,
     start: FromOption = None,
     end: ToOption = None,
     slices_per_job: PerJobOption = "auto",
@@ -157,7 +163,7 @@ def plan(
         start, end, slices_per_job,
         drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,
     )  # fmt: skip
-    made = _planned(pipeline, lake, request)
+    made = _planned(pipeline, lake, request, shadow)
     if as_json:
         print_json(made.describe())
     else:
@@ -168,6 +174,7 @@ def plan(
 def run(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
+    shadow: ShadowOption = None,
     start: FromOption = None,
     end: ToOption = None,
     slices_per_job: PerJobOption = "auto",
@@ -187,7 +194,7 @@ def run(
         drain=drain, from_empty_state=from_empty_state, atomic=atomic,
         not_complete_yet=not_complete_yet, assets_seen=assets_seen,
     )  # fmt: skip
-    made = _planned_to_run(pipeline, lake, request)
+    made = _planned_to_run(pipeline, lake, request, shadow)
     if not as_json:
         out.print(plan_view(made))
     for _ in run_with_progress(made, lines=not as_json):
@@ -262,6 +269,7 @@ def dialects(
 def reprocess(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
+    shadow: ShadowOption = None,
     start: AgainFromOption = None,
     end: AgainToOption = None,
     slices_per_job: PerJobOption = "auto",
@@ -277,13 +285,13 @@ def reprocess(
     """
     request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
     if dry_run:
-        made = _planned(pipeline, lake, request)
+        made = _planned(pipeline, lake, request, shadow)
         if as_json:
             print_json(made.describe())
         else:
             out.print(plan_view(made))
         return
-    made = _planned_to_run(pipeline, lake, request)
+    made = _planned_to_run(pipeline, lake, request, shadow)
     if not as_json:
         out.print(plan_view(made))
     results = list(run_with_progress(made, lines=not as_json))
@@ -333,13 +341,14 @@ def explain_command(
     left: Annotated[str, typer.Option("--left", metavar="ROW", help="Values of a left row: a=1,b=2.")] = "",
     right: Annotated[str, typer.Option("--right", metavar="ROW", help="Values of a right row.")] = "",
     lake: LakeOption = None,
+    shadow: ShadowOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Tell the life of an input row: when it came, on time or late, what it met, when it left; nothing is written.
 
     Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
     """
-    settings = load_pipeline(pipeline)
+    settings = shadow_of(load_pipeline(pipeline), shadow)
     asked = {}
     for side, text in zip(SIDES, (left, right), strict=True):
         if text:
@@ -360,13 +369,14 @@ def explain_command(
 def status(
     pipelines: PipelinesArgument,
     lake: LakeOption = None,
+    shadow: ShadowOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Show what pipelines have committed, side by side.
 
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
-    loaded = [load_pipeline(name) for name in pipelines]
+    loaded = [shadow_of(load_pipeline(name), shadow) for name in pipelines]
     statuses = [status_of(one, lake_root(lake)) for one in loaded]
     if as_json:
         print_json([one.describe() for one in statuses])
@@ -490,20 +500,20 @@ def _tell(error: Exception, kind: str, line: str, exit_code: int) -> None:
     err.print(f"{kind and f'[bold red]{kind}:[/] '}{_escaped(line)}", soft_wrap=True, highlight=False)
 
 
-def _planned(name: str, lake: str | None, request: Request) -> Plan:
-    pipeline = load_pipeline(name)
+def _planned(name: str, lake: str | None, request: Request, shadow: str | None) -> Plan:
+    pipeline = shadow_of(load_pipeline(name), shadow)
     session = deferred(partial(spark_session, "tidemark", cluster=pipeline.cluster))
     return make_plan(session, pipeline, lake_root(lake), request)
 
 
-def _planned_to_run(name: str, lake: str | None, request: Request) -> Plan:
+def _planned_to_run(name: str, lake: str | None, request: Request, shadow: str | None) -> Plan:
     try:
-        made = _planned(name, lake, request)
+        made = _planned(name, lake, request, shadow)
     except OlderFormatError:
         pipeline = load_pipeline(name)
         upgrade_tables(spark_session("tidemark"), pipeline, lake_root(lake))
         err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
-        made = _planned(name, lake, request)
+        made = _planned(name, lake, request, shadow)
     if made.jobs:
         if made.pipeline.quality:
             project.import_early()

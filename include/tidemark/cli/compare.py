@@ -13,6 +13,7 @@ from tidemark import report as reports
 from tidemark.cli.session import session_over
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
 from tidemark.cli.views import comparison_view
+from tidemark.commits.shadows import as_served
 from tidemark.comparison.agreement import due as due_slices
 from tidemark.comparison.agreement import record
 from tidemark.comparison.compare import Asked
@@ -22,6 +23,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.places import lake_root
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
+from tidemark.settings.shadows import shadow_of
 from tidemark.settings.values import parse_allowance, parse_instant
 
 
@@ -35,6 +37,10 @@ def compare(
         str | None, typer.Option("--told-by", metavar="PIPELINE", help="One that has replayed how the stream ran.")
     ] = None,
     lake: LakeOption = None,
+    shadow: Annotated[
+        str | None,
+        typer.Option("--shadow", metavar="NAME", help="Compare this version beside the one that is served, with that."),
+    ] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last]")] = None,
     due: Annotated[  # noqa: FBT002
@@ -90,13 +96,22 @@ def compare(
     code 1 if a budget is exceeded: by default, if a difference has no cause. `--reproduce N --into FILE` writes the
     fewest rows that still show one difference, as a vector on which `tidemark conformance` fails.
 
+    With `--shadow NAME` the other table is what is served, unless `--with` names one, and the settings under which that
+    has run are what tells of it: `batch` is the shadow, `stream` what is served.
+
     Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
     """
-    loaded, root = load_pipeline(pipeline), lake_root(lake)
+    served, root = load_pipeline(pipeline), lake_root(lake)
+    loaded = shadow_of(served, shadow)
+    beside = shadow is not None and table is None
     lists = {name: _names(text) for name, text in (("on", on), ("ignore", ignore)) if text is not None}
     budget = {"unexplained": max_unexplained, "differing": max_differing}
-    settings = _settings(loaded, {"with": table, "within": within, **lists}, budget)
-    reference = load_reference(pipeline) if told_by is None else load_pipeline(told_by) if told_by else None
+    other = f"{served.output}/emissions" if beside else table
+    settings = _settings(loaded, {"with": other, "within": within, **lists}, budget)
+    if told_by is None:
+        reference = as_served(served, root) if beside else load_reference(pipeline)
+    else:
+        reference = load_pipeline(told_by) if told_by else None
     whole = Asked(
         settings.table,
         _instant("--from", start),

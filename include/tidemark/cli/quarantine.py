@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, naming, out, print_json
+from tidemark.cli.terminal import ByOption, JsonOption, LakeOption, PipelineArgument, naming, out, print_json
 from tidemark.commits.quarantined import Quarantined
 from tidemark.commits.quarantined import quarantined as rows_in_quarantine
 from tidemark.commits.quarantined import release as release_rows
@@ -29,10 +29,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 SliceOption = Annotated[str, typer.Option("--slice", metavar="T", help="The slice, by its start (ISO 8601).")]
-ByOption = Annotated[
-    str | None,
-    typer.Option("--by", metavar="USER", help="Who says so. [default: who is logged in]", show_default=False),
-]
 _NAME = "An expectation, by its name as it is told, or by a part of that."
 
 

@@ -18,6 +18,14 @@ PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="A pip
 LakeOption = Annotated[
     str | None, typer.Option("--lake", help="Lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False)
 ]
+ByOption = Annotated[
+    str | None,
+    typer.Option("--by", metavar="USER", help="Who says so. [default: who is logged in]", show_default=False),
+]
+ShadowOption = Annotated[
+    str | None,
+    typer.Option("--shadow", metavar="NAME", help="Of a version beside the one that is served, in its own tables."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 

@@ -6,11 +6,9 @@ cannot commit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +32,8 @@ FORMAT = 3
 """Version of the layout of a pipeline's tables; an unknown one is refused, an older one taken over (`upgrade`)."""
 WITH_QUARANTINE = 4
 """That of rows that tell of quarantined rows, which versions that read up to 3 would lose."""
+WITH_SHADOWS = 5
+"""That of rows brought from elsewhere (`promote`), beside which versions that read up to 4 would leave old ones."""
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
@@ -91,6 +91,7 @@ SCHEMA = pa.schema(
         "waived": _TEXT,
         "released": _TEXT,
         "ran_in": _LONG,
+        "brought": _TEXT,
         "tables_before": _struct("emissions late checkpoint"),
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }
@@ -155,7 +156,8 @@ class Entry:
     emissions: int | None = None
     """How many the join gave: those in quarantine are among them."""
     released: int | None = None
-    """Number of the last commit that has released quarantined rows of it; None where none has."""
+    """Number of the last commit that has released quarantined rows of it, or brought it from a shadow or back; None
+    where none has."""
 
     @property
     def answer(self) -> str:
@@ -331,11 +333,16 @@ class Ledger:
 
 def newest_row(tables: PipelineTables, slice_: datetime) -> dict[str, Any]:
     """The row that counts of a committed slice, as it is stored, without its files."""
+    return newest_rows(tables, ds.field("slice") == pa.scalar(slice_, _TIME))[slice_]
+
+
+def newest_rows(tables: PipelineTables, where: ds.Expression | None = None) -> dict[datetime, dict[str, Any]]:
+    """The same of all slices, by their starts in order: of those that a filter lets through the newest counts."""
     log = DeltaLog.open(tables.ledger)
     assert log is not None, "something is committed"
     kept = [name for name in SCHEMA.names if name not in {"files", "tables_before"}]
-    rows = log.read(kept, ds.field("slice") == pa.scalar(slice_, _TIME)).to_pylist()
-    return max(rows, key=lambda row: (row["attempt"], row["commit"] or 0))
+    rows = sorted(log.read(kept, where).to_pylist(), key=lambda row: (row["slice"], row["attempt"], row["commit"] or 0))
+    return {row["slice"]: row for row in rows}
 
 
 def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
@@ -368,9 +375,9 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
     """
     if stored.empty:
         return
-    if (newest := int(stored["format"].max())) > WITH_QUARANTINE:
+    if (newest := int(stored["format"].max())) > WITH_SHADOWS:
         raise UserError(
-            f"{tables.ledger} has format {newest} and this version reads up to {WITH_QUARANTINE}; upgrade Tidemark"
+            f"{tables.ledger} has format {newest} and this version reads up to {WITH_SHADOWS}; upgrade Tidemark"
         )
     if stored["format"].min() < FORMAT:
         raise OlderFormatError(tables.root)
@@ -378,12 +385,14 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
 
 def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:
     """What each commit behind one makes of the tables, in order."""
-    rows = log.read(["slice", "attempt", "commit", "files", "ran_in"], ds.field("commit") > after).to_pylist()
+    columns = ["slice", "attempt", "commit", "files", "ran_in", "brought"]
+    rows = log.read(columns, ds.field("commit") > after).to_pylist()
     found: dict[int, References] = {}
     for number in sorted({row["commit"] for row in rows}):
         mine = [row for row in rows if row["commit"] == number]
         added = files_from_rows(file for row in mine for file in row["files"] or ())
-        released = {grid.number_at(micros(row["slice"])) for row in mine if row.get("ran_in") is not None}
+        beside = (row for row in mine if row.get("ran_in") is not None and row.get("brought") is None)
+        released = {grid.number_at(micros(row["slice"])) for row in beside}
         again = {grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1} - released
         found[number] = References(added, tuple(sorted(again)), tuple(released))
     return found
@@ -398,8 +407,6 @@ _NOT_COLUMNS = {
     *("number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"),
     *("counts", "emissions", "released"),
 }
-settings_of = cache(json.loads)
-"""`Entry.settings` as data; nearly all entries have the same."""
 
 
 def _entry(row: Mapping[Hashable, Any]) -> Entry:

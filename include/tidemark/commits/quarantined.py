@@ -169,6 +169,7 @@ def _commit(spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun
         "quality": "quarantined" if told.left else "released",
         "released": json.dumps([*json.loads(before["released"] or "[]"), release_]),
         "ran_in": entry.commit,
+        "brought": None,
     }
     ledger.commit([row], commit, ready.references, ready.before, opened)
     publish(ledger.tables, ledger.grid, commit, ready.references, opened)

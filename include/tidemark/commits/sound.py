@@ -129,7 +129,9 @@ def committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
     """Every file that the ledger has committed, by the name of its table."""
     log = DeltaLog.open(tables.ledger)
     assert log is not None, "something is committed"
-    return files_from_rows(file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
+    found = (file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
+    # What was rolled back to was committed twice.
+    return files_from_rows({(file["table"], file["path"]): file for file in found}.values())
 
 
 def _of_file(name: str, grid: Grid, known: dict[str, range | None], bad: BadFile) -> Finding:

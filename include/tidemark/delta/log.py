@@ -188,6 +188,19 @@ class DeltaLog:
             found.append(Foreign(version, operation, from_micros(int(one["timestamp"]) * 1000)))
         return found
 
+    def before(self, number: int) -> DeltaLog | None:
+        """The table as it was until it followed a commit of the ledger; None where it has never followed that.
+
+        Raises:
+            FileNotFoundError: the log no longer has its early versions, and does not tell.
+        """
+        commits = self.table.history()
+        if (found := next((one for one in commits if one.get(COMMIT) == str(number)), None)) is not None:
+            return DeltaLog.open(self.path, int(found["version"]) - 1)
+        if (oldest := int(commits[-1]["version"])) > 0:
+            raise FileNotFoundError(f"its log begins with version {oldest}")
+        return None
+
     def least(self, column: str) -> list[Any]:
         """The least value of a column in each file, in the order of `files`; None where the log is silent.
 

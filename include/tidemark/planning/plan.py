@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -15,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.checkpoint import kept_runs
-from tidemark.commits.ledger import Entry, Ledger, settings_of
+from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.outputs import check_expressions
+from tidemark.commits.settings_of_runs import settings_apart, settings_text
 from tidemark.commits.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import IncompleteError, InputError, SliceOrderError
@@ -28,7 +28,7 @@ from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.settings import Pipeline
-from tidemark.settings.differences import flat
+from tidemark.settings.shadows import called
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, micros
 from tidemark.spark.deferred import awake, is_awake
@@ -589,7 +589,7 @@ def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
 
 def _refuse_other_settings(scene: _Scene) -> None:
     start = start_of_chain(scene.ledger)
-    if start and (changed := _changed(start, scene.pipeline)):
+    if start and (changed := settings_apart(start.settings, settings_text(scene.pipeline))):
         label = scene.grid.name(start.number)
         raise SliceOrderError(
             f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
@@ -601,25 +601,12 @@ def _refuse_other_settings(scene: _Scene) -> None:
 def _refuse_older_settings(scene: _Scene, first: int) -> None:
     before = scene.ledger.entry(first - 1)
     start = start_of_chain(scene.ledger)
-    if before and start and (changed := _changed(before, scene.pipeline)):
+    if before and start and (changed := settings_apart(before.settings, settings_text(scene.pipeline))):
         raise SliceOrderError(
             f"slice {scene.grid.name(before.number)} was written under other settings ({changed}), so its checkpoint "
             f"cannot be continued; reprocess from {scene.grid.name(start.number)}"
         )
 
 
-def _changed(entry: Entry, pipeline: Pipeline) -> str:
-    if entry.settings == settings_text(pipeline):
-        return ""
-    was, now = flat(settings_of(entry.settings)), flat(pipeline.semantic_settings())
-    changed = (f"{k} was {was.get(k)}, now {now.get(k)}" for k in sorted(was | now) if was.get(k) != now.get(k))
-    return "; ".join(changed)
-
-
-def settings_text(pipeline: Pipeline) -> str:
-    """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
-    return json.dumps(pipeline.semantic_settings(), sort_keys=True)
-
-
 def _reprocess_command(pipeline: Pipeline) -> str:
-    return f"tidemark reprocess {pipeline.name}"
+    return f"tidemark reprocess {called(pipeline)}"

@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from tidemark.commits.checkpoint import buffered_after, numbered, stored
 from tidemark.commits.digest import digests, state_parts
 from tidemark.commits.ledger import Entry
+from tidemark.commits.settings_of_runs import settings_text
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.replay import replay
 from tidemark.execution.task import is_tiny
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
-from tidemark.planning.plan import settings_text
 from tidemark.spark.deferred import awake
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import SavedState

@@ -1,0 +1,105 @@
+"""The shadows of a pipeline: which there are, and how one goes. A shadow has the tables of a pipeline of its own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from tidemark.commits.ledger import Ledger
+from tidemark.commits.references import FOLLOWING
+from tidemark.commits.settings_of_runs import settings_apart, settings_of
+from tidemark.delta.log import DeltaLog
+from tidemark.delta.storage import file_system, files_under, remove
+from tidemark.errors import SliceOrderError, UserError
+from tidemark.settings import Pipeline
+from tidemark.settings.shadows import FOLDER, shadow_of, under
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A version of a pipeline beside the one that is served."""
+
+    name: str
+    slices: int
+    start: str
+    end: str
+    """Exclusive."""
+    settings: str
+    """Those that it has otherwise than what is served, in words; empty for none."""
+    files: int
+    bytes: int
+
+    def describe(self) -> dict[str, Any]:
+        """Give it to scripts: JSON-ready."""
+        return asdict(self)
+
+
+def shadows(pipeline: Pipeline, lake: str) -> list[Shadow]:
+    """The shadows of a pipeline that have slices, by name."""
+    served = Ledger.of(pipeline, lake)
+    folder = pafs.FileSelector(FOLDER, allow_not_found=True)
+    listed = sorted(info.base_name for info in file_system(served.tables.root).get_file_info(folder))
+    found = (_look(Ledger.of(shadow_of(pipeline, name), lake), name, served) for name in listed)
+    return [one for one in found if one is not None]
+
+
+def shadow_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:
+    """The ledger of a shadow.
+
+    Raises:
+        UserError: there is no such shadow.
+    """
+    ledger = Ledger.of(shadow_of(pipeline, name), lake)
+    if ledger.last is None:
+        known = ", ".join(one.name for one in shadows(pipeline, lake)) or "none"
+        raise UserError(
+            f"{pipeline.name} has no shadow {name} (there are: {known}); tidemark run {pipeline.name} --shadow {name} "
+            "fills one"
+        )
+    return ledger
+
+
+def as_served(pipeline: Pipeline, lake: str) -> Pipeline:
+    """The pipeline under the settings that the last slice which is served has run under.
+
+    Raises:
+        SliceOrderError: nothing is served.
+        PipelineFileError: an earlier version has stored them, whose settings this one does not read.
+    """
+    last = Ledger.of(pipeline, lake).last
+    if last is None:
+        raise SliceOrderError(f"{pipeline.name} serves no slice; run it first, with tidemark run")
+    return under(pipeline, settings_of(last.settings))
+
+
+def drop(pipeline: Pipeline, lake: str, name: str) -> int:
+    """Remove a shadow with all of its files, giving their bytes; what was promoted stays, in files of its own.
+
+    Raises:
+        UserError: there is no such shadow.
+    """
+    root = shadow_ledger(pipeline, lake, name).tables.root
+    files = file_system(root)
+    # The ledger goes last: killed on the way, the same again goes on.
+    paths = sorted(files_under(files), key=lambda path: path.startswith("ledger/"))
+    freed = sum(int(info.size) for info in files.get_file_info(paths))
+    for path in paths:
+        remove(root, path)
+    return freed
+
+
+def _look(ledger: Ledger, name: str, served: Ledger) -> Shadow | None:
+    if ledger.last is None:
+        return None
+    logs = [log for one in ("ledger", *FOLLOWING) if (log := DeltaLog.open(getattr(ledger.tables, one)))]
+    return Shadow(
+        name,
+        len(ledger.entries),
+        ledger.grid.name(next(iter(ledger.entries))),
+        ledger.grid.name(ledger.last.number + 1),
+        settings_apart(served.last.settings, ledger.last.settings) if served.last else "",
+        sum(len(log.files) for log in logs),
+        sum(int(log.files["size"].sum()) for log in logs),
+    )
