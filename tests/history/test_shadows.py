@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
+from tests.conftest import write_pipeline
 from tests.history.watching import every_version_is_whole
 from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
@@ -99,6 +100,18 @@ def test_bounds_are_widened_beside_what_is_served(spark, lake, landed, tidemark,
     causes = [(one["cause"], one["missing_in"], one["rows"]) for one in found["causes"]]
     assert (found["same"], causes) == (3, [("other settings", "stream", 3)])
     assert "interval" in found["causes"][0]["examples"][0]["_detail"]
+    old = lake.parent / "old.yaml"
+    write_pipeline(old, **NARROW)
+    code, told = tidemark(WIDE, "plan", "--diff", str(old), "--rows", *upto(3), "--json")
+    assert code == 0
+    assert json.loads(told)["rows"] == {
+        "start": "2024-01-01T00:00Z",
+        "end": "2024-01-01T03:00Z",
+        "added": 3,
+        "removed": 0,
+        "same": 3,
+        "slices": 3,
+    }
     code, told = tidemark(NARROW, "promote", "wide")
     assert code == 2
     assert "have run under other settings than those of the pipeline file (join.interval.lower was" in told

@@ -29,6 +29,7 @@ from tidemark.cli.status import status_of
 from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, ShadowOption, err, naming, out, print_json
 from tidemark.cli.verify import verify
 from tidemark.cli.views import (
+    changed_rows_view,
     changes_view,
     describe_changes,
     dialects_view,
@@ -44,6 +45,7 @@ from tidemark.commits.upgrade import is_of_older_format
 from tidemark.commits.upgrade import upgrade as upgrade_tables
 from tidemark.commits.vacuum import LEFT_BEHIND, remove_garbage
 from tidemark.comparison import dialects as run_dialects
+from tidemark.comparison.changed_rows import changed_rows
 from tidemark.comparison.explain import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
 from tidemark.delta.lake import PipelineTables
@@ -51,7 +53,7 @@ from tidemark.delta.places import lake_root
 from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.quality import project
-from tidemark.settings import load_pipeline, pipeline_schema
+from tidemark.settings import Pipeline, load_pipeline, pipeline_schema
 from tidemark.settings.differences import differences
 from tidemark.settings.shadows import shadow_of
 from tidemark.settings.sides import SIDES
@@ -146,19 +148,24 @@ def plan(
         str | None,
         typer.Option("--diff", metavar="OLD", help="Show what differs from another pipeline file; needs no lake."),
     ] = None,
+    rows: Annotated[  # noqa: FBT002
+        bool, typer.Option("--rows", help="With --diff: replay both, and count the rows that would change.")
+    ] = False,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Check a pipeline and show what would run, and why; runs nothing.
 
+    With `--diff OLD` it shows the settings that differ instead and what follows from each; with `--rows` too, how many
+    rows would be others, by replays of the slices --from to --to from empty state.
+
     Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
     """
     if diff is not None:
-        found = differences(load_pipeline(diff), load_pipeline(pipeline))
-        if as_json:
-            print_json([asdict(one) for one in found])
-        else:
-            out.print(differences_view(found))
+        asked = _request(start, end, "auto") if rows else None
+        _show_differences(load_pipeline(diff), load_pipeline(pipeline), asked, lake, as_json=as_json)
         return
+    if rows:
+        raise UserError("--rows goes with --diff OLD")
     request = _request(
         start, end, slices_per_job,
         drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,
@@ -498,6 +505,22 @@ def _tell(error: Exception, kind: str, line: str, exit_code: int) -> None:
         _LOG.log(level, "%s", line, extra={**logs.told_of(error), "exit_code": exit_code})
         return
     err.print(f"{kind and f'[bold red]{kind}:[/] '}{_escaped(line)}", soft_wrap=True, highlight=False)
+
+
+def _show_differences(old: Pipeline, new: Pipeline, asked: Request | None, lake: str | None, *, as_json: bool) -> None:
+    """Settings that differ and, of the slices asked for, the rows."""
+    found, rows = differences(old, new), None
+    if asked is not None:
+        root = lake_root(lake)
+        with session_over(root, "tidemark plan", new, old) as spark:
+            rows = changed_rows(spark, old, new, root, span(spark, new, root, asked.start, asked.end))
+    if not as_json:
+        out.print(differences_view(found))
+        if rows:
+            out.print(changed_rows_view(rows), soft_wrap=True)
+        return
+    told = [asdict(one) for one in found]
+    print_json({"settings": told, "rows": rows.describe()} if rows else told)
 
 
 def _planned(name: str, lake: str | None, request: Request, shadow: str | None) -> Plan:

@@ -15,6 +15,7 @@ from tidemark.cli.status import SideStatus, Status
 from tidemark.clock.slices import Grid
 from tidemark.commits.vacuum import Vacuumed
 from tidemark.comparison import CAUSES, RULES, Comparison, Dialects
+from tidemark.comparison.changed_rows import ChangedRows
 from tidemark.comparison.explain import Life
 from tidemark.comparison.what_if import WhatIf
 from tidemark.execution.job import JobResult
@@ -45,6 +46,18 @@ def differences_view(found: Sequence[Difference]) -> RenderableType:
         was, now = ("" if value is None else str(value) for value in (one.was, one.now))
         table.add_row(Text(one.setting), Text(was), Text(now), _FOLLOWS[one.effect])
     return table
+
+
+def changed_rows_view(found: ChangedRows) -> str:
+    """How many rows a change of a pipeline file would change."""
+    if not found.slices:
+        return (
+            f"Of the rows of {found.start} to {found.end} (exclusive) none is another one: {found.same:,} are the same"
+        )
+    return (
+        f"{found.start} to {found.end} (exclusive): {found.added:,} rows come, {found.removed:,} go, "
+        f"{found.same:,} are the same; {counted(found.slices, 'slice')} with other rows"
+    )
 
 
 def plan_view(plan: Plan) -> RenderableType:

@@ -30,7 +30,7 @@ from tidemark.commits.staleness import stale
 from tidemark.delta.log import DataFile, DeltaLog, Opened
 from tidemark.delta.staging import Staged, described
 from tidemark.delta.storage import file_system
-from tidemark.errors import FaultError, UserError
+from tidemark.errors import FaultError, SliceOrderError, UserError
 from tidemark.settings import Pipeline
 from tidemark.settings.values import format_instant
 
@@ -67,7 +67,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: s
     Raises:
         UserError: there is no such shadow, it has run under other settings than the pipeline file's, some of its slices
             are stale, it lacks some that are served, or it is served already.
-        SliceOrderError: another process has committed meanwhile; what is served stays.
+        SliceOrderError: another process has committed meanwhile, to either; what is served stays.
         FaultError: a copy has not the rows of its file.
     """
     shadow, served = shadow_ledger(pipeline, lake, name), Ledger.of(pipeline, lake)
@@ -77,8 +77,10 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: s
     # Among themselves the slices keep the order of their commits, of which the last is this one.
     later = served.number + 1 - shadow.number
     ran_in = {number: entry.commit + later for number, entry in shadow.entries.items()}
-    told = {"promoted": name, "by": by}
-    return _commit(spark, pipeline, served, newest_rows(shadow.tables), ran_in, staged, told)
+    rows, told = newest_rows(shadow.tables), {"promoted": name, "by": by}
+    if Ledger.seen(shadow.tables, shadow.grid).number != shadow.number:
+        raise SliceOrderError(f"slices of shadow {name} were committed meanwhile; run the same command again")
+    return _commit(spark, pipeline, served, rows, ran_in, staged, told)
 
 
 def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: str) -> Moved:
@@ -93,9 +95,7 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: 
     stored = attempts(log, served.grid) if log else served.rows
     promoted = _promotion(stored, name) if log else None
     if promoted is None:
-        raise UserError(
-            f"no promotion of a shadow {name} of {pipeline.name} stands; tidemark shadows {pipeline.name} shows them"
-        )
+        raise UserError(f"no promotion of a shadow {name} of {pipeline.name} stands, so there is nothing to take back")
     was = Ledger.of_attempts(served.tables, served.grid, stored[stored["commit"] < promoted])
     if was.last is None:
         raise UserError(f"nothing was served before shadow {name} was promoted; there is nothing to go back to")
