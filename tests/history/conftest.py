@@ -15,7 +15,7 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before", "released")
+OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before", "released", "brought")
 """What two runs of the same slices say differently in the ledger."""
 
 

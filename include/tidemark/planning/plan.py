@@ -593,8 +593,8 @@ def _refuse_other_settings(scene: _Scene) -> None:
         label = scene.grid.name(start.number)
         raise SliceOrderError(
             f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
-            f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or give the pipeline a "
-            "new `output`"
+            f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or fill the new version "
+            "beside what is served, with tidemark run --shadow NAME"
         )
 
 
