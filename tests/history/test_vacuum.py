@@ -16,7 +16,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import run_of
 from tidemark.commits.vacuum import Removed, vacuum_tables
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, OvertakenError
 from tidemark.delta.log_files import LogFiles
 from tidemark.errors import FaultError
 from tidemark.quality.plain import kept_results
@@ -171,7 +171,11 @@ def test_logs_keep_what_the_table_was_so_long_ago_and_all_since(lake, pipeline, 
         assert (len(log.files), log.commit_number) == (version, version)
     assert DeltaLog.open(written.path, 1) is None
     assert len(DeltaLog.open(written.path).table.history()) == 4
+    early = DeltaLog.open(written.path, 2)
     assert shortened(1) == ([2, 2, 3], 4), "the checkpoint of version 2 is one of them"
+    with pytest.raises(OvertakenError):
+        early.commit([], early.files["path"][:1])
+    assert DeltaLog.open(written.path).version == 5
     now = DeltaLog.open(written.path).append(written.read(["v"]), 6)
     assert (now.version, now.commit_number, set(now.files["path"]) > set(files)) == (6, 6, True)
 

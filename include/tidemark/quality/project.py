@@ -82,13 +82,17 @@ def forget(tables: PipelineTables, before: datetime, *, dry_run: bool) -> Remove
     pages = f"{docs_page(tables).rpartition('/')[0]}/validations"
     found = {folder: older_results(folder, before) for folder in (validations, pages)}
     if not dry_run:
-        for folder, files in found.items():
-            for path in files:
-                remove(folder, path)
+        _remove(validations, found[validations])
         if found[pages]:
-            _write_index(tables, found[pages])
+            _write_index(tables, found[pages])  # while they are there: the next one writes it if this is killed
+        _remove(pages, found[pages])
     under = {folder: folder.removeprefix(f"{tables.root}/") for folder in found}
     return Removed.of({f"{under[one]}/{path}": size for one, files in found.items() for path, size in files.items()})
+
+
+def _remove(folder: str, paths: Iterable[str]) -> None:
+    for path in paths:
+        remove(folder, path)
 
 
 def _write_index(tables: PipelineTables, gone: Iterable[str]) -> None:
