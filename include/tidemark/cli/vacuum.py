@@ -77,7 +77,7 @@ def _notes(found: Cleared) -> Iterator[str]:
         yield f"{counted(found.recent, 'other file')} may be of a run that goes on"
     if found.states.files:
         files = f"{counted(len(found.states.files), 'file')} ({filesize.decimal(found.states.bytes)})"
-        yield f"states: {files} of the checkpoint {'would be' if found.dry_run else 'are'} superseded from now on"
+        yield f"states that expire: {files} of the checkpoint, superseded from then on"
 
 
 def _reaches(reach: Reach) -> Iterator[str]:
@@ -86,11 +86,18 @@ def _reaches(reach: Reach) -> Iterator[str]:
         yield f"oldest versions that can then be read: {versions}"
     if reach.rebuilt_from is None:
         return
-    again = f"any slice from {reach.reprocess_from} on" if reach.reprocess_from else "no slice"
-    yield f"reprocess can begin with {again}; for those before it begins with {reach.rebuilt_from}"
+    yield _reprocessed(reach)
     unknown = f", as far as {' and '.join(reach.inputs_unknown)} can be read" if reach.inputs_unknown else ""
     yield (
         f"state verify replays from {reach.verify_from} on{unknown}"
         if reach.verify_from
         else "state verify can replay no slice: versions of the inputs that they have read are gone"
     )
+
+
+def _reprocessed(reach: Reach) -> str:
+    first, start = reach.reprocess_from, reach.rebuilt_from
+    if first is None:
+        return f"reprocess of any slice begins with {start}"
+    before = "" if first == start else f", and for those before it with {start}"
+    return f"reprocess can begin with any slice from {first} on{before}"
