@@ -209,8 +209,9 @@ def test_without_java(tmp_path):
 
 def test_what_only_reads_metadata_needs_no_java(orders, lake, tmp_path):
     assert main(["run", orders, "--to", "2024-01-01T02:00Z"]) == 0
-    for command in (["status"], ["plan"], ["run"], ["state", "show"], ["state", "expire", "--keep", "1"], ["vacuum"]):
-        done = _alone([*command, orders], PATH=str(tmp_path), TIDEMARK_LAKE=str(lake))
+    told = ("status --upkeep", "plan", "run", "state show", "state expire --keep 1", "vacuum")
+    for command in told:
+        done = _alone([*command.split(), orders], PATH=str(tmp_path), TIDEMARK_LAKE=str(lake))
         assert (done.returncode, done.stderr) == (0, ""), command
     assert _alone(["upgrade", orders], PATH=str(tmp_path)).stdout.endswith(" is of the present format\n")
 
@@ -222,9 +223,14 @@ def test_vacuum_tells_what_it_removes(orders, lake, capsys):
     garbage.write_bytes(b"12345")
     capsys.readouterr()
     assert main(["vacuum", orders]) == 0
-    assert "removed 0 files (0 bytes) of what was never committed; 1 other may be" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "orders: gone" in told
+    assert "1 other file may be of a run that goes on" in told
+    assert "oldest versions that can then be read: emissions 0, late 0, checkpoint 0" in told
     assert main(["vacuum", orders, "--older-than", "0 s", "--dry-run"]) == 0
-    assert "would remove 1 file (5 bytes) of what was never committed" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "orders: would go" in told
+    assert "never committed 1 5 bytes" in told
     assert garbage.exists()
     assert main(["vacuum", orders, "--older-than", "0 s", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["files"] == [str(garbage.relative_to(lake / "orders"))]

@@ -2,9 +2,13 @@
 
 from rich.console import Console
 
+from tidemark.cli.vacuum import cleared_view
 from tidemark.cli.views import comparison_view
+from tidemark.commits.vacuum import Removed
 from tidemark.comparison import Comparison
 from tidemark.comparison.compare import Cause
+from tidemark.upkeep.reach import Reach
+from tidemark.upkeep.vacuum import Cleared
 
 
 def test_an_example_is_its_keys_event_times_and_the_columns_that_differ():
@@ -21,3 +25,29 @@ def test_an_example_is_its_keys_event_times_and_the_columns_that_differ():
     assert "1: left_k a, left_happened 10:00, left_v 1.5: left_v" in shown.get()
     assert "1: left_k a, left_happened 10:00: left row 12 min 00 s behind, and yet in the stream" in shown.get()
     assert "gate" not in shown.get()
+
+
+def test_what_goes_is_told_kind_by_kind_and_how_far_back_one_can_go_then():
+    def told(reach):
+        kinds = {"garbage": Removed(("a",), 5), "superseded": Removed(("b", "c"), 2000), "logs": Removed()}
+        states = Removed(("checkpoint/d",), 3000)
+        found = Cleared("p", **kinds, docs=Removed(), states=states, recent=1, reach=reach, dry_run=True)
+        console = Console(width=200, record=True)
+        with console.capture() as shown:
+            console.print(cleared_view(found))
+        return shown.get()
+
+    shown = told(Reach({"emissions": 12, "late": 0}, "2024-01-09", "2024-01-01", "2024-01-02", ("left",)))
+    lines = [" ".join(line.split()) for line in shown.replace("│", " ").splitlines()]
+    assert {"never committed 1 5 bytes", "superseded 2 2.0 kB"} <= set(lines)
+    assert not any(line.startswith("logs") for line in lines)
+    assert lines[-5:] == [
+        "1 other file may be of a run that goes on",
+        "states that expire: 1 file (3.0 kB) of the checkpoint, superseded from then on",
+        "oldest versions that can then be read: emissions 12, late 0",
+        "reprocess can begin with any slice from 2024-01-09 on, and for those before it with 2024-01-01",
+        "state verify replays from 2024-01-02 on, as far as left can be read",
+    ]
+    shown = told(Reach({}, None, "2024-01-01", None, ()))
+    assert "reprocess of any slice begins with 2024-01-01" in shown
+    assert "state verify can replay no slice: versions of the inputs that they have read are gone" in shown

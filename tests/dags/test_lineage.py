@@ -33,6 +33,8 @@ def test_tables_of_a_bucket_have_its_name_and_their_keys_and_a_dry_run_writes_no
     assert [name for _, name in names(merged.outputs)] == [
         f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
     ]
+    vacuumed = of_command(file, "/lake", ["vacuum", str(file)])
+    assert (vacuumed.inputs, vacuumed.outputs) == ([], []), "no row comes or goes"
 
 
 def test_tasks_are_there_without_openlineage(environment):

@@ -207,8 +207,13 @@ def test_tables_are_kept_in_order_each_day_where_the_file_says_how(describe, pip
     folder = pipeline_file("p.yaml", name="p", more="compact: {after: 2 days, into: 1 day}\n")
     kept = describe("only", "kept__upkeep", TIDEMARK_PIPELINES=folder)
     assert kept["built"] == ["kept__upkeep"]
-    (folder / "kept.yaml").unlink()
-    dag = describe(TIDEMARK_PIPELINES=folder)["dags"]["p__upkeep"]
+    pipeline_file("kept.yaml", name="kept", more="retention: {states: 30 days}\n")
+    dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
+    assert dags["kept__upkeep"]["tasks"] == {"vacuum": ["verify"], "verify": []}
+    expiring = dags["kept__upkeep"]["command"]
+    at = expiring.index(SUBMITTED)
+    assert expiring[at:] == [SUBMITTED, "vacuum", str(folder / "kept.yaml"), "--lake", str(PROJECT / "lake")]
+    dag = dags["p__upkeep"]
     assert dag["tasks"] == {"compact": ["vacuum"], "vacuum": ["verify"], "verify": []}
     start, end = map(datetime.fromisoformat, dag["intervals"][0])
     assert (end - start, start.time()) == (timedelta(days=1), time())

@@ -2,10 +2,13 @@
 
 import json
 
+import pyarrow as pa
+import pytest
 from pyspark.sql import types as T
 
 from tidemark.delta import log
-from tidemark.delta.log import DataFile, create_table
+from tidemark.delta.log import DataFile, DeltaLog, create_arrow_table, create_table
+from tidemark.delta.log_files import LogFiles, oldest_whole
 
 AT = "2024-01-01T01:00:00.000000Z"
 STATS = json.dumps({"numRecords": 1, "minValues": {"_slice": AT}, "maxValues": {"_slice": AT}, "nullCount": {}})
@@ -24,3 +27,38 @@ def test_the_slices_of_files_are_read_where_they_come_after_many_columns(tmp_pat
     after = before.widened(WIDE)
     assert after.least("_slice")[0].hour == 1
     assert after.widened(WIDE).version == after.version, "once is enough"
+
+
+@pytest.fixture
+def six(tmp_path):
+    """A table of six versions; from the fourth on it has no longer the file of the second."""
+    log = create_arrow_table(str(tmp_path / "six"), pa.schema({"v": pa.int64()}))
+    for number in range(1, 3):
+        log = log.append(pa.table({"v": [number]}))
+    log = log.commit([], [log.files["path"].iloc[-1]])
+    for number in range(4, 6):
+        log = log.append(pa.table({"v": [number]}))
+    return log
+
+
+def test_the_oldest_version_is_the_first_from_which_on_all_files_are_there(six, tmp_path):
+    assert (six.version, oldest_whole(six), oldest_whole(six, 4)) == (5, 0, 4)
+    [gone] = set(DeltaLog.open(six.path, 2).files["path"]) - set(six.files["path"])
+    (tmp_path / "six" / gone).unlink()
+    assert [oldest_whole(six, since) for since in (0, 2, 3, 4)] == [3, 3, 3, 4]
+
+
+def test_a_log_reaches_back_to_a_checkpoint_behind_which_it_has_no_gap(six, tmp_path):
+    def without(*versions):
+        for version in versions:
+            (tmp_path / f"six/_delta_log/{version:020}.json").unlink()
+        found = LogFiles.of(six)
+        return found.oldest, found.commits
+
+    assert without() == (0, range(6))
+    DeltaLog.open(six.path, 1).table.create_checkpoint()
+    DeltaLog.open(six.path, 4).table.create_checkpoint()
+    assert without(0) == (1, range(1, 6))
+    assert without(3) == (4, range(4, 6)), "version 2 could be told, and not those up to 4"
+    assert [info.base_name[:22] for info in LogFiles.of(six).behind(2)] == [f"{1:020}.c", f"{1:020}.j"]
+    assert oldest_whole(DeltaLog.open(six.path)) == 4

@@ -1,6 +1,7 @@
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -8,7 +9,7 @@ from tests.history.watching import there
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import merged_at, run_of
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, create_arrow_table
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.spark.tuning import tuned_for_tiny_queries
@@ -119,3 +120,16 @@ def contents(spark):
         return counted, orphans
 
     return read
+
+
+@pytest.fixture
+def table_of():
+    """A function that makes a table of some files of a row each, a commit for each."""
+
+    def make(path, files=0):
+        log = create_arrow_table(str(path), pa.schema({"v": pa.int64()}))
+        for number in range(files):
+            log = log.append(pa.table({"v": [number]}), number + 1)
+        return log
+
+    return make

@@ -21,7 +21,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.commits.quarantined import release
 from tidemark.commits.runs import merged_at, run_of
 from tidemark.commits.sound import check
-from tidemark.commits.vacuum import remove_garbage
+from tidemark.commits.vacuum import vacuum_tables
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import FaultError, UserError
@@ -267,7 +267,7 @@ def of_slices(rows, numbers):
 
 def test_vacuum_and_time_travel_and_a_merged_file_that_is_gone(merged, copied, small, capsys):
     lake = copied(merged)
-    assert not any(map(is_merged, remove_garbage(lake.settings, str(lake.root), timedelta(0)).files))
+    assert not any(map(is_merged, vacuum_tables(lake.settings, str(lake.root), timedelta(0)).garbage.files))
     lake.is_right()
     first, *_ = filter(is_merged, lake.log().files["path"])
     Path(lake.tables.emissions, first).unlink()
@@ -319,7 +319,7 @@ def test_killed_before_or_after_a_commit_nothing_is_lost_and_the_rest_is_done_ag
             lake.compact()
     assert lake.log().version == small.log().version
     assert lake.rows() == before
-    assert any(map(is_merged, remove_garbage(lake.settings, str(lake.root), timedelta(0)).files))
+    assert any(map(is_merged, vacuum_tables(lake.settings, str(lake.root), timedelta(0)).garbage.files))
     commit = DeltaLog.commit
 
     def killed_after(*what, **options):

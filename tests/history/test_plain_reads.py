@@ -14,7 +14,7 @@ from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import SCHEMA, Ledger
 from tidemark.commits.references import FOLLOWING, References
 from tidemark.commits.sound import check
-from tidemark.commits.vacuum import remove_garbage
+from tidemark.commits.vacuum import Removed, vacuum_tables
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, OvertakenError, create_arrow_table
 from tidemark.errors import SliceOrderError
@@ -92,24 +92,24 @@ def test_what_was_never_committed_is_removed_and_nothing_else(spark, lake, histo
     files = {path for name in FOLLOWING for path in (lake / "orders" / name).glob("run=*/**/*.parquet")}
     kept = [spark.read.format("delta").option("versionAsOf", version).load(tables.emissions).count()
             for version in range(DeltaLog.open(tables.emissions).version + 1)]  # fmt: skip
-    told = remove_garbage(settings, str(lake), timedelta(hours=1))
-    assert (told.files, told.recent > 0) == ((), True), "they may be of a run that goes on"
-    told = remove_garbage(settings, str(lake), timedelta(0), dry_run=True)
+    told = vacuum_tables(settings, str(lake), timedelta(hours=1))
+    assert (told.garbage.files, told.recent > 0) == ((), True), "they may be of a run that goes on"
+    told = vacuum_tables(settings, str(lake), timedelta(0), dry_run=True)
     assert {path for path in files if path.exists()} == files
-    assert remove_garbage(settings, str(lake), timedelta(0)).files == told.files != ()
+    assert vacuum_tables(settings, str(lake), timedelta(0)).garbage.files == told.garbage.files != ()
     left = {path for path in files if path.exists()}
-    assert {str(path.relative_to(lake / "orders")) for path in files - left} == set(told.files)
-    assert told.bytes > 0
+    assert {str(path.relative_to(lake / "orders")) for path in files - left} == set(told.garbage.files)
+    assert told.garbage.bytes > 0
     again = [spark.read.format("delta").option("versionAsOf", version).load(tables.emissions).count()
              for version in range(DeltaLog.open(tables.emissions).version + 1)]  # fmt: skip
     assert again == kept, "time travel reaches back as before"
-    assert remove_garbage(settings, str(lake), timedelta(0)).files == ()
+    assert vacuum_tables(settings, str(lake), timedelta(0)).garbage.files == ()
 
     at_once = settings.model_copy(update={"retention": Retention.model_construct(superseded=timedelta(0))})
-    told = remove_garbage(at_once, str(lake), timedelta(0), dry_run=True)
+    told = vacuum_tables(at_once, str(lake), timedelta(0), dry_run=True)
     assert {path for path in files if path.exists()} == left
-    assert remove_garbage(at_once, str(lake), timedelta(0)).superseded == told.superseded != ()
-    assert {str(path.relative_to(lake / "orders")) for path in left if not path.exists()} == set(told.superseded)
+    assert vacuum_tables(at_once, str(lake), timedelta(0)).superseded == told.superseded != Removed()
+    assert {str(path.relative_to(lake / "orders")) for path in left if not path.exists()} == set(told.superseded.files)
     oldest = told.readable_from["emissions"]
     rows = [
         spark.read.format("delta").option("versionAsOf", version).load(tables.emissions)
@@ -118,7 +118,7 @@ def test_what_was_never_committed_is_removed_and_nothing_else(spark, lake, histo
     assert [len(one.collect()) for one in rows[1:]] == kept[oldest:]
     with pytest.raises((PySparkException, Py4JJavaError), match="FILE_NOT_EXIST"):
         rows[0].collect()
-    assert remove_garbage(at_once, str(lake), timedelta(0)).superseded == ()
+    assert vacuum_tables(at_once, str(lake), timedelta(0)).superseded == Removed()
 
 
 def test_of_many_who_commit_the_same_number_one_wins(tmp_path, pipeline):

@@ -24,7 +24,7 @@ from tidemark.clock.slices import Grid
 from tidemark.commits.compact import merge_files, plan_compaction
 from tidemark.commits.promote import promote, rollback
 from tidemark.commits.quarantined import EXPECTATIONS, RUN, release
-from tidemark.commits.vacuum import remove_garbage
+from tidemark.commits.vacuum import vacuum_tables
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
@@ -95,7 +95,7 @@ def act(session, settings, lake, request):
             with suppress(UserError):  # what is served has got ahead of the shadow, or nothing stands
                 (promote if request == "promote" else rollback)(session, settings, lake, "again", "ada")
         case "vacuum":
-            remove_garbage(settings, lake, timedelta(hours=1))
+            vacuum_tables(settings, lake, timedelta(hours=1))
         case "waive":
             waive(settings, lake, slice_, "left_v", "so", "ada")
         case _:

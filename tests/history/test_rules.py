@@ -10,6 +10,7 @@ from tidemark.commits.digest import digests
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, repaired_until, restorable, stale, waiting
 from tidemark.planning.estimate import estimate, past_jobs
+from tidemark.upkeep.reach import reprocessed_from, verified_from
 from tidemark.watermarks.buckets import Watermarks
 
 
@@ -102,6 +103,19 @@ def test_an_expired_checkpoint_is_rebuilt_from_the_nearest_one_that_is_kept():
     assert restorable(known, 4, {"run 2", "run 4"}) == 4
     assert restorable(known, 4, {"run 2"}) == 2
     assert restorable(known, 4, set()) == 0
+
+
+def test_how_far_back_slices_run_again_and_states_are_verified():
+    known = ledger(*(entry(n, n, commit=n + 1) for n in range(5)))
+    every = {f"run {n}" for n in range(1, 6)}
+    assert (reprocessed_from(known, every), verified_from(known, every, (0, 0))) == (0, 0)
+    assert (reprocessed_from(known, every - {"run 2"}), verified_from(known, every, (2, 0))) == (3, 2)
+    assert verified_from(known, every - {"run 1", "run 2"}, (1, 0)) == 3, "the states before 1 and 2 have expired"
+    assert (reprocessed_from(known, {"run 5"}), verified_from(known, set(), (1, 1))) == (None, None)
+    assert verified_from(known, every, (5, 0)) is None
+    gap = ledger(entry(0), entry(5), entry(6))
+    assert (reprocessed_from(gap, {"run 1"}), verified_from(gap, set(), (-1, 0))) == (5, 5)
+    assert (reprocessed_from(ledger(), every), verified_from(ledger(), every, (0, 0))) == (None, None)
 
 
 def test_ranges():

@@ -1,5 +1,6 @@
 """A lake in a real S3 server, by Spark over s3a:// and by delta-rs: the same tables as on a disk, whoever races."""
 
+import json
 import multiprocessing
 import os
 import random
@@ -88,9 +89,10 @@ def test_a_lake_its_data_docs_and_reports_are_there_as_on_a_disk(store, tmp_path
     with files.open_output_stream("orders/emissions/run=left_behind/part-0.parquet") as left:
         left.write(b"left")
     time.sleep(1.1)  # a store's times are whole seconds
-    assert "removed 1 file (4 bytes)" in tidemark(
-        "vacuum", file, "--lake", LAKE, "--older-than", "0 seconds", cwd=tmp_path
-    )
+    told = tidemark("vacuum", file, "--lake", LAKE, "--older-than", "0 seconds", "--json", cwd=tmp_path)
+    [vacuumed] = json.loads(told)
+    assert vacuumed["garbage"] == {"files": ["emissions/run=left_behind/part-0.parquet"], "bytes": 4}
+    assert vacuumed["reach"]["readable_from"]["emissions"] == 0
     assert read(f"{LAKE}/orders/emissions").total() > 10
 
 

@@ -5,7 +5,7 @@ import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
+from tidemark.commits.vacuum import Removed
 from tidemark.delta.lake import PipelineTables
 from tidemark.quality import plain
 from tidemark.quality.facts import DERIVED
 from tidemark.quality.findings import Measure
 from tidemark.quality.gate import judge
-from tidemark.quality.project import catch_up, docs_page, write_docs
+from tidemark.quality.project import catch_up, docs_page, forget, write_docs
 from tidemark.quality.subjects import JobRows
 from tidemark.settings import Expectation
 
@@ -98,6 +99,28 @@ def test_old_results_are_forgotten(tmp_path, monkeypatch):
         judge(SOUND, NO_ROWS, BY_LIBRARY if number % 2 else BY_TIDEMARK, tables, f"run{number}")
     folders = {path.name for path in Path(plain.results_of(tables)).glob("*/*")}
     assert folders == {"run1", "run2", "run3"}, "those that a job finds, and its own"
+
+
+def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_them(tmp_path):
+    tables = PipelineTables(str(tmp_path))
+    for run in ("old", "new"):
+        judge(SOUND, NO_ROWS, BY_TIDEMARK, tables, run)
+    catch_up(tables)
+    site = Path(docs_page(tables)).parent
+    [aged] = Path(plain.results_of(tables)).glob("*/old/*")
+    [page] = site.glob("validations/*/old/*")
+    then = (datetime.now(UTC) - timedelta(days=2)).strftime("%Y%m%dT%H%M%S.%fZ")
+    for folder in (aged, page):
+        folder.rename(folder.with_name(then))
+    before = datetime.now(UTC) - timedelta(days=1)
+    would = forget(tables, before, dry_run=True)
+    assert [path.rsplit("/", 1)[1] for path in would.files] == ["slices-facts.html", "slices-facts.json"]
+    assert forget(tables, before, dry_run=False) == would
+    assert forget(tables, before, dry_run=False) == Removed()
+    assert {path.parts[-3] for path in site.rglob("slices-facts.html")} == {"new"}
+    told = Path(docs_page(tables)).read_text()
+    assert ("/old/" in told, "/new/" in told) == (False, True)
+    assert [path.parts[-3] for path in plain.kept_results(tables)] == ["new"]
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -10,6 +10,7 @@ from tidemark.settings import load_pipeline
 from tidemark.settings.differences import Effect, differences
 
 TUMBLING = {"keys": ["k"], "window": {"tumbling": "10 minutes"}}
+KEPT = ("superseded", "states", "garbage", "docs", "logs")
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ TUMBLING = {"keys": ["k"], "window": {"tumbling": "10 minutes"}}
         ({"late_landing": "reprocess", "input_deletes": "ignore", "cluster": {"executors": 4}},
          {"late_landing": "next slice", "input_deletes": "next slice", "cluster.executors": "no row"}),
         ({"compact": {"after": "2 days", "into": "1 day"}}, dict.fromkeys(("compact.after", "compact.into"), "no row")),
+        ({"retention": dict.fromkeys(KEPT, "2 days")}, {f"retention.{name}": "no row" for name in KEPT}),
         ({"select": ["left_k"]}, {"select.0": "next slice"}),
         ({"guard": "off"}, dict.fromkeys(("guard.earliest", "guard.latest", "guard.ahead_of_arrival"), "answer")),
         ({"quality": [{"type": "expect_table_row_count_to_be_between", "min_value": 1}]}, None),

@@ -127,6 +127,15 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ({"compact": {"after": "1 day", "into": "90 min"}}, "compact.into (1 hour 30 minutes) has to be a multiple of"),
         ({"compact": {"after": "1 day", "into": "1 hour"}}, "compact.into (1 hour) has to be a multiple of"),
         ({"compact": {"after": "1 day"}}, "compact.into: is missing"),
+        *(
+            ({"retention": {name: "59 minutes"}}, f"retention.{name}: must be 1 hour at least: a query or a job may")
+            for name in ("superseded", "states", "garbage", "docs", "logs")
+        ),
+        ({"retention": {"logs": "1 day"}}, "retention: logs (1 day) needs superseded: files of versions that no log"),
+        (
+            {"retention": {"superseded": "2 days", "logs": "1 day"}},
+            "retention: logs (1 day) is shorter than superseded (2 days), whose versions need their log; make it 2",
+        ),
         (
             {"compare": {"with": "s", "budget": {"unexplained": "a few"}}},
             "compare.budget.unexplained: 'a few' is not a number of rows; write it as 5, or as a share of all",

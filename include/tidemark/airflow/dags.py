@@ -163,7 +163,7 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
 
 
 def _is_kept_up(pipeline: Pipeline) -> bool:
-    return pipeline.compact is not None or pipeline.retention.superseded is not None
+    return pipeline.compact is not None or bool(pipeline.retention.model_fields_set)
 
 
 def _only(project: Project, name: str) -> tuple[Path, Pipeline] | None:
@@ -297,12 +297,22 @@ def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf:
 
 
 def _upkeep_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """Small files are merged, what is not needed goes, and what is left is held against the ledger."""
-    vacuum = VacuumTables(task_id="vacuum", file=file, project=project)
+    """Small files are merged, what is not needed goes, and what is left is held against the ledger.
+
+    Which states a plan needs Spark may have to be asked, so that the command is submitted where some expire.
+    """
+
+    def submitted(name: str, done: str) -> RunSlices:
+        return _run(pipeline, file, project, spark_conf, f"{pipeline.name} {done}", [], (name,), task_id=name)
+
+    vacuum = (
+        submitted("vacuum", "vacuumed")
+        if pipeline.retention.states
+        else VacuumTables(task_id="vacuum", file=file, project=project)
+    )
     vacuum >> VerifyTables(task_id="verify", file=file, project=project)
     if pipeline.compact:
-        name = f"{pipeline.name} compacted"
-        _run(pipeline, file, project, spark_conf, name, [], ("compact",), task_id="compact") >> vacuum
+        submitted("compact", "compacted") >> vacuum
 
 
 _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | None], None]] = {

@@ -55,6 +55,8 @@ def of_command(file: Path | str, lake: str, arguments: Iterable[str]) -> Lineage
     if command == "compact":
         tables = [_table(pipeline, lake, name) for name in REWRITTEN]
         return OperatorLineage(inputs=_inputs(tables), outputs=_outputs(tables))
+    if command == "vacuum":
+        return OperatorLineage()
     inputs = [_named(lake, source.table) for source in (pipeline.left, pipeline.right)]
     written = () if "--dry-run" in options else COMMITTED
     return OperatorLineage(inputs=_inputs(inputs), outputs=_outputs(_table(pipeline, lake, name) for name in written))

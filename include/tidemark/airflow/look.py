@@ -21,7 +21,6 @@ from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.sound import check
 from tidemark.commits.staleness import stale
-from tidemark.commits.vacuum import LEFT_BEHIND, remove_garbage
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import OlderFormatError
@@ -30,6 +29,7 @@ from tidemark.quality.project import docs_page
 from tidemark.settings import Pipeline, load_pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
+from tidemark.upkeep.vacuum import vacuum
 from tidemark.wording import counted
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
@@ -119,16 +119,20 @@ def agreed(pipeline: Pipeline, lake: str) -> dict[str, int]:
 
 
 def vacuumed(pipeline: Pipeline, lake: str) -> str:
-    """What was removed of what no commit has, and of what was superseded, in a line.
+    """What was removed by the pipeline's `retention`, but for states, in a line.
 
     Raises:
         UserError: the tables do not serve.
     """
-    found = remove_garbage(pipeline, lake, LEFT_BEHIND)
-    return (
-        f"{pipeline.name}: removed {counted(len(found.files), 'file')} of what was never committed, and "
-        f"{counted(len(found.superseded), 'file')} of what was superseded"
-    )
+    found = vacuum(pipeline, lake)
+    files = {
+        "of what was never committed": found.garbage,
+        "of what was superseded": found.superseded,
+        "of logs": found.logs,
+        "of Data Docs": found.docs,
+    }
+    told = ", ".join(f"{counted(len(kind.files), 'file')} {name}" for name, kind in files.items())
+    return f"{pipeline.name}: removed {told}"
 
 
 def damages(pipeline: Pipeline, lake: str) -> list[str]:

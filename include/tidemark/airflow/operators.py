@@ -283,7 +283,10 @@ class _OnTables(BaseOperator):
 
 
 class VacuumTables(_OnTables):
-    """Removes files that no commit has, and those superseded for as long as the pipeline file says."""
+    """Removes what the pipeline's `retention` says, but for states: those `tidemark vacuum` lets expire.
+
+    Which of them a plan needs Spark may have to be asked.
+    """
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
         """Remove them.

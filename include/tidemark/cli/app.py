@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,7 +26,18 @@ from tidemark.cli.session import session_over
 from tidemark.cli.shadows import promote, rollback, shadows
 from tidemark.cli.state import app as state
 from tidemark.cli.status import status_of
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, ShadowOption, err, naming, out, print_json
+from tidemark.cli.terminal import (
+    JsonOption,
+    LakeOption,
+    PipelineArgument,
+    PipelinesArgument,
+    ShadowOption,
+    err,
+    naming,
+    out,
+    print_json,
+)
+from tidemark.cli.vacuum import vacuum
 from tidemark.cli.verify import verify
 from tidemark.cli.views import (
     changed_rows_view,
@@ -38,12 +49,10 @@ from tidemark.cli.views import (
     plan_view,
     status_view,
     twin_view,
-    vacuumed_view,
     what_if_view,
 )
 from tidemark.commits.upgrade import is_of_older_format
 from tidemark.commits.upgrade import upgrade as upgrade_tables
-from tidemark.commits.vacuum import LEFT_BEHIND, remove_garbage
 from tidemark.comparison import dialects as run_dialects
 from tidemark.comparison.changed_rows import changed_rows
 from tidemark.comparison.explain import explain, parse_row
@@ -57,13 +66,14 @@ from tidemark.settings import Pipeline, load_pipeline, pipeline_schema
 from tidemark.settings.differences import differences
 from tidemark.settings.shadows import shadow_of
 from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration, parse_duration, parse_instant
+from tidemark.settings.values import parse_duration, parse_instant
 from tidemark.spark.deferred import begin, deferred
 from tidemark.spark.faults import told
 from tidemark.spark.session import spark_session
 from tidemark.streaming.feed import parse_rate
 from tidemark.streaming.twin import TwinPaths
 from tidemark.streaming.twin import stream as run_twin
+from tidemark.upkeep.gain import gain_of, oldest_versions
 from tidemark.wording import in_one_line
 
 _LOG = logging.getLogger(__name__)
@@ -84,6 +94,7 @@ app.command()(release)
 app.command()(rollback)
 app.command()(shadows)
 app.command()(waive)
+app.command()(vacuum)
 app.command()(verify)
 
 
@@ -118,7 +129,6 @@ AgainFromOption = Annotated[
 AgainToOption = Annotated[
     str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
 ]
-PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")]
 AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
 
 
@@ -377,14 +387,20 @@ def status(
     pipelines: PipelinesArgument,
     lake: LakeOption = None,
     shadow: ShadowOption = None,
+    upkeep: Annotated[  # noqa: FBT002
+        bool, typer.Option("--upkeep", help="Tell, too, what vacuum and compact would gain; it lists all files.")
+    ] = False,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Show what pipelines have committed, side by side.
 
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
-    loaded = [shadow_of(load_pipeline(name), shadow) for name in pipelines]
-    statuses = [status_of(one, lake_root(lake)) for one in loaded]
+    loaded, root = [shadow_of(load_pipeline(name), shadow) for name in pipelines], lake_root(lake)
+    statuses = [
+        replace(status_of(one, root), oldest=oldest_versions(one, root), upkeep=gain_of(one, root) if upkeep else None)
+        for one in loaded
+    ]
     if as_json:
         print_json([one.describe() for one in statuses])
     else:
@@ -406,34 +422,6 @@ def upgrade(pipelines: PipelinesArgument, lake: LakeOption = None) -> None:
             upgrade_tables(spark_session("tidemark upgrade"), pipeline, root)
             told = "is taken over"
         out.print(f"{pipeline.name}: {PipelineTables.of(pipeline, root).root} {told}", soft_wrap=True)
-
-
-@app.command()
-def vacuum(
-    pipelines: PipelinesArgument,
-    lake: LakeOption = None,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Leave files that were written since.")
-    ] = format_duration(LEFT_BEHIND),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,  # noqa: FBT002
-    as_json: JsonOption = False,  # noqa: FBT002
-) -> None:
-    """Remove files that were written and never committed: of runs that failed, were killed, or lost a race.
-
-    No version of a table has them, so that nothing is lost. Where the pipeline file says so (`retention: {superseded:
-    DURATION}`), files go as well that were superseded so long ago, and with them old versions.
-
-    Example: `tidemark vacuum flights_weather --older-than "1 day" --dry-run`
-    """
-    with naming("--older-than"):
-        span = parse_duration(older_than)
-    loaded, root = [load_pipeline(name) for name in pipelines], lake_root(lake)
-    found = [remove_garbage(one, root, span, dry_run=dry_run) for one in loaded]
-    if as_json:
-        print_json([one.describe() for one in found])
-        return
-    for one in found:
-        out.print(vacuumed_view(one), soft_wrap=True)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from tidemark.state.restore import Restored
 from tidemark.state.show import Buffer, Shown
 from tidemark.state.verify import Verified
 from tidemark.streaming.export import Exported
-from tidemark.wording import quoted
+from tidemark.wording import counted, quoted
 
 
 def shown_view(state: Shown) -> RenderableType:
@@ -61,7 +61,8 @@ def expired_view(expired: Expired) -> str:
     done = "would be removed" if expired.dry_run else "removed"
     lines = [*expired.removed, f"{len(expired.removed):,} checkpoints {done}, {len(expired.kept):,} kept"]
     if expired.removed and not expired.dry_run:
-        lines.append(f"The files go with: VACUUM delta.{quoted(expired.table)}")
+        files = f"{counted(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"
+        lines.append(f"{files} go by tidemark vacuum and `retention`, or with: VACUUM delta.{quoted(expired.table)}")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -22,6 +22,7 @@ from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_instant, from_micros
+from tidemark.upkeep.gain import Gain
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class Status:
     """Time that the committed jobs took."""
     tables: dict[str, dict[str, int]]
     """Of the ledger and each table that follows it the `version`, and how many `files` and `bytes` that has."""
+    oldest: dict[str, int] = field(default_factory=dict)
+    """The oldest version of each that one can travel to, where it was asked for."""
+    upkeep: Gain | None = None
+    """What maintenance would gain, where it was asked for."""
 
     def describe(self) -> dict[str, Any]:
         """The status for scripts: JSON-ready."""
@@ -91,7 +96,8 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
             None,
             0,
             0,
-            **empty,
+            left=empty["left"],
+            right=empty["right"],
             quality={},
             findings=[],
             quarantined=0,
@@ -123,7 +129,8 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         end=grid.name(int(last["number"]) + 1),
         emissions=int(rows["emissions"].sum()),
         floored=int(rows["floored"].sum()),
-        **sides,
+        left=sides["left"],
+        right=sides["right"],
         quality=dict(Counter(rows["quality"])),
         findings=_findings(rows["findings"]),
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),

@@ -15,6 +15,7 @@ from tidemark.errors import UserError
 out, err = Console(), Console(stderr=True)
 
 PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of one.")]
+PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")]
 LakeOption = Annotated[
     str | None, typer.Option("--lake", help="Lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False)
 ]

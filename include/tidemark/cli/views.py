@@ -13,7 +13,6 @@ from rich.text import Text
 
 from tidemark.cli.status import SideStatus, Status
 from tidemark.clock.slices import Grid
-from tidemark.commits.vacuum import Vacuumed
 from tidemark.comparison import CAUSES, RULES, Comparison, Dialects
 from tidemark.comparison.changed_rows import ChangedRows
 from tidemark.comparison.explain import Life
@@ -133,22 +132,6 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
     ]
 
 
-def vacuumed_view(found: Vacuumed) -> str:
-    """What was removed of a pipeline's tables, or would be."""
-    done = "would remove" if found.dry_run else "removed"
-    files = f"{counted(len(found.files), 'file')} ({filesize.decimal(found.bytes)})"
-    left = f"; {counted(found.recent, 'other')} may be of a run that goes on" if found.recent else ""
-    told = f"{found.pipeline}: {done} {files} of what was never committed{left}"
-    if not found.superseded:
-        return told
-    size = filesize.decimal(found.superseded_bytes)
-    reach = ", ".join(f"{name} {version}" for name, version in found.readable_from.items())
-    return (
-        f"{told}\n{found.pipeline}: {done} {counted(len(found.superseded), 'file')} ({size}) of what was superseded; "
-        f"the oldest versions that can then be read: {reach}"
-    )
-
-
 def status_view(*statuses: Status) -> RenderableType:
     """What pipelines have committed, side by side."""
     table = Table(title="Committed", title_justify="left")
@@ -199,6 +182,20 @@ def _size(status: Status) -> str:
     return f"{counted(files, 'file')}, {filesize.decimal(size)}" if files else ""
 
 
+def _oldest(status: Status) -> str:
+    beyond = ", ".join(f"{name} {version}" for name, version in status.oldest.items() if version)
+    return beyond or ("all" if status.oldest else "")
+
+
+def _upkeep(status: Status) -> str:
+    gain = status.upkeep
+    if gain is None:
+        return ""
+    freed = f"vacuum would free {counted(gain.vacuum_files, 'file')}, {filesize.decimal(gain.vacuum_bytes)}"
+    merged = f"; compact would make {counted(gain.compact_into, 'file')} of {gain.compact_files:,}"
+    return freed + (merged if gain.compact_files else "")
+
+
 def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
     return lambda status: value(getattr(status, side))
 
@@ -223,6 +220,8 @@ _LINES: tuple[_Line, ...] = (
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
     ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
     ("its tables", _size),
+    ("oldest versions to read", _oldest),
+    ("upkeep", _upkeep),
 )
 
 

@@ -82,6 +82,8 @@ _ELSEWHERE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
 """In the path of a file that is not under the table's folder."""
 _UPKEEP = re.compile(r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE")
 """Operations that Delta's writers name of commits that write no rows."""
+_NO_LONGER_TOLD = "Invalid table version"
+"""How delta-rs refuses a commit on top of a version behind which the log has been shortened meanwhile."""
 _RECENT = 100
 """So many commits are looked through for one that writes rows."""
 Opened = dict[str, "DeltaLog"]
@@ -313,8 +315,10 @@ class DeltaLog:
         try:
             follows = _follows(number, self.version + 1 if gone else None)
             self.table.create_write_transaction(actions, "append", schema, commit_properties=follows)
-        except CommitFailedError as error:
-            raise OvertakenError from error
+        except DeltaError as error:
+            if isinstance(error, CommitFailedError) or _NO_LONGER_TOLD in str(error):
+                raise OvertakenError from error
+            raise
         self.table.update_incremental()
         return DeltaLog(self.path, self.table)
 

@@ -7,6 +7,7 @@ the next time that Great Expectations is needed all the same.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pandas as pd
+import pyarrow.fs as pafs
 
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.storage import file_system, files_under, remove
@@ -55,6 +57,19 @@ def forget_old_results(tables: PipelineTables) -> None:
     """Remove all results but the newest `KEPT_RESULTS`; another process may do so at the same time."""
     for file in kept_results(tables)[:-KEPT_RESULTS]:
         remove(results_of(tables), str(file))
+
+
+def older_results(folder: str, before: datetime) -> dict[str, int]:
+    """The files below a folder of results, or of their pages, of before an instant, with their bytes."""
+    everything = pafs.FileSelector("", allow_not_found=True, recursive=True)
+    files = (info for info in file_system(folder).get_file_info(everything) if info.is_file)
+    return {info.path: info.size for info in files if (at := _judged_at(info.path)) is not None and at < before}
+
+
+def _judged_at(path: str) -> datetime | None:
+    with suppress(ValueError):
+        return datetime.strptime(PurePosixPath(path).parent.name, _INSTANT).replace(tzinfo=UTC)
+    return None
 
 
 def _result(slices: int, run: str, now: datetime) -> dict[str, Any]:

@@ -10,20 +10,22 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
+from pathlib import PurePosixPath
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
 
+from tidemark.commits.vacuum import Removed
 from tidemark.commits.waivers import Waiver
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.storage import file_system, files_under, is_address
+from tidemark.delta.storage import file_system, files_under, is_address, remove
 from tidemark.errors import PipelineFileError
 from tidemark.quality.findings import LOOKS_AT, ON_FAILURE, Verdict, called, raised_in
 from tidemark.quality.history import called_beside_history
 from tidemark.quality.notice import Notice
-from tidemark.quality.plain import kept_results
+from tidemark.quality.plain import kept_results, older_results, results_of
 from tidemark.settings import Expectation, Pipeline
 from tidemark.settings.checks import DOCS_PAGE
 from tidemark.settings.notify import Receiver
@@ -72,6 +74,33 @@ def catch_up(tables: PipelineTables) -> None:
             known = context.validation_results_store.list_keys()
             wanted = [key for key in known if "/".join(key.to_tuple()) in without_page]
             context.build_data_docs(resource_identifiers=sorted(wanted, key=str))
+
+
+def forget(tables: PipelineTables, before: datetime, *, dry_run: bool) -> Removed:
+    """Remove results of before an instant and their pages, and let the first page of Data Docs be without them."""
+    validations = results_of(tables)
+    pages = f"{docs_page(tables).rpartition('/')[0]}/validations"
+    found = {folder: older_results(folder, before) for folder in (validations, pages)}
+    if not dry_run:
+        _remove(validations, found[validations])
+        if found[pages]:
+            _write_index(tables, found[pages])  # while they are there: the next one writes it if this is killed
+        _remove(pages, found[pages])
+    under = {folder: folder.removeprefix(f"{tables.root}/") for folder in found}
+    return Removed.of({f"{under[one]}/{path}": size for one, files in found.items() for path, size in files.items()})
+
+
+def _remove(folder: str, paths: Iterable[str]) -> None:
+    for path in paths:
+        remove(folder, path)
+
+
+def _write_index(tables: PipelineTables, gone: Iterable[str]) -> None:
+    """Write the first page anew; it is of all results, and the pages of those that are gone are not."""
+    identifier = gx_library().data_context.types.resource_identifiers.ValidationResultIdentifier
+    with project(tables) as context:
+        keys = [identifier.from_tuple(PurePosixPath(path).with_suffix("").parts) for path in gone]
+        context.build_data_docs(resource_identifiers=keys)
 
 
 def tell(notice: Notice, receivers: Iterable[Receiver], tables: PipelineTables, verdict: Verdict) -> None:

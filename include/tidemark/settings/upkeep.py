@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from tidemark.settings.base import Settings
 from tidemark.settings.values import Duration, PositiveDuration, format_duration
 
 SOONEST = timedelta(hours=1)
 """A query may read files for so long after they were superseded."""
+LEFT_BEHIND = timedelta(days=7)
+"""A file that no commit has, and that is older, is taken for left behind: no run takes so long."""
 
 
 class Compact(Settings):
@@ -43,15 +46,39 @@ class Compact(Settings):
 
 
 class Retention(Settings):
-    """How long `tidemark vacuum` leaves what nothing needs that is committed."""
+    """How long `tidemark vacuum` leaves what nothing needs that is committed; each is at least 1 hour."""
 
     superseded: Duration | None = None
-    """Files that a table had and has no longer, of answers that were replaced and of states that have expired: at least
-    1 hour. Versions of the table that had one can then no longer be read. By default they are kept for ever."""
+    """Files that a table had and has no longer, of answers that were replaced and of states that have expired. Versions
+    of the table that had one can then no longer be read. By default they are kept for ever."""
+    states: Duration | None = None
+    """Checkpoints of slices that end longer than this before the last committed one does, on the pipeline's clock: they
+    expire, as by `tidemark state expire`, but for those that a plan could need. By default none does."""
+    garbage: Duration = LEFT_BEHIND
+    """Files that were written and that no commit has: longer than the longest job takes."""
+    docs: Duration | None = None
+    """Great Expectations' results and their pages in Data Docs. By default the newest 50 are kept."""
+    logs: Duration | None = None
+    """Commits in the logs of the tables that follow the ledger, which stays whole: at least as long as `superseded`,
+    which has to be there too. Versions before them can then no longer be read. By default they are kept for ever."""
 
-    @field_validator("superseded")
+    @field_validator("superseded", "states", "garbage", "docs", "logs")
     @classmethod
     def _not_at_once(cls, value: timedelta | None) -> timedelta | None:
         if value is not None and value < SOONEST:
-            raise ValueError(f"must be {format_duration(SOONEST)} at least: a query may still read them")
+            raise ValueError(f"must be {format_duration(SOONEST)} at least: a query or a job may still need them")
         return value
+
+    @model_validator(mode="after")
+    def _versions_with_their_files(self) -> Self:
+        if self.logs is None:
+            return self
+        told = f"logs ({format_duration(self.logs)})"
+        if self.superseded is None:
+            raise ValueError(f"{told} needs superseded: files of versions that no log tells of serve nobody")
+        if self.logs < self.superseded:
+            raise ValueError(
+                f"{told} is shorter than superseded ({format_duration(self.superseded)}), whose versions need their "
+                f"log; make it {format_duration(self.superseded)} at least"
+            )
+        return self

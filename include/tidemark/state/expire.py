@@ -24,6 +24,7 @@ from tidemark.delta.log import DeltaLog, OvertakenError
 from tidemark.errors import FaultError
 from tidemark.planning.plan import Plan, Request, make_plan
 from tidemark.settings import Pipeline
+from tidemark.settings.values import micros
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Expired:
     removed: tuple[str, ...]
     kept: tuple[str, ...]
     dry_run: bool
+    files: tuple[str, ...]
+    """Those of the table that are of these runs: superseded from then on."""
+    bytes: int
 
     def describe(self) -> dict[str, Any]:
         """Give it to scripts: JSON-ready."""
@@ -52,8 +56,8 @@ def expire(
 ) -> Expired:
     """Remove the checkpoints that are not of the last `keep` slices, and were committed longer ago than `older_than`.
 
-    A checkpoint is that of a whole job, and goes or stays as one. The table forgets its files, which stay until VACUUM
-    removes them.
+    A checkpoint is that of a whole job, and goes or stays as one. The table forgets its files, which stay until
+    `tidemark vacuum`, or VACUUM, removes them.
 
     Raises:
         SliceOrderError: no slice is committed.
@@ -66,11 +70,20 @@ def expire(
     needed = {ledger.entries[number].run for number in newest} | set(_needed(plan))
     old = present if older_than is None else present & _older(ledger, older_than)
     removed = sorted(old - needed)
+    freed = _files(plan.tables.checkpoint, removed)
     if removed and not dry_run:
         _remove(plan.tables.checkpoint, removed)
     return Expired(
-        pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run
+        pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run, *freed
     )
+
+
+def slices_within(ledger: Ledger, span: timedelta) -> int:
+    """How many committed slices end at most so long before the last one does, itself among them."""
+    if ledger.last is None:
+        return 0
+    until = ledger.grid.start_of(ledger.last.number + 1) - micros(span)
+    return sum(ledger.grid.start_of(number + 1) >= until for number in ledger.entries)
 
 
 def _needed(plan: Plan) -> Iterator[str]:
@@ -90,6 +103,14 @@ def _older(ledger: Ledger, span: timedelta) -> frozenset[str]:
     assert log is not None, "something is committed"
     last = attempts(log, ledger.grid).groupby("run")["committed_at"].max()
     return frozenset(last[last < datetime.now(UTC) - span].index)
+
+
+def _files(checkpoint: str, runs: Iterable[str]) -> tuple[tuple[str, ...], int]:
+    """The files of a table that are of some runs, and their bytes."""
+    log, gone = DeltaLog.open(checkpoint), set(runs)
+    sizes = dict(zip(log.files["path"], log.files["size"], strict=True)) if log and gone else {}
+    found = {path: int(size) for path, size in sizes.items() if run_of(path) in gone}
+    return tuple(sorted(found)), sum(found.values())
 
 
 def _remove(checkpoint: str, runs: Iterable[str]) -> None:

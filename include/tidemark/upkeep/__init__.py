@@ -1,0 +1,1 @@
+"""What maintenance does to a pipeline's folder, what it would gain, and how far back the tables reach then."""
