@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.cli.status import status_of
+from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.explain import explain
 from tidemark.errors import InputError, PipelineFileError
 from tidemark.execution.run import execute
@@ -105,7 +106,7 @@ def test_what_is_left_out_behind_the_watermark_has_been_read(spark, lake, write,
         run(3, left__where="v > 0")
 
 
-def test_what_is_left_out_at_the_source_nobody_has_read(spark, lake, write, run):
+def test_what_is_left_out_at_the_source_nobody_has_read(spark, lake, write, run, capsys):
     write("left", LEFT, ROW)
     write("right", RIGHT, ROW)
     changes = {"left__where": "v > 0", "left__where_at": "source"}
@@ -115,6 +116,8 @@ def test_what_is_left_out_at_the_source_nobody_has_read(spark, lake, write, run)
     spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 'ahead'")
     write("left", [("landed", "a", at(0, 31), at(0, 31), -1), ("next", "a", at(2, 1), at(2, 1), 4)], ROW)
     _, plan = run(3, **changes)
+    plan.inputs[0].rows(plan.grid, 0, 2, NOTHING_CONSUMED).explain()
+    assert "GreaterThan(v,0)" in capsys.readouterr().out, "the scan goes by it"
     newest = spark.read.format("delta").load(plan.tables.ledger).orderBy(F.desc("slice")).first()
     assert (newest["left"]["read"], newest["landed"]) == (1, 0)
 

@@ -86,7 +86,12 @@ class Side:
 
     def normalized(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
-        return self.told(self.of_source(rows), grid, start)
+        behind = self.settings.where is not None and not self.at_source
+        return self._labelled(self.of_source(rows), grid, start, filters=behind)
+
+    def told(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """`normalized`, of rows that `where` leaves out at the source too."""
+        return self._labelled(rows, grid, start, filters=self.settings.where is not None)
 
     def of_source(self, rows: DataFrame) -> DataFrame:
         """The rows that the stream's source has: of the table's those that `where` at the source lets through."""
@@ -98,19 +103,17 @@ class Side:
         return whole.where(self._takes(rows.sparkSession)).select(*map(quoted, rows.columns))
 
     def _takes(self, spark: SparkSession) -> Column:
-        """Whether `where` lets a row take part; never null."""
-        if self.settings.where is None:
-            return F.lit(True)
-        takes = confined(spark, self.settings.where, ColumnsOf(tuple(self.schema.names))).column
-        return F.coalesce(takes, F.lit(False))
+        """Whether `where` lets a row take part, as it is written, so that a scan can go by it."""
+        assert self.settings.where is not None, "there is one"
+        return confined(spark, self.settings.where, ColumnsOf(tuple(self.schema.names))).column
 
-    def told(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
-        """`normalized`, of rows that `where` leaves out at the source too."""
+    def _labelled(self, rows: DataFrame, grid: Grid, start: int, *, filters: bool) -> DataFrame:
+        """The columns of `normalized`; of rows of which `where` leaves out some, if it `filters`."""
         clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
         owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
         tiebreak, event_time, rejected = F.lit(0).cast("long"), self.event.ticks(self.tick), self._rejected
-        if self.settings.where is not None:
-            takes = self._takes(rows.sparkSession)
+        if filters:
+            takes = F.coalesce(self._takes(rows.sparkSession), F.lit(False))
             event_time = F.when(takes | self._bad_times.isNull(), event_time)
             rejected = F.when(~takes, F.lit(FILTERED)).otherwise(rejected)
         if self.settings.tiebreak:
