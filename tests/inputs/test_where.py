@@ -8,6 +8,8 @@ from pyspark.sql import types as T
 
 from tidemark.cli.status import status_of
 from tidemark.commits.staleness import NOTHING_CONSUMED
+from tidemark.comparison.compare import Asked, compare
+from tidemark.comparison.dialects import dialects
 from tidemark.comparison.explain import explain
 from tidemark.errors import InputError, PipelineFileError
 from tidemark.execution.run import execute
@@ -120,6 +122,33 @@ def test_what_is_left_out_at_the_source_nobody_has_read(spark, lake, write, run,
     assert "GreaterThan(v,0)" in capsys.readouterr().out, "the scan goes by it"
     newest = spark.read.format("delta").load(plan.tables.ledger).orderBy(F.desc("slice")).first()
     assert (newest["left"]["read"], newest["landed"]) == (1, 0)
+
+
+def test_dialects_filter_each_as_it_does(spark, lake, pipeline, write):
+    write("left", LEFT, ROW)
+    write("right", RIGHT, ROW)
+    settings = pipeline(left__where="v > 0", join__keys=[{"left": "upper(k)", "right": "upper(k)"}])
+    found = dialects(spark, settings, str(lake), range(2))
+    emitted = {one.dialect: one.emissions for one in found.answered}
+    assert emitted == {"flink-datastream": 2, "flink-sql": 2, "spark": 3}
+    assert found.identity == ("left_k", "left_happened", "right_k", "right_happened")
+    differing = {(one.only_in, one.not_in, one.example["left_id"]) for one in found.differences}
+    assert differing == {("spark", flink, "behind") for flink in ("flink-datastream", "flink-sql")}
+
+
+def test_a_stream_that_did_not_filter_is_told_of_the_rows_left_out(spark, lake, write, run):
+    write("left", LEFT, ROW)
+    write("right", RIGHT, ROW)
+    settings, plan = run(2, left__where="v > 0", left__where_at="source")
+    emitted = spark.read.format("delta").load(plan.tables.emissions).drop("_slice", "_pane", "_result_time")
+    as_first = emitted.where("left_id = 'on time'")
+    unknown = {"left_id": F.lit("unknown"), "left_v": F.lit(None).cast("int")}
+    times = {f"left_{name}": F.lit(at(0, 24)) for name in ("happened", "arrived")}
+    write("streamed", emitted.unionByName(as_first.withColumns(unknown | times)))
+    found = compare(spark, settings, str(lake), Asked("streamed", try_settings=False), None)
+    assert [(one.cause, one.rows, one.examples[0]["_detail"]) for one in found.causes] == [
+        ("rejected in the batch", 1, "filtered")
+    ]
 
 
 def test_keys_are_made_of_columns(spark, lake, pipeline, write, run):
