@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidemark.settings.expressions import MOST_CHARACTERS, check_expression
-from tidemark.settings.functions import WHY, catalogue
+from tidemark.settings.expressions import MOST_CHARACTERS, check_expression, columns_of, over_pair
+from tidemark.settings.functions import WHY, ColumnsOf, catalogue
 
 ALLOWED = """
 left_v + 1 > 2
@@ -154,3 +154,43 @@ def test_each_function_of_spark_is_allowed_or_refused_as_reviewed(name):
 
 def test_every_function_has_been_reviewed():
     assert "unreviewed" not in catalogue().values()
+
+
+OF_AN_INPUT = {
+    "user = 'x' AND `order id` IS NOT NULL AND s.k > date('2024-01-01')": None,
+    "current_date > day": "current_date tells the time or the user of the run; take a column, called otherwise",
+    "rand() < 0.5": "rand() gives something else in each run",
+    "max(v) > 1": "max() is over many rows",
+    "v > (SELECT 1)": "a subquery reads other tables",
+    "max(v) OVER ()": "OVER is about many rows",
+    "v >": "is no SQL expression",
+    "": "is empty",
+}
+
+
+@pytest.mark.parametrize("text", OF_AN_INPUT)
+def test_what_is_over_an_input_is_confined_before_its_table_is_known(text):
+    if OF_AN_INPUT[text] is None:
+        check_expression(text, ColumnsOf())
+        return
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is compared
+        check_expression(text, ColumnsOf())
+    assert OF_AN_INPUT[text] in str(refused.value)
+
+
+def test_a_table_says_which_columns_an_input_has():
+    columns = ColumnsOf(("status", "current_date"))
+    check_expression("STATUS = 'x' AND current_date IS NOT NULL", columns)
+    for name, hint in (("statsu", "did you mean status?"), ("user", "it has status, current_date")):
+        with pytest.raises(ValueError, match=f"{name} is no column of it; {hint}".replace("?", r"\?")):
+            check_expression(f"{name} = 'x'", columns)
+
+
+def test_an_expression_over_an_input_becomes_one_over_a_pair():
+    text = "transform(a, x -> x + `b``c`) || a.b || timestampdiff(MINUTE, t, u) || CAST(s AS struct<v: int>).v"
+    assert columns_of(text) == ["a", "b`c", "t", "u", "s"]
+    assert over_pair(text, "left") == (
+        "transform(`left_a`, x -> x + `left_b``c`) || `left_a`.b || timestampdiff(MINUTE, `left_t`, `left_u`) || "
+        "CAST(`left_s` AS struct<v: int>).v"
+    )
+    assert columns_of("no expression ((") == []

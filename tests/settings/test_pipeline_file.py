@@ -388,3 +388,41 @@ def test_how_airflow_runs_it_is_no_setting_of_the_join(tmp_path):
 def test_airflow_is_told_no_code(tmp_path):
     with pytest.raises(PipelineFileError, match="airflow.owner"):
         load_pipeline(changed(tmp_path / "p.yaml", airflow={"owner": "{{ var.value.x }}"}))
+
+
+def test_where_is_of_one_input_and_filters_where_the_dialect_can(tmp_path):
+    (tmp_path / "inputs").mkdir()
+    shared = {**yaml.safe_load(FILES[0].read_text())["left"], "where": "carrier <> 'XX'"}
+    (tmp_path / "inputs" / "flights.yaml").write_text(yaml.safe_dump(shared))
+    flink = load_pipeline(changed(tmp_path / "flink.yaml", left={"use": "flights"}))
+    spark = load_pipeline(changed(tmp_path / "spark.yaml", left={"use": "flights"}, dialect="spark"))
+    at_source = load_pipeline(changed(tmp_path / "at.yaml", left={"use": "flights", "where_at": "source"}))
+    assert [one.left.where for one in (flink, spark, at_source)] == ["carrier <> 'XX'"] * 3
+    assert [one.filters_at_source(one.left) for one in (flink, spark, at_source)] == [False, True, True]
+    assert not flink.filters_at_source(flink.right)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"left__where": "rand() < 0.5"}, "left.where: rand() gives something else in each run"),
+        ({"left__where": ""}, "left.where: is empty; leave it out"),
+        ({"right__where_at": "source"}, "right: where_at: means nothing without where; leave it out"),
+        (
+            {"dialect": "spark", "left__where": "v > 1", "left__where_at": "watermark"},
+            "left.where_at: Spark's optimizer moves a filter below withWatermark, so that rows left out never move the",
+        ),
+    ],
+)
+def test_a_where_that_cannot_be_is_refused(tmp_path, changes, told):
+    with pytest.raises(PipelineFileError) as refused:
+        load_pipeline(changed(tmp_path / "wrong.yaml", **changes))
+    assert told in str(refused.value)
+
+
+def test_keys_that_are_made_are_told_by_the_columns_they_are_made_of(tmp_path):
+    keys = ["k", {"left": "lower(email)", "right": "s.mail"}]
+    join = load_pipeline(changed(tmp_path / "keys.yaml", join__keys=keys)).join
+    assert join.telling_columns == ["left_k", "right_k", "left_lower(email)", "left_email", "right_s.mail"]
+    assert join.keys[1].columns("left") == {"lower(email)", "email"}
+    assert join.keys[1].columns("right") == {"s.mail", "s"}

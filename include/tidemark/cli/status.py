@@ -20,7 +20,7 @@ from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
 from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_instant, from_micros
 from tidemark.upkeep.gain import Gain
 
@@ -36,6 +36,9 @@ class SideStatus:
     evicted: int
     carried: int
     """How many rows are in the buffers now."""
+    filtered: int | None
+    """How many `where` has left out, which are not among those read; None without one, or at the source, where nobody
+    sees them."""
     behind: dict[str, int]
     """How far late rows were behind the watermark, ms: p50, p99, max; empty without late rows."""
     reasons: dict[str, int]
@@ -86,7 +89,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
     rows, tables, grid = ledger.rows, ledger.tables, ledger.grid
     rows = rows[rows["number"] >= since]
     if rows.empty:
-        empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, {}, {}, None) for side in SIDES}
+        empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, None, {}, {}, None) for side in SIDES}
         return Status(
             pipeline.name,
             pipeline.clock,
@@ -116,6 +119,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
             table=getattr(pipeline, side).table,
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
             carried=last[side]["carried_out"],
+            filtered=_filtered(pipeline, side, rows[f"{side}_filtered"]),
             behind=next((_quantiles(behind) for reason, behind in mine.items() if reason in _BEHIND), {}),
             reasons={reason: len(rows) for reason, rows in mine.items() if reason not in {"late", *STILL_IN}},
             watermark=_instant(last[f"{side}_watermark_ms"], drained=last["drained"]),
@@ -138,6 +142,13 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         seconds=float(jobs["job_seconds"].sum()),
         tables=_sizes(tables),
     )
+
+
+def _filtered(pipeline: Pipeline, side: SideName, counts: pd.Series[Any]) -> int | None:
+    source = getattr(pipeline, side)
+    if source.where is None or pipeline.filters_at_source(source):
+        return None
+    return int(pd.to_numeric(counts).sum())
 
 
 _BEHIND = ("late", "behind_watermark")

@@ -177,6 +177,10 @@ def _rejected(side: SideStatus) -> str:
     return f"{side.rejected:,}{reasons}"
 
 
+def _filtered(side: SideStatus) -> str:
+    return "" if side.filtered is None else f"{side.filtered:,}"
+
+
 def _size(status: Status) -> str:
     files, size = (sum(one[what] for one in status.tables.values()) for what in ("files", "bytes"))
     return f"{counted(files, 'file')}, {filesize.decimal(size)}" if files else ""
@@ -208,6 +212,8 @@ _LINES: tuple[_Line, ...] = (
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
     ("left rows read", _of("left", lambda side: f"{side.read:,}")),
     ("right rows read", _of("right", lambda side: f"{side.read:,}")),
+    ("left left out by where", _of("left", _filtered)),
+    ("right left out by where", _of("right", _filtered)),
     ("left late", _of("left", _behind)),
     ("right late", _of("right", _behind)),
     ("left rejected", _of("left", _rejected)),

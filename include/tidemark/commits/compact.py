@@ -154,7 +154,7 @@ def _written(source: DataFrame, compaction: Compaction, merge: Merge, path: str)
 
 def _order(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
     wanted = {
-        "emissions": ["_slice", *pipeline.join.output_keys],
+        "emissions": ["_slice", *pipeline.join.telling_columns],
         "late": ["_slice", "side", "arrived_at"],
         "quality": ["slice", "expectation"],
     }[name]

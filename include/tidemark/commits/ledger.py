@@ -75,6 +75,8 @@ SCHEMA = pa.schema(
         "floored": _LONG,
         "left": _COUNTS,
         "right": _COUNTS,
+        "left_filtered": _LONG,
+        "right_filtered": _LONG,
         "quality": _TEXT,
         "findings": _TEXT,
         "job_slices": _LONG,
@@ -153,6 +155,9 @@ class Entry:
     """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
     counts: tuple[Counts, Counts] | None = None
     """Where its left and right rows went."""
+    filtered: tuple[int, int] | None = None
+    """How many left and right rows `where` has left out, which are not among those read; None where none was asked
+    for, or at the source, where nobody sees them."""
     emissions: int | None = None
     """How many the join gave: those in quarantine are among them."""
     released: int | None = None
@@ -286,6 +291,8 @@ class Ledger:
             "sources": [asdict(one) for one in entry.watermarks.sources],
             "left_version": entry.versions[0],
             "right_version": entry.versions[1],
+            "left_filtered": entry.filtered[0] if entry.filtered else None,
+            "right_filtered": entry.filtered[1] if entry.filtered else None,
             "landed_from": None if earliest is None else self.grid.datetime_of(earliest),
             "waiting": None if waiting is None else [self.grid.datetime_of(number) for number in waiting],
         }
@@ -405,7 +412,7 @@ def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 _NOT_COLUMNS = {
     *("number", "versions", "watermarks", "read", "carried", "landed_from", "waiting"),
-    *("counts", "emissions", "released"),
+    *("counts", "filtered", "emissions", "released"),
 }
 
 
@@ -437,6 +444,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         landed_from=known("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
         counts=(Counts(**row["left"]), Counts(**row["right"])),
+        filtered=None if (filtered := known("left_filtered")) is None else (filtered, known("right_filtered") or 0),
         emissions=None if (published := known("emissions")) is None else published + (known("quarantined") or 0),
         released=None if ran_in is None else int(row["commit"]),
     )

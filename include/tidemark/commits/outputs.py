@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,11 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 from tidemark.clock.slices import Grid
 from tidemark.errors import PipelineFileError
 from tidemark.joins.firings import HALVES, flat_columns
+from tidemark.joins.keys import key_path, type_at
 from tidemark.settings import Pipeline
+from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SIDES
-from tidemark.spark.confined import confined
+from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
@@ -73,7 +74,7 @@ def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provena
 
 
 def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
-    """See that the join's condition and the output columns make sense over rows of these inputs.
+    """See that what leaves rows out, keys, condition and output columns make sense over rows of these inputs.
 
     Raises:
         PipelineFileError: names the field and what is wrong with it.
@@ -88,10 +89,25 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     joined = engine_of(spark).empty(StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
     flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
+    for side, schema in (("left", left), ("right", right)):
+        _check_own(spark, pipeline, side, schema)
     with _blamed_on("join.condition"):
         _need_the_same_again(flat.where(confined(spark, pipeline.join.condition or "true").column))
     with _blamed_on("select"):
         _need_the_same_again(emissions(joined, bare, grid))
+
+
+def _check_own(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
+    """See to the expressions over one input's own columns."""
+    columns, rows = ColumnsOf(tuple(schema.names)), engine_of(spark).empty(schema)
+    if (where := getattr(pipeline, side).where) is not None:
+        with _blamed_on(f"{side}.where"):
+            _need_the_same_again(rows.where(confined(spark, where, columns).column))
+    for pair in pipeline.join.keys:
+        name = getattr(pair, side)
+        if type_at(schema, key_path(schema, name)) is None:
+            with _blamed_on(f"join.keys.{side}"):
+                _need_the_same_again(rows.select(confined(spark, name, columns).column))
 
 
 def _need_the_same_again(rows: DataFrame) -> None:
@@ -109,8 +125,7 @@ def _blamed_on(field: str) -> Iterator[None]:
     except PipelineFileError as error:
         raise PipelineFileError(f"{field}: {error}") from None
     except AnalysisException as error:
-        message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
-        raise PipelineFileError(f"{field}: {' '.join(message.split())}") from None
+        raise PipelineFileError(f"{field}: {in_one_line(error)}") from None
 
 
 def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:

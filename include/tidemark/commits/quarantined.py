@@ -65,7 +65,7 @@ class Released:
 def quarantined(pipeline: Pipeline, lake: str) -> list[Quarantined]:
     """What is in quarantine, by slice and expectation, in order."""
     ledger = Ledger.of(pipeline, lake)
-    keys = pipeline.join.output_keys
+    keys = pipeline.join.telling_columns
     found: dict[tuple[datetime, str, str], list[dict[str, Any]]] = {}
     for row in _stored(ledger, keys if pipeline.show_rows else []):
         shown = {name: _plain(row[name]) for name in keys if name in row}

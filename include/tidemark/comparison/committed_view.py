@@ -22,11 +22,13 @@ from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
+from tidemark.watermarks.filtered import FILTERED, is_filtered
 
 _LATENESS = "reason string, watermark long, behind_ms long, held_by string"
 KNOWN_OF_ROW = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"
 """What is known of an input row: clock and event time in microseconds; for late and rejected rows what the table `late`
-says (watermark in ms); whether it came after the slice of its clock was committed; whether it waits in the buffers."""
+says (watermark in ms), or that `where` leaves it out; whether it came after the slice of its clock was committed;
+whether it waits in the buffers."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +101,16 @@ class CommittedView:
         Rows that the input does not have are missing; of rows with equal columns the first to arrive counts.
         """
         source = self.inputs[SIDES.index(side)]
-        rows = source.side.normalized(source.table.read(), self.grid, self.grid.start)
+        rows = source.side.told(source.table.read(), self.grid, self.grid.start)
+        filtered = F.when(is_filtered(), FILTERED).alias("_filtered")
         event_time = (F.col("event_time") * self.pipeline.tick).alias("_event_time")
-        rows = rows.select(F.col("clock").alias("_clock"), event_time, f"{side}.*")
-        times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time")
-        known = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time")))
+        rows = rows.select(F.col("clock").alias("_clock"), event_time, filtered, f"{side}.*")
+        times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time", "_filtered")
+        known = _of(times, wanted).agg(*(F.min(f"_{name}").alias(name) for name in ("clock", "event_time", "filtered")))
         for more in (self._late, self._landed, self._buffered):
             known = known.join(more(side, columns, wanted), "_hash", "left")
         names = [part.split()[0] for part in KNOWN_OF_ROW.removeprefix("struct<").removesuffix(">").split(", ")]
+        known = known.withColumn("reason", F.coalesce("reason", "filtered"))
         return known.select("_hash", F.struct(*names).alias("label"))
 
     def _late(self, side: SideName, columns: list[str], wanted: DataFrame) -> DataFrame:

@@ -30,6 +30,7 @@ from tidemark.execution.replay import Replay
 from tidemark.execution.task import TINY_ROWS
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
+from tidemark.joins.keys import key_over_pair
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES, SideName
@@ -127,10 +128,16 @@ def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: r
         pairs = (two for two in combinations(answers, 2) if _are_compared(*two))
         differing = pool.map(lambda pair: _differences(*pair), pairs)
         found = [difference for part in differing for difference in part]
-    names = ((one.side.name, [*(name for name, _ in one.side.keys), one.side.event.name]) for one in inputs)
+    names = ((one.side.name, [*_key_columns(pipeline, one), one.side.event.name]) for one in inputs)
     identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
     start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
     return Dialects(pipeline.name, start, end, tuple(answered for answered, _ in replays), tuple(found), identity)
+
+
+def _key_columns(pipeline: Pipeline, source: StoredInput) -> list[str]:
+    """The columns of an input that are its keys, or that these are made of."""
+    told = (name for pair in pipeline.join.keys for name in pair.told_by(source.side.name))
+    return [name for name in told if name in source.side.schema.names]
 
 
 def _otherwise(pipeline: Pipeline) -> dict[str, dict[str, str]]:
@@ -336,8 +343,8 @@ class _Pair:
         return late | F.coalesce(lost, F.lit(False))
 
     def _keyless(self, side: SideName) -> Column:
-        keys = self.has.inputs[SIDES.index(side)].side.keys
-        return reduce(Column.__or__, (F.col(quoted(f"{side}_{name}")).isNull() for name, _ in keys))
+        of = self.has.inputs[SIDES.index(side)].side
+        return reduce(Column.__or__, (F.expr(key_over_pair(of.schema, side, name)).isNull() for name, _ in of.keys))
 
     def _clock(self, side: SideName) -> Clock:
         event = self.has.inputs[SIDES.index(side)].side.event

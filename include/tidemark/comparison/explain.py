@@ -29,6 +29,7 @@ from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, micros, parse_instant
 from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
+from tidemark.watermarks.filtered import FILTERED
 from tidemark.wording import quoted
 
 MOST = 5
@@ -131,7 +132,7 @@ def _found(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> li
             raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
     meets = (_meets(source, name, value) for name, value in wanted.items())
     table = source.table.read().where(reduce(Column.__and__, meets))
-    rows = source.side.normalized(table, view.grid, view.grid.start)
+    rows = source.side.told(table, view.grid, view.grid.start)
     found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()
     asked = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not found:
@@ -149,12 +150,13 @@ class _Story:
 
     def life(self) -> Life:
         """All that is known of the row."""
-        return Life(self.side, self.row[self.side].asDict(), tuple(self._steps()))
+        steps = self._steps_left_out() if self.row["rejected"] == FILTERED else self._steps()
+        return Life(self.side, self.row[self.side].asDict(), tuple(steps))
 
     def _steps(self) -> Iterator[str]:
         view, row, label = self.view, self.row, self.view.grid.name
         by_arrival = view.pipeline.clock == "arrival"
-        happened = f"happened {self._time(row['event_time']) or 'at no known time'}"
+        happened = self._happened
         if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
             yield f"{happened}, arrived at no usable time" if by_arrival else happened
             taken = [view.grid.number_at(one["_slice"]) for one in self._aside()]
@@ -195,6 +197,22 @@ class _Story:
         yield from (_cut_off(one) for one in cut_off)
         if not late or late[0]["reason"] in STILL_IN:
             yield self._end(held)
+
+    @property
+    def _happened(self) -> str:
+        return f"happened {self._time(self.row['event_time']) or 'at no known time'}"
+
+    def _steps_left_out(self) -> Iterator[str]:
+        """Of a row that `where` leaves out: which it does, and whether the watermark has seen it."""
+        source = getattr(self.view.pipeline, self.side)
+        if self.view.pipeline.filters_at_source(source):
+            moves = "at the source, so that it is as if the table did not have it"
+        elif self.row["event_time"] is None:
+            moves = "and as its times are not to be believed, it does not move the watermark either"
+        else:
+            moves = "it takes no part, and moves the watermark"
+        yield self._happened
+        yield f"left out by where ({source.where}): {moves}"
 
     def _aside(self) -> list[Row]:
         """The row in the side output, once for each window that it was late for; without a watermark if rejected."""

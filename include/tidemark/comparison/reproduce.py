@@ -80,6 +80,9 @@ def reproduce(
         raise UserError("--reproduce: is for interval joins of Flink's dialects on event time, without a condition")
     if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
         raise UserError("--reproduce: a vector has neither partitions nor idle inputs")
+    sources = (pipeline.left, pipeline.right)
+    if any(source.where is not None and not pipeline.filters_at_source(source) for source in sources):
+        raise UserError("--reproduce: a vector has no rows that `where` leaves out behind the watermark")
     if cause.cause not in _OF_THE_JOIN or not any(example.get(f"_{side}") for side in SIDES):
         raise UserError(f"--reproduce {number}: a difference by '{cause.cause}' is not one of the join's rules")
     wanted = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}

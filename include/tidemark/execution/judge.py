@@ -101,7 +101,7 @@ def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
     """The keys of some rows that break an expectation, where the pipeline file lets them be shown."""
     pipeline, output = task.plan.pipeline, written.output
     told = _of_file(pipeline, worst)
-    names = [name for name in dict.fromkeys(pipeline.join.output_keys) if name in output.columns]
+    names = [name for name in dict.fromkeys(pipeline.join.telling_columns) if name in output.columns]
     if not (pipeline.show_rows and names and told and _may_be_quarantined(told)):
         return ""
     from tidemark.quality.broken import unexpected  # noqa: PLC0415 - imports Great Expectations

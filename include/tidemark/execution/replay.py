@@ -19,9 +19,11 @@ from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
 from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
+from tidemark.watermarks.filtered import is_filtered
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
 """Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
+_COUNTED = [f"{side}_{name}" for side in SIDES for name in ("rows", "filtered")]
 CACHED_ROWS = 1_000_000
 """A job of at most so many rows keeps them (`spark.once`): planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
@@ -38,8 +40,9 @@ class Replay:
     | `joined` | emission: `joins.base.JoinResult.joined` |
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
-    | `counts` | slice of the job: `left_rows` and `right_rows` read, event times `floored`, rows of earlier slices that
-                 had `landed` and the earliest of those, `landed_from` |
+    | `counts` | slice of the job: `left_rows` and `right_rows` read, `left_filtered` and `right_filtered` left out by
+                 `where`, event times `floored`, rows of earlier slices that had `landed` and the earliest of those,
+                 `landed_from` |
 
     A carried row has its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`, `watermark` (met
     on arrival), `key_*`, and `left` or `right`. It is in the buffers at the end of slices carried_from <= n <
@@ -61,7 +64,7 @@ class Replay:
 
     @property
     def read(self) -> int:
-        """How many rows of both inputs the slices read."""
+        """How many rows of both inputs the slices went through, those that `where` leaves out too."""
         return _read(self.counts)
 
     def evicted(self) -> Counter[str]:
@@ -85,11 +88,14 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
     if suspected:
         maybe_late = computed_once(maybe_late)
+    passing = None
+    if found.has_filtered and join.exact_watermarks:
+        passing, maybe_late = maybe_late.where(is_filtered()), maybe_late.where(~is_filtered())
     if carried is not None:
         carried = computed_once(carried)
     first = buckets.slices[0]
     horizon = Horizon(found.lines, first, lanes, buckets.grid)
-    result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable))
+    result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable, passing))
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(result.kept, first, join.carries)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
@@ -134,6 +140,11 @@ class _Placed:
         """How many rows there are."""
         return _read(self.maxima)
 
+    @property
+    def has_filtered(self) -> bool:
+        """Whether there are rows that `where` leaves out."""
+        return bool(self.maxima[[f"{side}_filtered" for side in SIDES]].to_numpy().any())
+
     def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """`Lane.split` of these rows."""
         return self.kind.split(self.placed, exact=exact)
@@ -159,7 +170,7 @@ def _picked(found: _Placed, join: Join) -> _Picked | None:
     counted = Observation()
     wanted = found.placed.where(found.kind.places(exact=join.exact_watermarks) | stays)
     # Eager, so that rows are counted once whatever reads them.
-    picked = wanted.observe(counted, *_by_side(F.lit(True))).localCheckpoint()
+    picked = wanted.observe(counted, *_by_side(~is_filtered())).localCheckpoint()
     left_out = Counter[str]({side: int(found.maxima[f"{side}_rows"].sum()) for side in SIDES})
     left_out.subtract(counted.get)
     return _Picked(replace(found, placed=picked), left_out)
@@ -244,11 +255,11 @@ def _side_output(rows: DataFrame, tick: int) -> DataFrame:
 
 
 def _read(counted: pd.DataFrame) -> int:
-    return int(counted[["left_rows", "right_rows"]].to_numpy().sum())
+    return int(counted[_COUNTED].to_numpy().sum())
 
 
 def _counts(maxima: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:
     by_slice = maxima.groupby(buckets.slice_of(maxima["bucket"]))
-    counted: pd.DataFrame = by_slice[["left_rows", "right_rows", "floored", "landed"]].sum()
+    counted: pd.DataFrame = by_slice[[*_COUNTED, "floored", "landed"]].sum()
     counted = counted.reindex(buckets.slices, fill_value=0)
     return counted.assign(landed_from=by_slice["landed_from"].min().reindex(buckets.slices))

@@ -18,6 +18,7 @@ from tidemark.quality.history import history
 from tidemark.quality.subjects import JobRows, last_slices_of_days, slices_before
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import micros
+from tidemark.watermarks.filtered import is_filtered
 
 
 def job_rows(task: Task, written: Written, tallied: Tally) -> JobRows:
@@ -37,7 +38,11 @@ def job_rows(task: Task, written: Written, tallied: Tally) -> JobRows:
 
 
 def input_rows(task: Task, rows: DataFrame) -> JobRows:
-    """The rows that a job has read of its inputs (`inputs.stored.Side.normalized`), under their own names."""
+    """The rows that a job has read of its inputs (`inputs.stored.Side.normalized`), under their own names.
+
+    What `where` leaves out is not among them.
+    """
+    rows = rows.where(~is_filtered())
     begin = task.plan.grid.timestamp_column(F.col("slice")).alias("_slice")
     return JobRows(
         _starts(task),

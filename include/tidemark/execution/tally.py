@@ -115,6 +115,7 @@ def _entries(
     left_version, right_version = (source.table.version for source in plan.inputs)
     landed, landed_from = (read[name][first] for name in ("landed", "landed_from"))
     before = task.carry_in.digest if task.carry_in else None
+    filters = any(one.where is not None for one in (plan.pipeline.left, plan.pipeline.right))
     entries = []
     for number in task.slices:
         left, right = counts[number]
@@ -136,6 +137,7 @@ def _entries(
             landed_from=int(landed_from) if number == first and landed else None,
             waiting=plan.waiting,
             counts=counts[number],
+            filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
             emissions=int(emissions[number]),
         )
         entries.append(entry)

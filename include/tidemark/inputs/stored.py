@@ -20,16 +20,21 @@ from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import DeltaLog, file_name
 from tidemark.delta.places import place
-from tidemark.errors import InputError, nearest
+from tidemark.errors import InputError, PipelineFileError, nearest
 from tidemark.inputs.clocks import FileClocks, committed_clocks, file_clocks
 from tidemark.inputs.committed import CommittedInput, committed_input
 from tidemark.inputs.input_changes import InputChanges
 from tidemark.inputs.traced import ARRIVAL, TracedInput, traced_input
-from tidemark.joins.keys import key_name
+from tidemark.joins.keys import key_column, key_name, key_path, type_at
 from tidemark.settings import Commits, Guard, Input, Pipeline, TimeColumn, Trace
+from tidemark.settings.expressions import check_expression, is_name
+from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SideName
 from tidemark.settings.values import format_instant, from_micros, micros
+from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.deferred import awake
+from tidemark.spark.engine import engine_of
+from tidemark.watermarks.filtered import FILTERED
 from tidemark.watermarks.traces import QueryTrace
 from tidemark.wording import quoted
 
@@ -51,11 +56,12 @@ class Side:
     | `owning_slice` | number of the slice that its clock is in, long; 0 where none can be told |
     | `clock` | effective arrival in microseconds UTC, long |
     | `tiebreak` | order among equal clocks, long, 0 without one |
-    | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times` |
+    | `event_time` | UTC in whole ticks, floored, long; null where `rejected`, or with `null_times`;
+                     of rows that `where` leaves out null where it is not to be believed |
     | `floored` | whether the event time had a finer part |
     | `key_0`.. | the join keys, in the type both sides share; fractions as text where zeros have signs |
     | `partition` | of the input, string; absent where neither input has partitions |
-    | `rejected` | why the row takes no part, null where it does |
+    | `rejected` | why the row takes no part, null where it does: `watermarks.filtered` where `where` leaves it out |
     | `left` or `right` | the table's own columns, struct |
     """
 
@@ -66,7 +72,7 @@ class Side:
     event: Clock
     clock: Clock
     keys: tuple[tuple[str, str], ...]
-    """Column and common type of each join key."""
+    """Column, or expression, and common type of each join key."""
     null_keys: bool
     """Whether rows with a null key may take part: the join decides."""
     null_times: bool
@@ -75,12 +81,41 @@ class Side:
     """Whether -0.0 and 0.0 are two keys."""
     tick: int
     """Microseconds: what the dialect compares event times in."""
+    at_source: bool = False
+    """Whether rows that `where` leaves out are as if the table did not have them."""
 
     def normalized(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
+        behind = self.settings.where is not None and not self.at_source
+        return self._labelled(self.of_source(rows), grid, start, filters=behind)
+
+    def told(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """`normalized`, of rows that `where` leaves out at the source too."""
+        return self._labelled(rows, grid, start, filters=self.settings.where is not None)
+
+    def of_source(self, rows: DataFrame) -> DataFrame:
+        """The rows that the stream's source has: of the table's those that `where` at the source lets through."""
+        if not self.at_source:
+            return rows
+        # Of an earlier version of the table, which may have had fewer columns.
+        missing = [field for field in self.schema if field.name not in rows.columns]
+        whole = rows.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing})
+        return whole.where(self._takes(rows.sparkSession)).select(*map(quoted, rows.columns))
+
+    def _takes(self, spark: SparkSession) -> Column:
+        """Whether `where` lets a row take part, as it is written, so that a scan can go by it."""
+        assert self.settings.where is not None, "there is one"
+        return confined(spark, self.settings.where, ColumnsOf(tuple(self.schema.names))).column
+
+    def _labelled(self, rows: DataFrame, grid: Grid, start: int, *, filters: bool) -> DataFrame:
+        """The columns of `normalized`; of rows of which `where` leaves out some, if it `filters`."""
         clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
         owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
-        tiebreak = F.lit(0).cast("long")
+        tiebreak, event_time, rejected = F.lit(0).cast("long"), self.event.ticks(self.tick), self._rejected
+        if filters:
+            takes = F.coalesce(self._takes(rows.sparkSession), F.lit(False))
+            event_time = F.when(takes | self._bad_times.isNull(), event_time)
+            rejected = F.when(~takes, F.lit(FILTERED)).otherwise(rejected)
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
@@ -89,11 +124,11 @@ class Side:
             F.when(self.unusable, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
-            self.event.ticks(self.tick).alias("event_time"),
+            event_time.alias("event_time"),
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
             *(self._key(number).alias(key_name(number)) for number in range(len(self.keys))),
             *([self._partition] if self.settings.partition else []),
-            self._rejected.alias("rejected"),
+            rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
         )
 
@@ -105,7 +140,7 @@ class Side:
         return key.cast("double").cast("string") if self.signed_zeros and kind in _FRACTIONS else key
 
     def _raw_key(self, number: int) -> Column:
-        return F.col(".".join(map(quoted, key_path(self.schema, self.keys[number][0]))))
+        return key_column(self.schema, self.keys[number][0])
 
     @property
     def _partition(self) -> Column:
@@ -119,6 +154,14 @@ class Side:
 
     @cached_property
     def _rejected(self) -> Column:
+        if self.null_keys:
+            return self._bad_times
+        no_key = reduce(Column.__or__, (self._raw_key(number).isNull() for number in range(len(self.keys))))
+        return F.coalesce(self._bad_times, F.when(no_key, F.lit("null_key")))
+
+    @cached_property
+    def _bad_times(self) -> Column:
+        """Which of a row's times is not to be believed, and why; null for none."""
         reasons: list[tuple[str, Column]] = []
         if self.settings.arrival:
             reasons += [("null_arrival", self.clock.raw.isNull()), ("arrival_out_of_range", self.unusable)]
@@ -130,9 +173,6 @@ class Side:
         if self.settings.arrival and self.guard:
             ahead = self.event.micros - self.clock.micros
             reasons.append(("event_time_ahead_of_arrival", ahead > F.lit(micros(self.guard.ahead_of_arrival))))
-        if not self.null_keys:
-            no_key = reduce(Column.__or__, (self._raw_key(number).isNull() for number in range(len(self.keys))))
-            reasons.append(("null_key", no_key))
         return F.coalesce(*(F.when(found, F.lit(reason)) for reason, found in reasons))
 
 
@@ -243,13 +283,13 @@ class StoredInput:
             gone = changes.gone() if deleted else None
             for rows in (changes.new(self._of_later_slices(grid, first)), gone):
                 if rows is not None:
-                    yield rows, unseen()
+                    yield self.side.of_source(rows), unseen()
 
     def landed(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
         """Rows of slices before `first` that were not in the versions up to which they have been taken."""
         for version, unseen in self._unseen(grid, first, consumed).items():
             if (new := self._changes_since(version).new(self._of_later_slices(grid, first))) is not None:
-                yield new.where(unseen())
+                yield self.side.of_source(new).where(unseen())
 
     def _unseen(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, Callable[[], Column]]:
         """Which rows have been taken up to each version that is not the one read now, once Spark is there to ask."""
@@ -316,9 +356,9 @@ class StoredInput:
         return min((number for number in found if number is not None), default=None)
 
     def _clocks_of_whole(self, changes: InputChanges) -> list[FileClocks] | None:
-        """The files that went as a whole, with their clocks; None where the log does not tell."""
+        """The files that went as a whole, with their clocks; None where the log does not tell, nor which rows count."""
         now = self.table.log
-        if now is None or self.side.clock.name not in now.schema.names or not changes.whole:
+        if now is None or self.side.clock.name not in now.schema.names or not changes.whole or self.side.at_source:
             return None
         try:
             then = DeltaLog.open(now.path, changes.seen)
@@ -334,7 +374,8 @@ class StoredInput:
             if (rows := gone()) is None:
                 return None
             clock = F.when(~self.side.unusable, self.side.clock.micros)
-            found = rows.where(taken()).agg(F.count("*").alias("rows"), F.min(clock).alias("oldest")).first()
+            counted = F.count("*").alias("rows"), F.min(clock).alias("oldest")
+            found = self.side.of_source(rows).where(taken()).agg(*counted).first()
             assert found is not None, "an aggregate has one row"
             if not found["rows"]:
                 return None
@@ -504,6 +545,7 @@ def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: li
         null_times=pipeline.takes_null_times,
         signed_zeros=pipeline.dialect != "spark",
         tick=pipeline.tick,
+        at_source=pipeline.filters_at_source(settings),
     )
 
 
@@ -523,32 +565,43 @@ def _need_columns(table: DeltaInput, settings: Input) -> None:
         if column is not None and column not in table.schema.names:
             hint = nearest(column, table.schema.names, "it has")
             raise InputError(f"input {table.name} has no column {column} (named as {role}); {hint}")
+    if settings.where is not None:
+        try:
+            check_expression(settings.where, ColumnsOf(tuple(table.schema.names)))
+        except ValueError as error:
+            raise InputError(f"input {table.name}: where: {error}") from None
     if settings.tiebreak and not isinstance(table.schema[settings.tiebreak].dataType, T.IntegralType):
         kind = table.schema[settings.tiebreak].dataType.simpleString()
         raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {kind}; it must be an integer column")
 
 
-def key_path(schema: T.StructType, name: str) -> list[str]:
-    """Where a key is: the column of that name, or the one whose field the dots in it lead to.
-
-    >>> key_path(T.StructType([T.StructField("s", T.StringType())]), "s.k")
-    ['s', 'k']
-    >>> key_path(T.StructType([T.StructField("s.k", T.StringType())]), "s.k")
-    ['s.k']
-    """
-    return [name] if name in schema.names else name.split(".")
-
-
 def _key_type(table: DeltaInput, name: str) -> T.DataType:
-    kind: T.DataType = table.schema
-    for part in key_path(table.schema, name):
-        known = kind.names if isinstance(kind, T.StructType) else []
-        if part not in known:
-            hint = nearest(part, known or table.schema.names, "it has")
-            raise InputError(f"input {table.name} has no column {name} (named as key {name}); {hint}")
-        assert isinstance(kind, T.StructType), "it has names"
-        kind = kind[part].dataType
-    return kind
+    path = key_path(table.schema, name)
+    if (kind := type_at(table.schema, path)) is not None:
+        return kind
+    if not is_name(name):
+        return _type_of_expression(table, name)
+    under = type_at(table.schema, path[:-1]) if len(path) > 1 else None
+    known = under.names if isinstance(under, T.StructType) else table.schema.names
+    missing = next(part for number, part in enumerate(path) if type_at(table.schema, path[: number + 1]) is None)
+    hint = nearest(missing, known, "it has")
+    raise InputError(f"input {table.name} has no column {name} (named as key {name}); {hint}")
+
+
+def _type_of_expression(table: DeltaInput, text: str) -> T.DataType:
+    """The type of a key that is no column, which Spark alone tells.
+
+    Raises:
+        InputError: it is no expression over the input's columns either.
+    """
+    try:
+        key = confined(table.spark, text, ColumnsOf(tuple(table.schema.names))).column
+        return engine_of(table.spark).empty(table.schema).select(key.alias("key")).schema["key"].dataType
+    except PipelineFileError as error:
+        why = str(error)
+    except PySparkException as error:
+        why = in_one_line(error)
+    raise InputError(f"input {table.name} has no column {text} (named as key), and no key is made of it: {why}")
 
 
 def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> str:

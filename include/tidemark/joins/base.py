@@ -33,6 +33,8 @@ class JobRows:
     horizon: Horizon
     cacheable: bool = False
     """Whether the rows are so few that what is read more than once is better computed once (`spark.once`)."""
+    passing: DataFrame | None = None
+    """Of `exact_watermarks`: rows that `where` leaves out, with the watermarks that they met; None without any."""
 
     def taking_part(self, of_late: Column | None = None) -> DataFrame:
         """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""

@@ -237,6 +237,8 @@ def _advances(came: JobRows, now: Column) -> dict[int, list[tuple[int, int]]]:
         mark = F.when(F.col("side") == side, F.col("event_time") - lag)
         after[side] = F.max(F.greatest(F.col(f"{side}_watermark"), mark))
     rows = came.maybe_late.where(F.col("rejected").isNull())
+    if came.passing is not None:
+        rows = rows.unionByName(came.passing)
     by_instant = rows.groupBy("lane", now.alias("now")).agg(F.least(*after.values()).alias("after"))
     found: dict[int, list[tuple[int, int]]] = {}
     for row in by_instant.orderBy("lane", "now").collect():

@@ -280,7 +280,9 @@ class _Scene:
 
     def _checked(self, plan: Plan) -> Plan:
         """See that the expressions of the pipeline file make sense, if it has any."""
-        asked = []
+        asked = [f"whether `{side}.where` makes sense" for side in SIDES if getattr(self.pipeline, side).where]
+        if any(self.pipeline.join.made_keys):
+            asked.append("which keys are columns, and of which types the others are")
         if self.pipeline.join.condition:
             asked.append("whether `condition` makes sense")
         if self.pipeline.select:

@@ -14,7 +14,7 @@ REMEDIES = {
     "late in the batch": "The pipeline has the shorter delay, or another order of arrival: give both the same.",
     "evicted before its partner": "A longer watermark delay would have kept the row until its partner came.",
     "rejected in the stream": "Such rows have no key or no usable time there; mend them at the source.",
-    "rejected in the batch": "Such rows have no key or no usable time here; mend them, or widen the guard.",
+    "rejected in the batch": "Such rows have no key or no usable time here, or `where` leaves them out; mend either.",
     "padded before its partner came": "The partner came too late; a longer watermark delay lets the row wait for it.",
     "other settings": "Give the pipeline and the stream the same settings.",
     "unexplained": "Trust neither side yet: follow an example's life, and the stream's log at that time.",

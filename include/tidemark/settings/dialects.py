@@ -62,7 +62,7 @@ def check_watermarks(pipeline: Pipeline) -> None:
     Raises:
         ValueError: says what is missing.
     """
-    for wrong in (*_missing_watermarks(pipeline), *_missing_clock(pipeline)):
+    for wrong in (*_missing_watermarks(pipeline), *_missing_clock(pipeline), *_filters_of_spark(pipeline)):
         raise ValueError(wrong)
 
 
@@ -117,6 +117,16 @@ def _watermarks_of_the_clock(pipeline: Pipeline) -> Iterator[str]:
         for name in ("watermark_delay", *_SOURCES):
             if getattr(source, name) is not None:
                 yield f"{side}.{name}: there is no watermark with join.time: processing; leave it out"
+
+
+def _filters_of_spark(pipeline: Pipeline) -> Iterator[str]:
+    """Spark moves a filter below the watermark by itself, wherever the query has it."""
+    for side in SIDES:
+        if pipeline.dialect == "spark" and getattr(pipeline, side).where_at == "watermark":
+            yield (
+                f"{side}.where_at: Spark's optimizer moves a filter below withWatermark, so that rows left out never "
+                "move the watermark; write source, or leave it out"
+            )
 
 
 def _missing_clock(pipeline: Pipeline) -> Iterator[str]:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tidemark.settings.functions import check_column, check_function, words
+from tidemark.settings.functions import CheckColumn, check_column, check_function, words
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -32,13 +32,14 @@ _OPERATORS = words(
 _REMEDIES = {
     "a subquery reads other tables; write what it gives as a table, and join that": "exists select subquery",
     "* is other columns whenever a table has more; name them": "star",
-    "OVER is about many rows, and an expression has one pair; do so where the emissions are read": "window",
+    "OVER is about many rows, and an expression has one row, or one pair; do so where the emissions are read": "window",
     "a parameter has no value here; write the value itself": "parameter placeholder sessionparameter",
     "AS names nothing here; the key under `select` is the name, named_struct('name', value) names a field": "alias",
     "arguments have no names here; give them in their order": "kwarg",
 }
 _REFUSED = {name: remedy for remedy, names in _REMEDIES.items() for name in names.split()}
 _INSTANT = re.compile(r"\s*[-+T]?\d.*", re.DOTALL)
+_NAME = re.compile(r"\w+(\.\w+)*")
 _TIMES = ("date", "time", "timestamp")
 _UNITS = words("year quarter month week day dayofyear hour minute second millisecond microsecond")
 _TAKE_UNITS = words("timestampadd timestampdiff dateadd datediff date_add date_diff")
@@ -47,8 +48,8 @@ _WITH_WORDS = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "
 """Calls with words between their arguments, as in CAST(x AS int); others are left as they were written."""
 
 
-def check_expression(text: str) -> None:
-    """See that SQL is an expression over a pair's columns that gives the same in every run.
+def check_expression(text: str, columns: CheckColumn = check_column) -> None:
+    """See that SQL is an expression over columns, by default a pair's, that gives the same in every run.
 
     Raises:
         ValueError: says what it may not hold, and the remedy.
@@ -60,7 +61,7 @@ def check_expression(text: str) -> None:
         raise ValueError("${...} would be taken from the session or the environment; write the value itself")
     try:
         for node in _parsed(text).walk(prune=lambda node: node.key == "datatype"):
-            _check(node)
+            _check(node, columns)
     except RecursionError:
         raise ValueError("is nested too deeply; split the expression") from None
 
@@ -72,6 +73,46 @@ def conjuncts(text: str) -> list[str]:
     ['left_a BETWEEN 1 AND 2', 'right_b', 'left_c OR right_d AND left_e']
     """
     return list(_conjuncts(text, _dialect().tokenize(text)))
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be nothing but a column's name, or that of a field: no expression.
+
+    >>> is_name("customer.id"), is_name("lower(email)")
+    (True, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def columns_of(text: str) -> list[str]:
+    """The columns that an expression reads, in its order; none where it is no expression.
+
+    >>> columns_of("lower(email) || customer.id")
+    ['email', 'customer']
+    """
+    return list(dict.fromkeys(name for name, _, _ in _heads(text)))
+
+
+def over_pair(text: str, side: str) -> str:
+    """An expression over an input's columns as one over those of a pair.
+
+    >>> over_pair("lower(email) || `a b`.c", "left")
+    'lower(`left_email`) || `left_a b`.c'
+    """
+    for name, start, end in reversed(_heads(text)):
+        text = text[:start] + f"`{side}_{name.replace('`', '``')}`" + text[end:]
+    return text
+
+
+def _heads(text: str) -> list[tuple[str, int, int]]:
+    """The names of an expression's columns with where each stands in it, in order."""
+    try:
+        nodes: Iterator[Any] = _parsed(text).walk(prune=lambda node: node.key == "datatype")
+        found = [node for node in nodes if node.key == "column" and not _is_unit(node)]
+    except ValueError:
+        return []
+    names = ((_head(one), one.parts[0].meta) for one in found)
+    return sorted(((name, at["start"], at["end"] + 1) for name, at in names), key=lambda one: one[1])
 
 
 _OPENING, _CLOSING = words("L_PAREN L_BRACKET CASE"), words("R_PAREN R_BRACKET END")
@@ -100,13 +141,13 @@ def _conjuncts(text: str, tokens: Sequence[Any]) -> Iterator[str]:
             yield from _conjuncts(text, tokens[start + (start > 0) : stop])
 
 
-def _check(node: exp.Expr) -> None:
+def _check(node: exp.Expr, columns: CheckColumn) -> None:
     match node.key:
         case "anonymous":
             check_function([*_path(node), node.name])
         case "column":
             if not _is_unit(node):
-                check_column(_head(node))
+                columns(_head(node))
         case "cast" | "trycast" if _is_odd_time(node):
             raise ValueError(f"{node.this.name!r} is no time that stays the same; write it as '2013-01-01 00:00:00'")
         case what if what not in _OPERATORS:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+
+from tidemark.errors import nearest
 
 CATALOGUE = Path(__file__).with_name("functions.csv")
 """Columns: `function`, Spark's own `group` of it, and `refused`: a key of `WHY`, or nothing."""
 
 WHY = {
-    "random": "gives something else in each run, where a replay gives the same; take a hash, as in xxhash64(left_id)",
+    "random": "gives something else in each run, where a replay gives the same; take a column's hash, by xxhash64()",
     "clock": "tells the time of the run; take a column with a time, and to_unix_timestamp for its number",
     "session": "tells of the session, not of the row; write the value itself",
     "task": "tells how Spark has cut its work, which is another way in each run; take a column",
     "java": "calls Java; take a function of SQL",
-    "aggregate": "is over many rows, and an expression has one pair; aggregate where the emissions are read",
+    "aggregate": "is over many rows, and an expression has one row or pair; aggregate where the emissions are read",
     "rows": "makes other rows of a row; do so where the emissions are read",
     "stops": "stops the job with a row's values; write an expectation under quality",
     "files": "can read files; parse the column where the table is written",
@@ -41,6 +44,19 @@ _COLUMN = re.compile(
 def words(text: str) -> frozenset[str]:
     """The words of a text."""
     return frozenset(text.split())
+
+
+CheckColumn = Callable[[str], None]
+"""Sees that a name is that of a column of the rows that an expression is over; a ValueError says which there are."""
+
+
+_BARE = words(
+    """
+    current_catalog current_database current_date current_schema current_time current_timestamp current_user
+    localtimestamp session_user
+    """
+)
+"""What Spark takes for a call without brackets where no column is called so, and hardly a column is."""
 
 
 @cache
@@ -79,3 +95,23 @@ def check_column(name: str) -> None:
     """
     if not _COLUMN.fullmatch(name.lower()):
         raise ValueError(f"{name} is no column of the join; columns are left_NAME and right_NAME")
+
+
+@dataclass(frozen=True)
+class ColumnsOf:
+    """`check_column` for expressions over one input's own columns."""
+
+    names: tuple[str, ...] | None = None
+    """None where no table has been looked at: then only what can be no column is refused."""
+
+    def __call__(self, name: str) -> None:
+        """See that a name is that of a column.
+
+        Raises:
+            ValueError: says which columns there are, or that Spark takes the name for a function.
+        """
+        if self.names is None:
+            if name.lower() in _BARE:
+                raise ValueError(f"{name} tells the time or the user of the run; take a column, called otherwise")
+        elif name.lower() not in {known.lower() for known in self.names}:
+            raise ValueError(f"{name} is no column of it; {nearest(name, self.names, 'it has')}")

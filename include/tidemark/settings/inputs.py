@@ -9,6 +9,8 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, mo
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from tidemark.settings.base import Settings
+from tidemark.settings.expressions import check_expression
+from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.values import Duration, PositiveDuration
 
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -151,6 +153,13 @@ class Input(Settings):
     idle_after: PositiveDuration | None = None
     """An input, or a partition of it, without a row for longer than this on the clock does not hold the watermark back
     until its next row; by default it always does."""
+    where: str | None = None
+    """SQL over the input's own columns that is true of the rows which take part: it leaves out the others, and says so
+    before anything else is asked of them. Columns, literals, operators and reviewed functions."""
+    where_at: Literal["watermark", "source"] | None = None
+    """Where the stream filters. `watermark`: behind where the watermark is made, so that rows left out move it, and
+    keep their input or partition from falling idle; `source`: before, as if the table did not have them. By default
+    `watermark` in Flink's dialects, and `source` in dialect spark, which has no other."""
     complete: Completeness | None = None
     """When a slice may run: `row`, `commit`, or {by: row, settle: 10 minutes}; by default no slice waits."""
 
@@ -160,3 +169,16 @@ class Input(Settings):
         if value is not None and value < timedelta():
             raise ValueError("must not be negative")
         return value
+
+    @field_validator("where")
+    @classmethod
+    def _confined(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_expression(value, ColumnsOf())
+        return value
+
+    @model_validator(mode="after")
+    def _filters_something(self) -> Self:
+        if self.where_at and self.where is None:
+            raise ValueError("where_at: means nothing without where; leave it out")
+        return self

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from tidemark.settings.base import Settings
 from tidemark.settings.bounds import closed_bounds, comparisons
 from tidemark.settings.dialects import TICK, TRIGGERS
-from tidemark.settings.expressions import check_expression
-from tidemark.settings.sides import SideName
+from tidemark.settings.expressions import check_expression, columns_of, is_name
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import Cleanup, Duration, PositiveDuration, format_duration, micros, millis
 
 JoinTypeName = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -23,7 +23,8 @@ class KeyPair(Settings):
     """One equality of the join: a bare name where both sides call it the same."""
 
     left: str
-    """A column, or a field of a struct: `customer.id`."""
+    """A column, or a field of a struct: `customer.id`; what is neither is SQL over the input's own columns, as in
+    `lower(email)`."""
     right: str
 
     @model_validator(mode="before")
@@ -32,9 +33,13 @@ class KeyPair(Settings):
         return {"left": value, "right": value} if isinstance(value, str) else value
 
     def columns(self, side: SideName) -> set[str]:
-        """What may be the column of a side's key: that of its name, or the one whose field dots in it lead to."""
+        """What may be the column of a side's key: that of its name, or what it takes a field of, or is made of."""
+        return {getattr(self, side).partition(".")[0], *self.told_by(side)}
+
+    def told_by(self, side: SideName) -> list[str]:
+        """A side's key by its name, and then, where it may be an expression, the columns that this reads."""
         name: str = getattr(self, side)
-        return {name, name.partition(".")[0]}
+        return [name, *([] if is_name(name) else columns_of(name))]
 
 
 class Interval(Settings):
@@ -230,8 +235,19 @@ class Join(Settings):
 
     @property
     def output_keys(self) -> list[str]:
-        """The names of both sides' keys in the output, as the join gives it."""
+        """The names of both sides' keys in the output, as the join gives it; of one that is made, none."""
         return [f"{side}_{name}" for pair in self.keys for side, name in (("left", pair.left), ("right", pair.right))]
+
+    @property
+    def made_keys(self) -> list[str]:
+        """The keys that can only be expressions, or columns with names that look like one."""
+        return [name for pair in self.keys for name in (pair.left, pair.right) if not is_name(name)]
+
+    @property
+    def telling_columns(self) -> list[str]:
+        """What in the output tells the keys: they themselves, and the columns of which others are made."""
+        found = (f"{side}_{name}" for pair in self.keys for side in SIDES for name in pair.told_by(side))
+        return list(dict.fromkeys(found))
 
     @property
     def fires_by_default(self) -> bool:

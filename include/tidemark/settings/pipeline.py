@@ -76,6 +76,7 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
+_FILTERS_AT = {"flink-datastream": "watermark", "flink-sql": "watermark", "spark": "source"}
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
 _RUNS = ("late_landing", "input_deletes", "compact", "retention", "airflow", "cluster")
 _OF_NO_ROW = ("name", "output", "engine", "select", *_CHECKS, *_RUNS)
@@ -252,6 +253,10 @@ class Pipeline(Settings):
             reads_times = {"delta", "continuous_event_time"}
             return self.join.time == "processing" and self.join.triggered_by.kind not in reads_times
         return self.dialect == "spark" and self.clock == "arrival"
+
+    def filters_at_source(self, side: Input) -> bool:
+        """Whether rows that `where` of an input leaves out are as if its table did not have them."""
+        return side.where is not None and (side.where_at or _FILTERS_AT[self.dialect]) == "source"
 
     @property
     def takes_null_keys(self) -> bool:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
+from tidemark.settings.functions import CheckColumn
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -83,7 +85,7 @@ class Engine(Protocol):
     def empty(self, schema: T.StructType) -> DataFrame:
         """Give no rows, of which the optimizer does not know that they are none."""
 
-    def confined(self, text: str) -> Expression:
+    def confined(self, text: str, columns: CheckColumn) -> Expression:
         """Parse SQL that has passed the first parser, and see that to Spark, too, it has nothing else.
 
         Raises:

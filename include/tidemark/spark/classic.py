@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.errors import UserError
+from tidemark.settings.functions import CheckColumn
 from tidemark.spark import jvm
 from tidemark.spark.asked import AnalysedFilter
 from tidemark.spark.trees import check_tree
@@ -34,10 +35,10 @@ class ClassicEngine:
         """Give an empty RDD's rows."""
         return self.spark.createDataFrame(self.spark.sparkContext.emptyRDD(), schema)
 
-    def confined(self, text: str) -> jvm.Expression:
+    def confined(self, text: str, columns: CheckColumn) -> jvm.Expression:
         """Check the tree that Spark's parser gives."""
         parsed = jvm.Expression.parse(self.spark, text)
-        check_tree(self.spark, text, parsed)
+        check_tree(self.spark, text, parsed, columns)
         return parsed
 
     def analysed(self, rows: DataFrame, condition: Column) -> AnalysedFilter:

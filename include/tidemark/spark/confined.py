@@ -6,23 +6,33 @@ trace in Spark's reading, such as comments, is known to that one alone, so both 
 
 from __future__ import annotations
 
+import re
+
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.errors import PipelineFileError
 from tidemark.settings.expressions import check_expression
+from tidemark.settings.functions import CheckColumn, check_column
 from tidemark.spark.asked import Expression
 from tidemark.spark.engine import engine_of
 
 
-def confined(spark: SparkSession, text: str) -> Expression:
-    """Parse a user's expression, as Spark will run it.
+def confined(spark: SparkSession, text: str, columns: CheckColumn = check_column) -> Expression:
+    """Parse a user's expression over columns, by default a pair's, as Spark will run it.
 
     Raises:
         ParseException: it is none to Spark.
         PipelineFileError: it has something that an expression may not have.
     """
     try:
-        check_expression(text)
-        return engine_of(spark).confined(text)
+        check_expression(text, columns)
+        return engine_of(spark).confined(text, columns)
     except ValueError as error:
         raise PipelineFileError(f"expression {text!r}: {error}") from None
+
+
+def in_one_line(error: PySparkException) -> str:
+    """What Spark says of an expression that makes no sense to it."""
+    message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+    return " ".join(message.split())

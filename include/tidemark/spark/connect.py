@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.settings.expressions import conjuncts
+from tidemark.settings.functions import CheckColumn
 from tidemark.spark import plans
 from tidemark.spark.asked import AnalysedFilter, ChangeableSnapshot
 from tidemark.spark.memory import shared_of
@@ -64,7 +65,7 @@ class ConnectEngine:
         """Give what a function in Python would, which nobody calls."""
         return self.spark.range(1).mapInArrow(_nothing, schema)
 
-    def confined(self, text: str) -> ShownExpression:
+    def confined(self, text: str, columns: CheckColumn) -> ShownExpression:  # noqa: ARG002 - the first parser has asked
         """Check what EXPLAIN shows of Spark's parse."""
         return _confined(self.spark, text)
 

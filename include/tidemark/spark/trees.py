@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from tidemark.settings.functions import check_column, check_function, words
+from tidemark.settings.functions import CheckColumn, check_column, check_function, words
 from tidemark.spark.jvm import Expression, Node
 from tidemark.spark.tuning import session_settings
 
@@ -28,14 +28,14 @@ AHEAD, BEHIND, _BETWEEN = "+14:00", "-12:00", timedelta(hours=26)
 """Time zones in which it is never the same day."""
 
 
-def check_tree(spark: SparkSession, text: str, parsed: Expression) -> None:
+def check_tree(spark: SparkSession, text: str, parsed: Expression, columns: CheckColumn = check_column) -> None:
     """See that a parsed expression has only what it may have, and the same in every run.
 
     Raises:
         ValueError: says what it may not hold.
     """
     tree = parsed.tree()
-    _check(tree, frozenset())
+    _check(tree, frozenset(), columns)
     if any(_times(tree)):
         trees = []
         for zone in (AHEAD, BEHIND):
@@ -65,17 +65,17 @@ def is_one_instant(ahead: str, behind: str) -> bool:
         return False
 
 
-def _check(node: Node, bound: frozenset[str]) -> None:
+def _check(node: Node, bound: frozenset[str], columns: CheckColumn) -> None:
     """`bound` are the names of the parameters of the lambdas around a node."""
     match node.kind:
         case "UnresolvedFunction":
             check_function(node.names)
         case "UnresolvedAttribute" | "UnresolvedNamedLambdaVariable":
             if node.names[0].lower() not in bound:
-                check_column(node.names[0])
+                columns(node.names[0])
         case "LambdaFunction":
             bound |= {parameter.names[0].lower() for parameter in node.children[1:]}
         case kind if kind not in _OPERATORS:
             raise ValueError(f"{kind} is no part of an expression here; take columns, literals, operators, functions")
     for child in node.children:
-        _check(child, bound)
+        _check(child, bound, columns)

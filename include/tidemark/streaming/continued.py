@@ -33,8 +33,14 @@ def continued(spark: SparkSession, left: DataFrame, right: DataFrame, folder: st
         marks = ("_tidemark.lane", "_tidemark.told", "true")
         rows = side_rows(state, side, query[side]["columns"], "_tidemark.time", marks)
         fresh = ("0", f"CAST(NULL AS {query['told']})", "false")
-        sides[side] = rows.unionByName(side_rows(live, side, query[side]["columns"], query[side]["time"], fresh))
+        came = of_source(live, query[side])
+        sides[side] = rows.unionByName(side_rows(came, side, query[side]["columns"], query[side]["time"], fresh))
     return joined(query, sides)
+
+
+def of_source(rows: DataFrame, side_text: Mapping[str, Any]) -> DataFrame:
+    """A side's rows, but for those that the query leaves out before it makes the watermark."""
+    return rows.where(side_text["source"]) if side_text["source"] else rows
 
 
 def side_rows(rows: DataFrame, side: str, columns: list[str], time: str, marks: tuple[str, ...] = ()) -> DataFrame:

@@ -85,7 +85,7 @@ def export(state: SavedState, to: str) -> Exported:
         **exported.describe(),
         "dialect": pipeline.dialect,
         "inputs": {
-            side: {"table": getattr(pipeline, side).table, "version": version}
+            side: {"table": getattr(pipeline, side).table, "version": version, "where": getattr(pipeline, side).where}
             for side, version in zip(SIDES, state.entry.versions, strict=True)
         },
         "query": query,

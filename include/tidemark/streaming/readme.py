@@ -34,8 +34,9 @@ FLINK = """\
 columns, and in `_tidemark` the event time, and as `told` whether the row has met a partner (null where that is not
 known). `state.json` has the watermarks in ms, and the versions of the inputs that were read.
 
-A Flink job reads these rows before those that follow. Two of them that match have been emitted already: the job has to
-know them by a column, and drop such pairs. For inner interval joins that is all that is emitted of these rows alone.
+A Flink job reads these rows before those that follow, to which it applies each input's `where`, as `state.json` has it.
+Two of these rows that match have been emitted already: the job has to know them by a column, and drop such pairs. For
+inner interval joins that is all that is emitted of these rows alone.
 
 Not promised: padded rows, windows that have fired, and timers. Nor the watermark: a job that has just begun has none
 before it has read these rows, and then that of the newest of them, which may lie behind the one in `state.json`.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.inputs.stored import StoredInput, key_path
+from tidemark.inputs.stored import StoredInput
 from tidemark.joins.firings import HALVES, PADDING
+from tidemark.joins.keys import key_over_pair
 from tidemark.settings import Interval, Pipeline, WindowSettings
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import millis
@@ -15,7 +16,7 @@ from tidemark.wording import quoted
 
 @dataclass(frozen=True)
 class SideText:
-    """How one side is read. `time` is SQL over the input's columns, the others over labelled rows."""
+    """How one side is read. `time` and `source` are SQL over the input's columns, the others over labelled rows."""
 
     columns: list[str]
     """The names of the input's columns."""
@@ -25,6 +26,8 @@ class SideText:
     window: str | None
     accepts: str | None = None
     """Which rows take part; None for all."""
+    source: str | None = None
+    """Which rows the query reads: a filter below its watermark; None for all."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,16 @@ def _side(pipeline: Pipeline, source: StoredInput) -> SideText:
         side.event.sql,
         None if delay is None else f"{millis(delay)} milliseconds",
         _window(window, f"_{side.name}_time") if window else None,
+        source=side.settings.where,
     )
 
 
 def _conditions(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Iterator[str]:
     join = pipeline.join
     for keys in zip(*(source.side.keys for source in inputs), strict=True):
-        paths = (key_path(source.side.schema, name) for source, (name, _) in zip(inputs, keys, strict=True))
         left, right = (
-            ".".join(map(quoted, (f"{side}_{column}", *fields)))
-            for side, (column, *fields) in zip(SIDES, paths, strict=True)
+            key_over_pair(source.side.schema, source.side.name, name)
+            for source, (name, _) in zip(inputs, keys, strict=True)
         )
         yield f"{left} = {right}"
     if join.window:

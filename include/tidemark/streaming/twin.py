@@ -30,7 +30,7 @@ from tidemark.settings.sides import SIDES
 from tidemark.settings.values import format_duration, micros
 from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.tuning import session_settings
-from tidemark.streaming.continued import joined, side_rows
+from tidemark.streaming.continued import joined, of_source, side_rows
 from tidemark.streaming.feed import Rate, read_feed, write_feed
 from tidemark.streaming.spark_query import query_text
 from tidemark.watermarks.traces import QueryTrace
@@ -117,7 +117,7 @@ def stream(
         read = [read_feed(spark, paths.feed, side) for side in SIDES]
     query = asdict(query_text(pipeline, inputs))
     sides: dict[str, DataFrame] = {
-        side: side_rows(rows, side, query[side]["columns"], query[side]["time"])
+        side: side_rows(of_source(rows, query[side]), side, query[side]["columns"], query[side]["time"])
         for side, rows in zip(SIDES, read, strict=True)
     }
     with session_settings(spark, _settings(spark, query["settings"], batches)):

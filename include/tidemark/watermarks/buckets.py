@@ -24,6 +24,7 @@ from tidemark.clock.slices import Grid
 from tidemark.clock.times import div
 from tidemark.settings.sides import SIDES
 from tidemark.spark.columns import with_columns
+from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
 from tidemark.watermarks.structs import unnested
 
 NO_WATERMARK = -(2**63)
@@ -203,13 +204,14 @@ class Lane:
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """The rows that are surely on time, and those maybe late: rejected, behind their bucket, or all if `exact`.
 
-        Takes rows `with_buckets`. Adds `left_watermark`, `right_watermark` and the combined `watermark` (ms, long)
-        that each row met. Exact for the second; for the first those from before their bucket, which like the exact
-        ones lie before the row's event time.
+        Takes rows `with_buckets`. Rows that `where` leaves out are among the second if `exact`, else in neither. Adds
+        `left_watermark`, `right_watermark` and the combined `watermark` (ms, long) that each row met. Exact for the
+        second; for the first those from before their bucket, which like the exact ones lie before the row's event time.
         """
         maybe_late = is_maybe_late(exact=exact)
         in_order = _in_order(rows, maybe_late, _raises(exact=exact))
-        return with_watermarks_before(rows.where(~maybe_late)), with_watermarks_met(in_order)
+        on_time = rows.where(~maybe_late & ~is_filtered())
+        return with_watermarks_before(on_time), with_watermarks_met(in_order)
 
     @classmethod
     def places(cls, *, exact: bool) -> Column:
@@ -289,19 +291,23 @@ def of_lane(values: Sequence[int | None]) -> Column:
 def bucket_maxima(rows: DataFrame) -> DataFrame:
     """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows.
 
+    Rows that `where` leaves out count apart, in `left_filtered` and `right_filtered`; `oldest` is not of them.
     `landed` counts the rows of earlier slices, `landed_from` is the earliest of those.
     """
-    is_left, usable = F.col("side") == "left", F.when(F.col("rejected").isNull(), F.col("event_time"))
+    is_left, moving = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
+    takes_part, read = F.col("rejected").isNull(), ~is_filtered()
     # A projection of its own is pushed into both inputs, where the side is known.
     split = rows.select(
         "bucket",
-        F.when(is_left, usable).alias("left_newest"),
-        F.when(~is_left, usable).alias("right_newest"),
-        usable.alias("oldest"),
-        is_left.cast("int").alias("left_rows"),
-        (~is_left).cast("int").alias("right_rows"),
-        F.col("rejected").isNotNull().cast("int").alias("rejected"),
-        (F.col("floored") & F.col("rejected").isNull()).cast("int").alias("floored"),
+        F.when(is_left, moving).alias("left_newest"),
+        F.when(~is_left, moving).alias("right_newest"),
+        F.when(takes_part, F.col("event_time")).alias("oldest"),
+        (is_left & read).cast("int").alias("left_rows"),
+        (~is_left & read).cast("int").alias("right_rows"),
+        (is_left & ~read).cast("int").alias("left_filtered"),
+        (~is_left & ~read).cast("int").alias("right_filtered"),
+        is_rejected().cast("int").alias("rejected"),
+        (F.col("floored") & takes_part).cast("int").alias("floored"),
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("landed"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("landed_from"),
     )
@@ -346,7 +352,7 @@ def _joined(rows: DataFrame, known: DataFrame, side: str) -> DataFrame:
 
 def is_maybe_late(*, exact: bool) -> Column:
     """Whether a row needs the exact watermark that it met."""
-    return F.lit(True) if exact else F.col("rejected").isNotNull() | (F.col("event_time") <= F.col("after"))
+    return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("after")))
 
 
 def with_watermarks_before(rows: DataFrame) -> DataFrame:
@@ -406,7 +412,7 @@ def _raises(*, exact: bool) -> Column:
     """Whether a row raises a watermark that others of its bucket are asked for."""
     higher = (_mark("left") > F.col("left_before")) | (_mark("right") > F.col("right_before"))
     unsettled = F.col("moving" if exact else "unsettled")
-    return unsettled & F.col("rejected").isNull() & F.coalesce(higher, F.lit(False))
+    return unsettled & moves_watermark() & F.coalesce(higher, F.lit(False))
 
 
 def _mark(side: str) -> Column:

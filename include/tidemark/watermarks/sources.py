@@ -40,6 +40,7 @@ from tidemark.watermarks.buckets import (
     with_watermarks_before,
     with_watermarks_met,
 )
+from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
 
 COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
 _Key = tuple[str, str | None]
@@ -76,7 +77,11 @@ class SourceLane(Lane):
             maxima = _maxima(rows)
         parts = by_lane(maxima, lanes, buckets)
         lines = [_timeline(part, lane, its, buckets) for (lane, part), its in zip(parts, changes, strict=True)]
-        counted = {f"{side}_rows": maxima["rows"].where(maxima["side"] == side, 0) for side in SIDES}
+        counted = {
+            f"{side}_{name}": maxima[name].where(maxima["side"] == side, 0)
+            for side in SIDES
+            for name in ("rows", "filtered")
+        }
         newest = {f"{side}_newest": maxima["newest"].where(maxima["side"] == side) for side in SIDES}
         by_bucket = maxima.assign(**counted, **newest).groupby("bucket", as_index=False)
         combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
@@ -104,7 +109,7 @@ class SourceLane(Lane):
         held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
         in_order = rows.where(maybe_late).join(least, where, "left").transform(with_columns, held)
         in_order = in_order.drop("left_met", "right_met")
-        on_time = rows.where(~maybe_late).drop("partition", "sources")
+        on_time = rows.where(~maybe_late & ~is_filtered()).drop("partition", "sources")
         return with_watermarks_before(on_time), with_watermarks_met(in_order.drop("partition", "sources"))
 
     @classmethod
@@ -114,7 +119,7 @@ class SourceLane(Lane):
 
 
 def _unsettled(*, exact: bool) -> Column:
-    return F.col("moving" if exact else "unsettled") & F.col("rejected").isNull()
+    return F.col("moving" if exact else "unsettled") & moves_watermark()
 
 
 def _raises(*, exact: bool) -> Column:
@@ -144,17 +149,20 @@ class _Change:
 
 def _maxima(rows: DataFrame) -> pd.DataFrame:
     """Greatest and least event time, first and last clock, and row counts of each bucket and source."""
-    usable = F.col("rejected").isNull()
-    time, clock = (F.when(usable, F.col(name)) for name in ("event_time", "clock"))
+    takes_part = F.col("rejected").isNull()
+    # Of what `where` leaves out a row with bad times is as good as none.
+    seen = takes_part | (is_filtered() & F.col("event_time").isNotNull())
+    time, clock = (F.when(seen, F.col(name)) for name in ("event_time", "clock"))
     landed = F.col("owning_slice") < F.col("slice")
     found = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
-        F.min(time).alias("oldest"),
+        F.min(F.when(takes_part, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
-        F.count("*").alias("rows"),
-        F.count_if(~usable).alias("rejected"),
-        F.count_if(usable & F.col("floored")).alias("floored"),
+        F.count_if(~is_filtered()).alias("rows"),
+        F.count_if(is_filtered()).alias("filtered"),
+        F.count_if(is_rejected()).alias("rejected"),
+        F.count_if(takes_part & F.col("floored")).alias("floored"),
         F.count_if(landed).alias("landed"),
         F.min(F.when(landed, F.col("owning_slice"))).alias("landed_from"),
     )

@@ -21,6 +21,7 @@ from tidemark.settings.sides import OTHER
 from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
 
+_MET = ("lane", "slice", "watermark")
 _Point = tuple[int, str, int]
 """Lane, side, slice."""
 
@@ -43,8 +44,11 @@ class Cleanups:
     """Whether there are rows that outstay their time."""
 
     @classmethod
-    def of(cls, rows: DataFrame, horizon: Horizon) -> Cleanups:
-        """Collect what there is to know, in two small queries, and three more where rows are stale."""
+    def of(cls, rows: DataFrame, horizon: Horizon, passing: DataFrame | None = None) -> Cleanups:
+        """Collect what there is to know, in two small queries, and three more where rows are stale.
+
+        Rows that are `passing` take no part, and have met watermarks.
+        """
         new = rows.where(F.col("slice") >= horizon.first)
         looks = F.when(~F.col("stale"), F.col("now"))
         by_bucket = new.groupBy("lane", "slice", "of_bucket", "side")
@@ -57,7 +61,10 @@ class Cleanups:
         )
         known = timers.toPandas()
         overdue = bool(known["overdue"].any())
-        ends = _ends(looked, _fired(new, known[known["reached"] >= horizon.first], horizon), horizon)
+        met = new.select(*_MET)
+        if passing is not None:
+            met = met.unionByName(passing.select(*_MET))
+        ends = _ends(looked, _fired(met, known[known["reached"] >= horizon.first], horizon), horizon)
         undecided = set(known.loc[known["off_the_path"], "lane"])
         if looked["stale"].any():
             undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=overdue))
@@ -77,16 +84,16 @@ class Cleanups:
         ]
 
 
-def _fired(new: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Point, int]:
+def _fired(met: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Point, int]:
     """The watermark at which the last timer of a side fired in a slice, where one did."""
     timers = timers.dropna(subset="timer")
     if timers.empty:
         return {}
     table = timers[["lane", "side", "reached", "timer"]].astype({"reached": "int64", "timer": "int64"})
     schema = "lane long, timer_side string, slice long, timer long"
-    asked = new.sparkSession.createDataFrame(table.set_axis(schema.replace(",", "").split()[::2], axis=1), schema)
-    met = new.join(F.broadcast(asked), ["lane", "slice"]).where(F.col("watermark") >= F.col("timer"))
-    least = met.groupBy("lane", "timer_side", "slice").agg(F.min("watermark")).collect()
+    asked = met.sparkSession.createDataFrame(table.set_axis(schema.replace(",", "").split()[::2], axis=1), schema)
+    since = met.join(F.broadcast(asked), ["lane", "slice"]).where(F.col("watermark") >= F.col("timer"))
+    least = since.groupBy("lane", "timer_side", "slice").agg(F.min("watermark")).collect()
     met_by = {(lane, side, number): watermark for lane, side, number, watermark in least}
     points = table[["lane", "side", "reached"]].itertuples(index=False, name=None)
     return {point: met_by.get(point, horizon.lines[point[0]].reached[point[2]]) for point in points}

@@ -71,7 +71,7 @@ class SqlIntervalJoin(Join):
         """The closed form, unless `Cleanups` finds it undecided."""
         horizon = came.horizon
         rows = computed_once(self._labelled(came))
-        cleanups = Cleanups.of(rows, horizon)
+        cleanups = Cleanups.of(rows, horizon, came.passing)
         undecided = F.col("lane").isin(*cleanups.undecided)
         joined, states = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
         ends = dict[tuple[int, str, int], int]()
@@ -179,6 +179,8 @@ class SqlIntervalJoin(Join):
             agreed = matching(pairs, self.condition).groupBy(*keys, F.col("right_mark").alias("mark"))
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
+        if came.passing is not None:
+            rows = rows.unionByName(came.passing.where(F.col("lane").isin(*lanes)), allowMissingColumns=True)
         known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
         rows = rows.transform(with_columns, {**outer, **params, **known})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")

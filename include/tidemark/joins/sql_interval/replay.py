@@ -22,7 +22,7 @@ _OUTPUTS = T.StructType([
     T.StructField("right_last_cleanup", T.LongType()),
 ])  # fmt: skip
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "reached")
-_READ = ("side", "key", "keyless", "event_time", "mark", "slice", "mates", *_STATE[:-1])
+_READ = ("side", "key", "keyless", "event_time", "mark", "slice", "mates", "rejected", *_STATE[:-1])
 _ORDER = ("clock", "tiebreak", "side", "event_time")
 _Slot = tuple[str, str]
 
@@ -33,6 +33,8 @@ def replay_lanes(rows: DataFrame, lines: Mapping[int, Timeline], first: int) -> 
     Takes rows of both sides, carried ones too, with the parameters of their lane (`lower`, `upper`, `lateness`,
     `min_cleanup`, `pads_left`, `pads_right`), the text of their key (`key`), whether it is null (`keyless`), their
     `mark`, and on the right the marks of all left rows that meet the join's condition (`mates`; null without one).
+
+    Rows that are `rejected` take no part, and bring the watermark that they met.
 
     Gives rows with a `role`: `state` for each row taken, with its labels filled in; `matched`, `padded_left` and
     `padded_right` for emissions; and `end` for each slice, with the watermarks at which each side was last swept.
@@ -58,6 +60,7 @@ class _Row:
     mark: int
     slice: int
     mates: frozenset[int] | None
+    rejected: str | None
     matched_in: int | None
     leaves_at: int | None
     timed_from: int | None
@@ -213,11 +216,14 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
         operator.number = number
         while row and row.slice == number:
             operator.advance(met[row.offset])
-            operator.arrive(row)
+            if row.rejected is None:
+                operator.arrive(row)
             row = next(new, None)
         operator.advance(line.reached[number])
         ends.append((number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
-    parts = _states(table, rows, schema), _emissions(table, operator, schema), _ends(ends, table, schema)
+    took = [row for row in rows if row.rejected is None]
+    states = _states(table.take([row.offset for row in took]), took, schema)
+    parts = states, _emissions(table, operator, schema), _ends(ends, table, schema)
     return pa.concat_tables(parts)
 
 
