@@ -52,7 +52,7 @@ AMONG_THEM = {
 WITH_COMPACTION = {
     "hourly": WORKERS["hourly"],
     "reprocess": WORKERS["reprocess"],
-    "compact": ["compact"] * 8,
+    "compact": ["compact"] * 3,
 }
 WITH_SHADOWS = {
     "hourly": WORKERS["hourly"],
@@ -78,6 +78,16 @@ def ready(begin):
     begin.wait(timeout=300)
 
 
+def mergeable(settings, lake):
+    """What there is to merge, once there is something, or all that is to run has run."""
+    while True:
+        planned = plan_compaction(settings, lake)
+        entries = planned.ledger.entries
+        if planned.merges or (len(entries) == ALL and entries[1].attempt > 1):
+            return planned
+        time.sleep(0.5)
+
+
 def act(session, settings, lake, request):
     """What a command does."""
     slice_ = START + timedelta(hours=1)
@@ -86,8 +96,7 @@ def act(session, settings, lake, request):
             with suppress(UserError):  # nothing is in quarantine at the time
                 release(session, settings, lake, slice_, None, "ada")
         case "compact":
-            time.sleep(1)
-            planned = plan_compaction(settings, lake)
+            planned = mergeable(settings, lake)
             for one in planned.merges:
                 merge_files(session, planned, one)
         case "promote" | "rollback":

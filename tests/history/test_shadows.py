@@ -15,7 +15,9 @@ from tidemark.commits import promote
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
-from tidemark.errors import UserError
+from tidemark.errors import SliceOrderError, UserError
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
 from tidemark.settings.shadows import called, shadow_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -136,11 +138,14 @@ def test_bounds_are_widened_beside_what_is_served(spark, lake, landed, tidemark,
 
 
 def test_what_was_promoted_is_taken_back(spark, lake, landed, tidemark, served, pipeline):
-    landed(0, 1)
+    landed(0, 1, 2)
     assert tidemark(NARROW, "run", *upto(2))[0] == 0
     assert tidemark(WIDE, "run", "--shadow", "wide", *upto(2))[0] == 0
+    planned_before = make_plan(spark, pipeline(**NARROW), str(lake), Request(end=at(3)))
     assert tidemark(WIDE, "promote", "wide")[0] == 0
-    landed(2)
+    with pytest.raises(SliceOrderError, match="another process has committed"):
+        list(execute(spark, planned_before, lambda *_: None))
+    assert tidemark(WIDE, "verify")[0] == 0
     code, told = tidemark(WIDE, "run", "--json", *upto(3))
     assert code == 0
     assert json.loads(told)["ran"]["slices"] == 1

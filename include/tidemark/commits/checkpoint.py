@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from tidemark.clock.slices import Grid
 from tidemark.commits.digest import ROW_HASH, carried_hash
 from tidemark.commits.ledger import Entry
-from tidemark.commits.runs import read_slices, spans
+from tidemark.commits.runs import run_of, spans, within
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, OvertakenError
+from tidemark.delta.staging import read_files
 from tidemark.errors import InputError
 from tidemark.joins import Join
 
@@ -44,16 +45,24 @@ def numbered(stored: DataFrame, grid: Grid) -> DataFrame:
     return stored.withColumns({name: _number(name, grid) for name in _SLICES})
 
 
-def restore(spark: SparkSession, tables: PipelineTables, number: int, grid: Grid) -> DataFrame:
-    """The rows in the buffers at the end of a committed slice.
+def restore(spark: SparkSession, tables: PipelineTables, number: int, grid: Grid, run: str | None = None) -> DataFrame:
+    """The rows in the buffers at the end of a committed slice; with `run` it has to be that one of the slice's runs.
 
     Raises:
         InputError: the table is gone.
+        OvertakenError: the table has the rows of another run by now.
     """
-    rows = read_slices(spark, tables, "checkpoint", grid, range(number, number + 1))
-    if rows is None:
+    log = DeltaLog.open(tables.checkpoint)
+    if log is None:
         raise InputError(f"{tables.checkpoint} is gone, which the next slice continues; restore it, or reprocess all")
-    return held(rows, grid)
+    paths = []
+    for path, span in spans(log, "checkpoint", grid).items():
+        if span is None or number in span:
+            paths.append(path)
+            if run is not None and span is not None and run_of(path) != run:
+                raise OvertakenError
+    rows = read_files(spark, log.path, log.schema, paths)
+    return held(within(rows, "checkpoint", grid, number, number + 1), grid)
 
 
 def held(rows: DataFrame, grid: Grid) -> DataFrame:

@@ -11,6 +11,7 @@ from tidemark.commits.checkpoint import held, restore
 from tidemark.commits.ledger import Entry
 from tidemark.commits.runs import within
 from tidemark.commits.staleness import consumed_versions, reads
+from tidemark.delta.log import OvertakenError
 from tidemark.execution.task import Task
 from tidemark.inputs.stored import rows_of_slices
 
@@ -30,6 +31,7 @@ def read(spark: SparkSession, task: Task) -> JobInput:
 
     Raises:
         InputError: rows that earlier slices have read were deleted or changed, or those of slices that run again.
+        SliceOrderError: another process has run the slice before again since the ledger was read.
     """
     plan, first = task.plan, task.slices[0]
     earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
@@ -52,6 +54,9 @@ def _carried(spark: SparkSession, task: Task, before: Entry) -> DataFrame:
     """The state after a slice: from the files of the job that came before this one, or from the table."""
     plan, number = task.plan, before.number
     if (staged := task.uncommitted.get(before.run)) is None:
-        return restore(spark, plan.tables, number, plan.grid)
+        try:
+            return restore(spark, plan.tables, number, plan.grid, before.run)
+        except OvertakenError:
+            raise task.ledger.overtaken(task.slices[0]) from None
     rows = within(staged.tables["checkpoint"].rows(spark), "checkpoint", plan.grid, number, number + 1)
     return held(rows, plan.grid)
