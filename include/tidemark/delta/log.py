@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import types as T
@@ -43,6 +43,10 @@ CONFIGURATION = _INDEXED | {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 365 days",
 }
+
+
+_AFTER_COMMITS = PostCommitHookProperties(cleanup_expired_logs=False)
+"""Logs are shortened by vacuum alone; to look after each commit whether they may be takes longer with each."""
 
 
 class OvertakenError(Exception):
@@ -314,7 +318,9 @@ class DeltaLog:
         schema = self.table.schema()
         try:
             follows = _follows(number, self.version + 1 if gone else None)
-            self.table.create_write_transaction(actions, "append", schema, commit_properties=follows)
+            self.table.create_write_transaction(
+                actions, "append", schema, commit_properties=follows, post_commithook_properties=_AFTER_COMMITS
+            )
         except DeltaError as error:
             if isinstance(error, CommitFailedError) or _NO_LONGER_TOLD in str(error):
                 raise OvertakenError from error
@@ -329,7 +335,14 @@ class DeltaLog:
             OvertakenError: another process has committed meanwhile what does not go with this.
         """
         try:
-            write_deltalake(self.table, rows, mode="append", schema_mode="merge", commit_properties=_follows(number))
+            write_deltalake(
+                self.table,
+                rows,
+                mode="append",
+                schema_mode="merge",
+                commit_properties=_follows(number),
+                post_commithook_properties=_AFTER_COMMITS,
+            )
         except CommitFailedError as error:
             raise OvertakenError from error
         return DeltaLog(self.path, self.table)
