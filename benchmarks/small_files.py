@@ -22,11 +22,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.cli.status import status_of
 from tidemark.clock.slices import Grid
 from tidemark.commits.compact import merge_files, plan_compaction
 from tidemark.commits.ledger import Counts, Entry, Ledger
 from tidemark.commits.references import References, publish
 from tidemark.commits.runs import FOLDER, new_run
+from tidemark.commits.sound import check
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, Opened, arrow_columns, create_table
 from tidemark.delta.staging import stage_table
@@ -61,6 +63,7 @@ def main() -> None:
         file.write_text(yaml.safe_dump(PIPELINE))
         pipeline, tables = load_pipeline(file), PipelineTables(f"{folder}/hourly")
         commits = commit_slices(pipeline, tables, asked.slices, asked.rows)
+        looked = looks(pipeline, folder)
         spark = spark_session("tidemark benchmark")
         daily = f"{folder}/daily"
         write_daily(spark, tables, daily)
@@ -73,8 +76,13 @@ def main() -> None:
         compacted = time.monotonic() - began
         after = reads(spark, tables.emissions, day, asked.rounds)
         files = {path: len(opened(path).files) for path in (tables.emissions, daily)}
+        looked_after, kept = looks(pipeline, folder), logs(tables)
     show(asked, before, after, beside, (asked.slices, *files.values()))
     show_commits(commits, len(planned.merges), compacted)
+    for name, seconds in looked.items():
+        Console().print(f"{name}: {seconds:.2f} s, and {looked_after[name]:.2f} s once compacted")
+    for name, size in kept.items():
+        Console().print(f"log of {name}: {size / asked.slices / 1024:.1f} KiB a slice")
 
 
 def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: int, rows: int) -> list[float]:
@@ -119,6 +127,20 @@ def opened(path: str) -> DeltaLog:
     log = DeltaLog.open(path)
     assert log is not None, path
     return log
+
+
+def looks(pipeline: Pipeline, lake: str) -> dict[str, float]:
+    """Seconds of what looks at all slices without a JVM."""
+    asked = {"status": lambda: status_of(pipeline, lake), "verify": lambda: check(pipeline, lake)}
+    return {name: median(look, 1) for name, look in asked.items()}
+
+
+def logs(tables: PipelineTables) -> dict[str, int]:
+    """Bytes of the logs, commits and checkpoints."""
+    found = {"emissions": tables.emissions, "the ledger": tables.ledger}
+    return {
+        name: sum(file.stat().st_size for file in Path(path, "_delta_log").iterdir()) for name, path in found.items()
+    }
 
 
 def write_daily(spark: SparkSession, tables: PipelineTables, path: str) -> None:

@@ -189,6 +189,24 @@ def test_rows_deleted_from_an_input_may_be_passed_over_as_a_stream_that_has_read
     assert answer() == now, "of this hour all rows are there"
 
 
+def test_slices_that_have_read_rows_which_were_corrected_run_again_by_themselves(
+    spark, lake, pipeline, land, hours, go, answer, fresh
+):
+    settings = pipeline(input_deletes="reprocess")
+    land(*day(6))
+    hours(settings, 5)
+    spark.sql(f"UPDATE delta.`{lake}/right` SET v = 999 WHERE v = 121")
+    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE v = 31")
+    plan, ran = go(settings, end=at(6))
+    assert [(one.reason, list(one.slices)) for one in plan.segments] == [
+        ("changed input", [2, 3]),
+        ("new", [5]),
+    ]
+    assert sum(change.removed for result in ran for change in result.changes.values()) > 0
+    assert answer() == fresh(at(6))
+    assert not go(settings, end=at(6))[1], "once is enough"
+
+
 @pytest.mark.slow
 def test_a_checkpoint_that_has_expired_is_rebuilt(spark, lake, pipeline, land, hours, go, answer, ledger, fresh):
     settings = pipeline()

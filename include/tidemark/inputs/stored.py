@@ -269,10 +269,28 @@ class StoredInput:
         """The slices before `first` of rows that have landed and not been taken; if asked, of those taken and gone."""
         found: set[int] = set()
         for rows, unseen in self._changed(grid, first, consumed, deleted=deleted):
-            number = grid.number_column(self.side.clock.micros).alias("owning_slice")
-            owning = rows.where(unseen & ~self.side.unusable).select(number).distinct().collect()
-            found |= {row["owning_slice"] for row in owning}
+            found |= self._owning(rows.where(unseen), grid)
         return found
+
+    def slices_that_lost(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> set[int]:
+        """The slices before `first` of rows that were taken and were deleted or changed since.
+
+        Raises:
+            InputError: which rows these were cannot be read any more, as `refuse_changes`.
+        """
+        found: set[int] = set()
+        for version, taken in self._unseen(grid, first, consumed).items():
+            try:
+                if (gone := self._changes_since(version).gone()) is not None:
+                    found |= self._owning(self.side.of_source(gone).where(taken()), grid)
+            except (PySparkException, Py4JJavaError):  # VACUUM has taken the rows as they were
+                self.refuse_changes(grid, first, consumed, reprocess)
+                raise
+        return found
+
+    def _owning(self, rows: DataFrame, grid: Grid) -> set[int]:
+        number = grid.number_column(self.side.clock.micros).alias("owning_slice")
+        return {row["owning_slice"] for row in rows.where(~self.side.unusable).select(number).distinct().collect()}
 
     def _changed(
         self, grid: Grid, first: int, consumed: ConsumedVersions, *, deleted: bool

@@ -36,7 +36,9 @@ from tidemark.watermarks.traces import QueryTrace
 
 BRIEF_JOBS, BRIEF_ROWS = 3, 50_000
 """Of a brief plan, at most."""
-Reason = Literal["new", "gap", "stale", "changed settings", "late landing", "reprocess", "expired checkpoint"]
+Reason = Literal[
+    "new", "gap", "stale", "changed settings", "changed input", "late landing", "reprocess", "expired checkpoint"
+]
 
 
 @dataclass(frozen=True)
@@ -335,9 +337,20 @@ class _Scene:
             if known:
                 consumed = replace(consumed, by_slice=((None, known[0][side]),))
             with self._telling(f"for which slices rows of {source.table.name} have landed"):
-                deleted = self.pipeline.input_deletes == "refuse"
+                deleted = self.pipeline.input_deletes != "ignore"
                 homes |= source.slices_of_changes(self.grid, after, consumed, deleted=deleted)
         return tuple(sorted(homes & self.ledger.entries.keys()))
+
+    def losing(self) -> set[int]:
+        """Under `input_deletes: reprocess`: committed slices that have read rows which are no longer as they were."""
+        if self.pipeline.input_deletes != "reprocess" or not self.ledger.last:
+            return set()
+        after, found = self.ledger.last.number + 1, set[int]()
+        for side, source in enumerate(self.inputs):
+            consumed = consumed_versions(self.ledger.entries.values(), side)
+            with self._telling(f"which slices have read rows of {source.table.name} that are gone"):
+                found |= source.slices_that_lost(self.grid, after, consumed, _reprocess_command(self.pipeline))
+        return found & self.ledger.entries.keys()
 
     def refuse_changes(self, first: int) -> None:
         """See that the rows which slices before `first` have read are still there, unless that does not matter."""
@@ -373,7 +386,7 @@ class _Scene:
 
     def refuse_reruns(self, segments: Iterable[Segment]) -> None:
         """See that the rows of slices which run again are still there, where others may be gone."""
-        if self.pipeline.input_deletes == "refuse":
+        if self.pipeline.input_deletes != "ignore":
             return
         again = [entry for one in segments for number in one.slices if (entry := self.ledger.entry(number))]
         for side, source in enumerate(self.inputs):
@@ -427,15 +440,17 @@ def _plan_to_run(scene: _Scene) -> Plan:
             "give the pipeline a new `output` to run it again without --drain"
         )
     new = range(start, end)
-    segments = [*_stale(scene.ledger, grid), Segment(new, "new", _why_new(start, after, last, grid))]
+    losing = _losing(scene)
+    repairs = sorted((*_stale(scene.ledger, grid), *losing), key=lambda one: one.slices.start)
+    segments = [*repairs, Segment(new, "new", _why_new(start, after, last, grid))]
     ahead = [segment for segment in segments if segment.slices]
     if ahead and last:
-        scene.refuse_changes(after)
+        scene.refuse_changes(losing[0].slices.start if losing else after)
         scene.refuse_lost_columns()
     if not new:
         notes.append(f"all slices up to {grid.name(after)} are committed" if last else "the inputs hold no rows to run")
     if len(ahead) > bool(new):
-        notes.append("slices after a stale one follow until the state is again what they have continued")
+        notes.append("slices after one that runs again follow until the state is again what they have continued")
     drain = end - 1 if request.drain and new else None
     return scene.plan(segments, max(0, min(start, end) - first), notes, drain)
 
@@ -511,6 +526,13 @@ def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
         else:
             cause = "has another state now" if why == "another state" else "or one before has taken rows that it had"
             yield Segment(slices, "stale", f"{grid.name(slices[0] - 1)} {cause}")
+
+
+def _losing(scene: _Scene) -> list[Segment]:
+    """Committed slices to run again because rows that they have read are gone, but for those that are stale anyway."""
+    because = "rows that they have read were deleted or changed"
+    numbers = scene.losing() - set(stale(scene.ledger))
+    return [Segment(slices, "changed input", because) for slices in ranges(numbers)]
 
 
 def _why_new(start: int, after: int, last: Entry | None, grid: Grid) -> str:

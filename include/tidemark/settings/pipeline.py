@@ -123,10 +123,11 @@ class Pipeline(Settings):
     late_landing: Literal["append", "reprocess"] = "append"
     """What becomes of rows that land in an input after their slice was committed. `append`: they arrive at the start of
     the next slice that runs; `reprocess`: they wait, and `tidemark plan` proposes the slices to run again."""
-    input_deletes: Literal["refuse", "ignore"] = "refuse"
+    input_deletes: Literal["refuse", "ignore", "reprocess"] = "refuse"
     """What becomes of a run where rows that slices have read were deleted since. `refuse`: it stops, and says from
     which slice to reprocess; `ignore`: what they gave stays, as in a stream that has read them, and no slice that read
-    some runs again. A row that was updated is one that is gone, and one that has landed."""
+    some runs again; `reprocess`: it was a correction, and the run begins with the slices that have read them. A row
+    that was updated is one that is gone, and one that has landed."""
     show_rows: bool = False
     """Whether some values that fail an expectation stand in logs, the ledger and Data Docs, and some rows that differ
     in the log of a comparison that is recorded."""
