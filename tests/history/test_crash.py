@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from tests.history.watching import every_version_is_whole, readers_agree
 from tidemark.clock.slices import Grid
+from tidemark.commits.compact import merge_files, plan_compaction
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.promote import promote, rollback
 from tidemark.commits.quarantined import release
@@ -141,6 +142,21 @@ def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed
     old, new = killed_and_again(settings, lake, arguments, release_again, ["emissions", "quarantined"])
     assert new["quarantined"] < old["quarantined"]
     assert (new["emissions"] - old["emissions"]).total() == (old["quarantined"] - new["quarantined"]).total() > 0
+
+
+@pytest.mark.slow
+def test_a_compaction_is_killed_and_goes_on(before, pipeline, hours, killed_and_again, spark):
+    _, lake = before
+    settings = pipeline(compact={"after": "0 seconds", "into": "2 hours"})
+    hours(settings, 4, slices_per_job=1)
+
+    def compact_again(copy):
+        planned = plan_compaction(settings, str(copy))
+        assert all(merge_files(spark, planned, one) for one in planned.merges)
+        assert not plan_compaction(settings, str(copy)).merges
+
+    old, new = killed_and_again(settings, lake, lambda copy, at: command(copy, at, name="compact"), compact_again, [])
+    assert new == old
 
 
 @pytest.mark.slow

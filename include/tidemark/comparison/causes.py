@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -18,6 +19,8 @@ from tidemark.comparison.align import BATCH, STREAM
 from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
 from tidemark.comparison.variants import Tried, emissions_under, try_settings
 from tidemark.joins.firings import HALVES
+from tidemark.settings import Pipeline
+from tidemark.settings.differences import flat
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
 from tidemark.spark.columns import with_columns
@@ -63,8 +66,9 @@ class Sides:
         """The settings, but for those of tables and clocks, in which the reference is not the batch."""
         if self.reference is None:
             return None
-        one, other = (_settings_of(view) for view in (self.batch, self.reference))
-        apart = [f"{name} {other.get(name)}, not {value}" for name, value in one.items() if other.get(name) != value]
+        one, other = (_settings_of(view.pipeline) for view in (self.batch, self.reference))
+        names = (name for name in one | other if one.get(name) != other.get(name))
+        apart = [f"{name} {other.get(name)}, not {one.get(name)}" for name in names]
         return "; ".join(apart) or None
 
 
@@ -307,10 +311,7 @@ def _has_reason(*reasons: str) -> Callable[[Column], Column]:
     return lambda label: label["reason"].isin(*reasons)
 
 
-def _settings_of(view: CommittedView) -> dict[str, str]:
-    pipeline = view.pipeline
-    settings = {"dialect": pipeline.dialect, "guard": str(pipeline.guard)}
-    settings |= {f"join.{name}": str(getattr(pipeline.join, name)) for name in type(pipeline.join).model_fields}
-    for side in SIDES:
-        settings[f"{side}.watermark_delay"] = str(getattr(pipeline, side).watermark_delay)
-    return settings
+def _settings_of(pipeline: Pipeline) -> dict[str, Any]:
+    told = flat(pipeline.deciding_settings())
+    delays = tuple(f"{side}.watermark_delay" for side in SIDES)
+    return {name: value for name, value in told.items() if name.startswith(("dialect", "guard", "join.", *delays))}
