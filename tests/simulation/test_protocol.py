@@ -1,6 +1,6 @@
 """The driver's protocol under seeded schedules: two workers and a zombie, killed, interleaved, their storage failing.
 
-Some of what they do is compaction.
+Some of what they do is compaction, or to promote a shadow and to roll it back.
 
 A schedule is a number: `TIDEMARK_SCHEDULE=4711 pytest tests/simulation` runs that one alone.
 """
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
+from tests.simulation.moves import Moves
 from tests.simulation.world import (
     Input,
     Log,
@@ -40,6 +41,7 @@ from tidemark.commits import apart, checkpoint, fitting, quarantined, references
 from tidemark.commits import compact as compacting
 from tidemark.commits import prepare as preparing
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.promote import promote, rollback
 from tidemark.commits.runs import StagedRun, run_of
 from tidemark.commits.staleness import stale
 from tidemark.commits.waivers import next_attempt
@@ -75,6 +77,7 @@ class Schedule:
         period = {"after": "0 seconds", "into": f"{self.chance.choice([2, 4])} hours"}
         self.pipeline = pipeline(late_landing=self.chance.choice(["append", "reprocess"]), compact=period)
         self.world = World(self.chance, quarantines=self.chance.random() < 0.5)
+        self.moves = self.chance.random() < 0.4
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
         self.told = Counter()
         self.seen = {}
@@ -94,6 +97,7 @@ class Schedule:
         monkeypatch.setattr(preparing, "_apart", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
         self._compacts(monkeypatch)
+        self.shadows = Moves(self.world, grid, monkeypatch)
         monkeypatch.setattr(Ledger, "read", lambda tables, _: self._ledger(tables))
         monkeypatch.setattr(Ledger, "commit", lambda _, *arguments: self._commit(*arguments))
         monkeypatch.setattr(
@@ -147,8 +151,11 @@ class Schedule:
         self._step(lambda: self._append(rows, number, files))
 
     def _append(self, rows, number, files):
-        released = [row for row in rows if "ran_in" in row]
+        released = [row for row in rows if "ran_in" in row and row["brought"] is None]
         entries = [replace(row["entry"], released=number) if row in released else row["entry"] for row in rows]
+        if brought := rows[0].get("brought"):
+            entries = [replace(row["entry"], commit=row["ran_in"], attempt=row["attempt"]) for row in rows]
+            self.shadows.brought[number] = brought
         self.world.append(entries, number, files)
         for row in released:
             held = [self.world.contents[one.path] for one in files.added["emissions"]]
@@ -199,8 +206,25 @@ class Schedule:
             done = compacting.merge_files(None, planned, merge)
             self.told["merged" if done else "moved meanwhile"] += 1
 
+    def move(self):
+        """Serve what a shadow has, or what was served before; or let the shadow be what is served."""
+        kind = self.chance.choice(["capture", "promote", "promote at once", "rollback"])
+        move = rollback if kind == "rollback" and self.shadows.brought else promote
+
+        def act():
+            if move is promote and (kind != "promote" or self.shadows.shadow is None):
+                self.shadows.capture()
+            if kind == "capture" or self.shadows.shadow is None:
+                return
+            move(None, self.pipeline, "lake", "again", "ada")
+            self.told[move.__name__] += 1
+
+        return act
+
     def actor(self):
         """What somebody, or Airflow, does next."""
+        if self.moves and self.chance.random() < 0.3:
+            return self.move()
         if self.compacts and self.chance.random() < 0.4:
             return self.compact
         kind = self.chance.random() if self.world.quarantines else 1
@@ -378,3 +402,5 @@ def test_schedules(pipeline, monkeypatch):
         assert told["quarantined"], "nothing is in quarantine"
         assert told["merged"], "nothing was merged"
         assert told["moved meanwhile"], "no slice was in the way of a compaction"
+        assert told["promote"], "nothing was promoted"
+        assert told["rollback"], "nothing was rolled back"
