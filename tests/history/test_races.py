@@ -217,7 +217,7 @@ def test_promotions_among_them(spark, pipeline, origin, contents, go):
         for name in ("emissions", "late"):
             assert answer[name] == expected[name], f"race {race}"
         is_whole(spark, settings, copy)
-        ledger = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table(["brought"])
+        ledger = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table(columns=["brought"])
         moved += sum(one is not None for one in ledger["brought"].to_pylist())
     assert moved, "nothing was promoted"
 
