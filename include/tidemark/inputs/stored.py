@@ -31,6 +31,7 @@ from tidemark.settings.expressions import check_expression, is_name
 from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SideName
 from tidemark.settings.values import format_instant, from_micros, micros
+from tidemark.spark.columns import with_columns
 from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.deferred import awake
 from tidemark.spark.engine import engine_of
@@ -99,7 +100,7 @@ class Side:
             return rows
         # Of an earlier version of the table, which may have had fewer columns.
         missing = [field for field in self.schema if field.name not in rows.columns]
-        whole = rows.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing})
+        whole = rows.transform(with_columns, {field.name: F.lit(None).cast(field.dataType) for field in missing})
         return whole.where(self._takes(rows.sparkSession)).select(*map(quoted, rows.columns))
 
     def _takes(self, spark: SparkSession) -> Column:
