@@ -11,7 +11,7 @@ from tests.conftest import write_pipeline
 from tests.history.watching import every_version_is_whole
 from tidemark.cli.app import main
 from tidemark.clock.slices import Grid
-from tidemark.commits import promote
+from tidemark.commits import promote, shadows
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
@@ -41,6 +41,27 @@ def pairs(*apart):
 
 def killed(*_):
     raise KeyboardInterrupt
+
+
+def dropped_with_kills(tidemark, folder, monkeypatch):
+    """Drop the shadow of a folder, killed after each tenth file: from the first on there is none, nor is one filled."""
+    remove, taken = shadows.remove, []
+
+    def remove_ten(*file):
+        remove(*file)
+        taken.append(file)
+        if len(taken) % 10 == 0:
+            killed()
+
+    monkeypatch.setattr(shadows, "remove", remove_ten)
+    assert tidemark(WIDE, "shadows", "--drop", "wide")[0] != 0
+    assert "that shadow was being dropped" in tidemark(WIDE, "run", "--shadow", "wide")[1]
+    while any(file.is_file() for file in folder.rglob("*")):
+        before = len(taken)
+        assert json.loads(tidemark(WIDE, "shadows", "--json")[1]) == []
+        told = tidemark(WIDE, "shadows", "--drop", "wide")[1]
+        assert len(taken) > before, told
+    monkeypatch.setattr(shadows, "remove", remove)
 
 
 @pytest.fixture
@@ -137,7 +158,7 @@ def test_bounds_are_widened_beside_what_is_served(spark, lake, landed, tidemark,
     assert [(one["added"], one["removed"], one["same"]) for one in json.loads(told)["changes"]] == [(0, 0, 2)]
 
 
-def test_what_was_promoted_is_taken_back(spark, lake, landed, tidemark, served, pipeline):
+def test_what_was_promoted_is_taken_back(spark, lake, landed, tidemark, served, pipeline, monkeypatch):
     landed(0, 1, 2)
     assert tidemark(NARROW, "run", *upto(2))[0] == 0
     assert tidemark(WIDE, "run", "--shadow", "wide", *upto(2))[0] == 0
@@ -171,8 +192,9 @@ def test_what_was_promoted_is_taken_back(spark, lake, landed, tidemark, served, 
     last = Ledger.of(pipeline(**WIDE), str(lake)).rows.iloc[-1]
     told = json.loads(last["brought"])
     assert (told["promoted"], told["by"], last["attempt"]) == ("wide", "ada", 3)
-    assert tidemark(WIDE, "shadows", "--drop", "wide")[0] == 0
+    dropped_with_kills(tidemark, lake / "orders" / "shadows" / "wide", monkeypatch)
     assert json.loads(tidemark(WIDE, "shadows", "--json")[1]) == []
+    assert "has no shadow wide (there are: none)" in tidemark(WIDE, "shadows", "--drop", "wide")[1]
     assert tidemark(WIDE, "verify", "--content")[0] == 0
     assert served(pipeline()) == pairs(20, 40)
 

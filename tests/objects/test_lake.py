@@ -20,6 +20,7 @@ from tests.conftest import PROJECT
 from tests.e2e.orders import HOUR, SIDES, START, Feed, pipeline
 from tests.objects.serving import BUCKET, real_store, small_store, variables, versity
 from tests.spark.lakes import read
+from tidemark.commits.vacuum import vacuum_tables
 from tidemark.delta.storage import file_system
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
@@ -94,6 +95,46 @@ def test_a_lake_its_data_docs_and_reports_are_there_as_on_a_disk(store, tmp_path
     assert vacuumed["garbage"] == {"files": ["emissions/run=left_behind/part-0.parquet"], "bytes": 4}
     assert vacuumed["reach"]["readable_from"]["emissions"] == 0
     assert read(f"{LAKE}/orders/emissions").total() > 10
+
+
+def test_upkeep_and_new_versions_are_there_as_on_a_disk(store, tmp_path):
+    """Compaction, a shadow that is promoted, taken back and dropped, and logs made shorter."""
+    narrow, wide, disk, hours = tmp_path / "orders.yaml", tmp_path / "wide.yaml", tmp_path / "lake", 4
+    settings = yaml.safe_load(pipeline("orders", hours)) | {"compact": {"after": "0 seconds", "into": "2 hours"}}
+    narrow.write_text(yaml.safe_dump(settings))
+    settings["join"]["interval"]["upper"] = "20 minutes"
+    wide.write_text(yaml.safe_dump(settings))
+    steps = [
+        ("run", narrow, "--slices-per-job", 1),
+        ("compact", narrow),
+        ("run", wide, "--shadow", "wide"),
+        ("promote", wide, "wide"),
+        ("rollback", narrow, "wide"),
+        ("promote", wide, "wide"),
+        ("shadows", wide, "--drop", "wide"),
+        ("verify", wide, "--content"),
+    ]
+    for lake in (LAKE, disk):
+        land(lake, hours)
+    served = []
+    for step in steps:
+        for lake in (LAKE, disk):
+            tidemark(*step, "--lake", lake, cwd=tmp_path)
+        there, here = ({table: read(f"{lake}/orders/{table}") for table in TABLES} for lake in (LAKE, disk))
+        assert there == here, step
+        served.append(there["emissions"].total())
+    assert served[0] == served[1] == served[2] == served[4] < served[3] == served[5] == served[7]
+    listed = file_system(LAKE).get_file_info(pafs.FileSelector("orders/shadows", allow_not_found=True, recursive=True))
+    assert not [info.path for info in listed if info.is_file]
+
+    loaded, at_once = load_pipeline(wide), timedelta(0)
+    kept = loaded.retention.model_copy(update=dict.fromkeys(("superseded", "garbage", "logs"), at_once))
+    time.sleep(1.1)  # a store's times are whole seconds
+    removed = vacuum_tables(loaded.model_copy(update={"retention": kept}), LAKE)
+    assert removed.logs.files
+    assert removed.superseded.files
+    assert read(f"{LAKE}/orders/emissions").total() == served[-1]
+    assert "sound" in tidemark("verify", wide, "--lake", LAKE, "--content", cwd=tmp_path)
 
 
 def test_a_store_that_passes_over_conditional_puts_is_refused_before_anything_is_written(store, tmp_path, monkeypatch):

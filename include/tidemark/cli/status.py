@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.references import FOLLOWING
+from tidemark.commits.references import logs_of
 from tidemark.commits.waivers import pending
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
@@ -156,11 +156,9 @@ _QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
 def _sizes(tables: PipelineTables) -> dict[str, dict[str, int]]:
-    logs = {name: DeltaLog.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
     return {
         name: {"version": log.version, "files": len(log.files), "bytes": int(log.files["size"].sum())}
-        for name, log in logs.items()
-        if log
+        for name, log in logs_of(tables).items()
     }
 
 

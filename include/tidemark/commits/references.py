@@ -41,6 +41,12 @@ class References:
         return self.superseded + (self.released if name == QUARANTINED else ())
 
 
+def logs_of(tables: PipelineTables) -> dict[str, DeltaLog]:
+    """The logs of the ledger and of the tables that follow it, by their names; of those that are there."""
+    logs = {name: DeltaLog.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
+    return {name: log for name, log in logs.items() if log}
+
+
 def come_to(tables: PipelineTables) -> int | None:
     """The last commit of the ledger that all of the tables have followed; None where there are none.
 

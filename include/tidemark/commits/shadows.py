@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tidemark.commits.ledger import Ledger
-from tidemark.commits.references import FOLLOWING
+from tidemark.commits.references import logs_of
 from tidemark.commits.settings_of_runs import settings_apart, settings_of
-from tidemark.delta.log import DeltaLog
-from tidemark.delta.storage import file_system, files_under, remove
+from tidemark.delta.lake import PipelineTables
+from tidemark.delta.storage import file_system, files_under, is_file, remove, write_text
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.settings import Pipeline
-from tidemark.settings.shadows import FOLDER, shadow_of, under
+from tidemark.settings.shadows import DROPPED, FOLDER, shadow_of, under
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Shadow:
 def shadows(pipeline: Pipeline, lake: str) -> list[Shadow]:
     """The shadows of a pipeline that have slices, by name."""
     served = Ledger.of(pipeline, lake)
-    folder = pafs.FileSelector(FOLDER, allow_not_found=True)
-    listed = sorted(info.base_name for info in file_system(served.tables.root).get_file_info(folder))
+    files, folder = file_system(served.tables.root), pafs.FileSelector(FOLDER, allow_not_found=True)
+    names = sorted(info.base_name for info in files.get_file_info(folder))
+    listed = [name for name in names if not is_file(f"{served.tables.root}/{FOLDER}/{name}", DROPPED)]
     found = (_look(Ledger.of(shadow_of(pipeline, name), lake), name, served) for name in listed)
     return [one for one in found if one is not None]
 
@@ -53,11 +54,7 @@ def shadow_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:
     """
     ledger = Ledger.of(shadow_of(pipeline, name), lake)
     if ledger.last is None:
-        known = ", ".join(one.name for one in shadows(pipeline, lake)) or "none"
-        raise UserError(
-            f"{pipeline.name} has no shadow {name} (there are: {known}); tidemark run {pipeline.name} --shadow {name} "
-            "fills one"
-        )
+        raise _unknown(pipeline, lake, name)
     return ledger
 
 
@@ -80,20 +77,28 @@ def drop(pipeline: Pipeline, lake: str, name: str) -> int:
     Raises:
         UserError: there is no such shadow.
     """
-    root = shadow_ledger(pipeline, lake, name).tables.root
+    root = PipelineTables.of(shadow_of(pipeline, name), lake).root
     files = file_system(root)
-    # The ledger goes last: killed on the way, the same again goes on.
-    paths = sorted(files_under(files), key=lambda path: path.startswith("ledger/"))
+    if not (paths := files_under(files)):
+        raise _unknown(pipeline, lake, name)
+    # Until it is gone nobody takes what is left for a shadow, and killed on the way, the same command goes on.
+    write_text(f"{root}/{DROPPED}", "")
     freed = sum(int(info.size) for info in files.get_file_info(paths))
-    for path in paths:
+    for path in [*(path for path in paths if path != DROPPED), DROPPED]:
         remove(root, path)
     return freed
+
+
+def _unknown(pipeline: Pipeline, lake: str, name: str) -> UserError:
+    known = ", ".join(one.name for one in shadows(pipeline, lake)) or "none"
+    command = f"tidemark run {pipeline.name} --shadow {name}"
+    return UserError(f"{pipeline.name} has no shadow {name} (there are: {known}); {command} fills one")
 
 
 def _look(ledger: Ledger, name: str, served: Ledger) -> Shadow | None:
     if ledger.last is None:
         return None
-    logs = [log for one in ("ledger", *FOLLOWING) if (log := DeltaLog.open(getattr(ledger.tables, one)))]
+    logs = logs_of(ledger.tables).values()
     return Shadow(
         name,
         len(ledger.entries),

@@ -56,6 +56,11 @@ def files_under(files: pafs.FileSystem, folder: str = "") -> list[str]:
     return [info.path for info in files.get_file_info(everything) if info.is_file]
 
 
+def is_file(folder: str, path: str) -> bool:
+    """Whether a folder, which need not be there, has a file."""
+    return bool(file_system(folder).get_file_info(path).is_file)
+
+
 def remove(folder: str, path: str) -> None:
     """Remove a file, if it is there, and the folders between that it leaves empty, which a store does not have."""
     with suppress(FileNotFoundError):

@@ -13,6 +13,8 @@ from tidemark.settings.pipeline import Pipeline
 
 FOLDER = "shadows"
 """Where they are, in the folder of the pipeline's own tables."""
+DROPPED = "dropped"
+"""The file that a shadow's folder has from the moment it is dropped until all other files are gone."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 _OUTPUT = re.compile(rf"(.*)/{FOLDER}/({_NAME.pattern})")
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemark.commits.compact import plan_compaction
-from tidemark.commits.references import FOLLOWING
+from tidemark.commits.references import logs_of
 from tidemark.commits.vacuum import Removed, vacuum_tables
 from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
 from tidemark.delta.log_files import oldest_whole
 from tidemark.quality.project import forget
 from tidemark.settings import Pipeline
@@ -47,5 +46,4 @@ def gain_of(pipeline: Pipeline, lake: str) -> Gain:
 def oldest_versions(pipeline: Pipeline, lake: str) -> dict[str, int]:
     """The oldest version of each table from which on all can be read, 0 the first."""
     tables = PipelineTables.of(pipeline, lake)
-    logs = {name: DeltaLog.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
-    return {name: oldest_whole(log) for name, log in logs.items() if log}
+    return {name: oldest_whole(log) for name, log in logs_of(tables).items()}
