@@ -1,7 +1,7 @@
 """What thousands of small files cost a reader and a commit, and what `tidemark compact` gives back.
 
 Slices are committed by reference, as a job commits them; what a job computes is left out. Then the emissions are read
-as they are, after compaction, and beside a table of the same rows in daily files.
+as they are, after compaction, and beside a table of the same rows in daily files, and more slices are committed.
 
 Usage: python -m benchmarks.small_files [--slices 2000] [--rows 465] [--rounds 3]
 """
@@ -39,6 +39,8 @@ from tidemark.watermarks.buckets import Watermarks
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOURS = 24
+AROUND = 5
+"""The commits whose median counts, before and after a slice."""
 _TIMES = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "1 minute"}
 PIPELINE = {
     "name": "hourly",
@@ -62,7 +64,7 @@ def main() -> None:
         file = Path(folder, "hourly.yaml")
         file.write_text(yaml.safe_dump(PIPELINE))
         pipeline, tables = load_pipeline(file), PipelineTables(f"{folder}/hourly")
-        commits = commit_slices(pipeline, tables, asked.slices, asked.rows)
+        commits = commit_slices(pipeline, tables, range(asked.slices), asked.rows)
         looked = looks(pipeline, folder)
         spark = spark_session("tidemark benchmark")
         daily = f"{folder}/daily"
@@ -77,26 +79,31 @@ def main() -> None:
         after = reads(spark, tables.emissions, day, asked.rounds)
         files = {path: len(opened(path).files) for path in (tables.emissions, daily)}
         looked_after, kept = looks(pipeline, folder), logs(tables)
+        more = commit_slices(pipeline, tables, range(asked.slices, asked.slices + 2 * AROUND), asked.rows)
     show(asked, before, after, beside, (asked.slices, *files.values()))
-    show_commits(commits, len(planned.merges), compacted)
+    show_commits(commits, more)
+    Console().print(f"compaction: {len(planned.merges)} merges in {compacted:.1f} s")
     for name, seconds in looked.items():
         Console().print(f"{name}: {seconds:.2f} s, and {looked_after[name]:.2f} s once compacted")
     for name, size in kept.items():
         Console().print(f"log of {name}: {size / asked.slices / 1024:.1f} KiB a slice")
 
 
-def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: int, rows: int) -> list[float]:
+def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: range, rows: int) -> list[float]:
     """Commit slices one by one; how many seconds each commit took, the ledger's and the tables'."""
-    grid, known, seconds = Grid.of(pipeline.slices), Ledger.empty(tables, Grid.of(pipeline.slices)), []
-    create_table(tables.emissions, arrow_columns(emitted(grid, 0, rows).schema), change_feed=True)
+    grid, seconds = Grid.of(pipeline.slices), []
+    known = Ledger.read(tables, grid)
+    if known.last is None:
+        create_table(tables.emissions, arrow_columns(emitted(grid, 0, rows).schema), change_feed=True)
     open_ones: Opened = {}
-    for number in range(slices):
+    for number in slices:
         run = new_run(grid, number, 1, known.number + 1)
         staged = stage_table(emitted(grid, number, rows), tables.emissions, f"{FOLDER}{run}/0")
         entry = entry_of(pipeline, number, run)
         began = time.monotonic()
         references = References({"emissions": staged.files})
-        row = known.row(entry) | {"pipeline": pipeline.name, "committed_at": datetime.now(UTC), "emissions": rows}
+        told = {"pipeline": pipeline.name, "committed_at": datetime.now(UTC), "emissions": rows, "findings": "[]"}
+        row = known.row(entry) | told
         counts = {"read": rows, "carried_in": 0, "late": 0, "rejected": 0, "evicted": rows, "carried_out": 0}
         known.commit([row | {"left": counts, "right": counts}], number + 1, references, {}, open_ones)
         publish(tables, grid, number + 1, references, open_ones)
@@ -190,12 +197,14 @@ def show(
     Console().print(table)
 
 
-def show_commits(seconds: list[float], merges: int, compacted: float) -> None:
-    """How commits grow, by the median of the ten around each, and what compaction took."""
-    hundredth, last = seconds[95:105] or seconds, seconds[-10:]
-    ms = [statistics.median(one) * 1000 for one in (hundredth, last)]
-    Console().print(f"commit by reference: {ms[0]:.0f} ms at the hundredth slice, {ms[1]:.0f} ms at the last")
-    Console().print(f"compaction: {merges} merges in {compacted:.1f} s")
+def show_commits(before: list[float], after: list[float]) -> None:
+    """How commits grow, by the medians of the ten around each, and what they take once the tables are compacted."""
+    around = before[100 - AROUND : 100 + AROUND], before[-2 * AROUND :], after
+    hundredth, last, then = (statistics.median(one or before) * 1000 for one in around)
+    Console().print(
+        f"commit by reference: {hundredth:.0f} ms at the hundredth slice, {last:.0f} ms at the last "
+        f"({last / hundredth:.1f}), {then:.0f} ms once compacted ({then / hundredth:.1f})"
+    )
 
 
 if __name__ == "__main__":
