@@ -78,15 +78,14 @@ def drop(pipeline: Pipeline, lake: str, name: str) -> int:
         UserError: there is no such shadow.
     """
     root = PipelineTables.of(shadow_of(pipeline, name), lake).root
-    files = file_system(root)
-    if not (paths := files_under(files)):
+    files = files_under(file_system(root))
+    if not any(files.values()):
         raise _unknown(pipeline, lake, name)
     # Until it is gone nobody takes what is left for a shadow, and killed on the way, the same command goes on.
-    write_text(f"{root}/{DROPPED}", "")
-    freed = sum(int(info.size) for info in files.get_file_info(paths))
-    for path in [*(path for path in paths if path != DROPPED), DROPPED]:
+    write_text(f"{root}/{DROPPED}", f"by tidemark shadows {pipeline.name} --drop {name}\n")
+    for path in [*(path for path in files if path != DROPPED), DROPPED]:
         remove(root, path)
-    return freed
+    return sum(files.values())
 
 
 def _unknown(pipeline: Pipeline, lake: str, name: str) -> UserError:

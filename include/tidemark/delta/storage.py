@@ -50,10 +50,13 @@ def file_system(folder: str) -> pafs.FileSystem:
     return pafs.SubTreeFileSystem(folder, pafs.LocalFileSystem())
 
 
-def files_under(files: pafs.FileSystem, folder: str = "") -> list[str]:
-    """The paths of all files in a folder, which need not be there, and in those below it."""
+def files_under(files: pafs.FileSystem, folder: str = "") -> dict[str, int]:
+    """The paths of all files in a folder, which need not be there, and in those below it, each with its bytes.
+
+    In a store that may be empty objects too that Hadoop lets stand for folders.
+    """
     everything = pafs.FileSelector(folder, allow_not_found=True, recursive=True)
-    return [info.path for info in files.get_file_info(everything) if info.is_file]
+    return {info.path: info.size for info in files.get_file_info(everything) if info.is_file}
 
 
 def is_file(folder: str, path: str) -> bool:
