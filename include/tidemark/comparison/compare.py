@@ -225,16 +225,17 @@ def _stream(
 ) -> tuple[DataFrame, list[str], list[str]]:
     """The stream's rows in the types of ours, the columns to compare, and what a user should know of them."""
     ignored, notes = {*NOT_COMPARED, *asked.ignored}, []
+    named_by = "select" if batch.pipeline.flatten is None else "flatten"
     for name in asked.ignored:
         if name not in ours.columns:
             raise UserError(f"--ignore {name}: {_no_column('the emissions', name, ours.columns)}")
     names = [name for name in ours.columns if name not in ignored]
-    if "_emission" in names and "_emission" not in stream.columns:
-        stream = stream.withColumn("_emission", _kind(stream, batch))
+    if "_emission" in names and "_emission" not in stream.columns and (kind := _kind(stream, batch)) is not None:
+        stream = stream.withColumn("_emission", kind)
     for name in [name for name in names if name not in stream.columns]:
         if name not in _OPTIONAL:
             missing = _no_column(f"table {asked.table}", name, stream.columns)
-            raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `select`")
+            raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `{named_by}`")
         names.remove(name)
         notes.append(f"{name} is not compared: {asked.table} does not have it")
     extra = sorted(set(stream.columns) - set(ours.columns))
@@ -244,15 +245,17 @@ def _stream(
     return stream.select(*columns), names, notes
 
 
-def _kind(stream: DataFrame, batch: CommittedView) -> Column:
-    """`_emission` of rows that do not tell it."""
+def _kind(stream: DataFrame, batch: CommittedView) -> Column | None:
+    """`_emission` of rows that do not tell it; None where their columns do not either."""
     join_type = batch.pipeline.join.type
     if join_type in HALVES:
         return F.lit({"semi": "semi", "anti": "anti"}[join_type])
     kind = F.lit("matched")
     for side, other in zip(SIDES, reversed(SIDES), strict=True):
         columns = [name for name in batch.columns(other) if name in stream.columns]
-        if join_type in {side, "full"} and columns:
+        if join_type in {side, "full"}:
+            if not columns:
+                return None
             absent = F.coalesce(*(F.col(quoted(name)).cast("string") for name in columns)).isNull()
             kind = F.when(absent, F.lit(f"padded_{side}")).otherwise(kind)
     return kind

@@ -191,7 +191,8 @@ class _Story:
             yield self._on_time(home) if arrived == home else "on time"
         yield from emitted
         if not emitted:
-            yield "nothing was emitted of it"
+            made = "" if view.pipeline.flatten is None else ": it has met no partner, or flatten made no row of them"
+            yield f"nothing was emitted of it{made}"
         if emitted:
             yield from self._taken()
         yield from (_cut_off(one) for one in cut_off)
@@ -263,8 +264,9 @@ class _Story:
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
         grid = self.view.grid
         lines = ((one["_emission"], one["count"], grid.name(grid.number_at(one["at"]))) for one in counted.collect())
+        rows_of = "rows emitted" if self.view.pipeline.flatten is None else "rows that flatten made of it"
         published = [
-            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
+            f"{_EMITTED.get(kind, 'padded')} in slice {start}, {rows_of}: {count:,}" for kind, count, start in lines
         ]
         return published + list(self._apart(columns))
 
