@@ -50,7 +50,8 @@ class Asked:
     until: datetime | None = None
     """The clock up to which the stream has come (exclusive); as far as the batch by default."""
     identity: tuple[str, ...] = ()
-    """Columns by which rows are the same but for a changed value; keys, event times and windows by default."""
+    """Columns by which rows are the same but for a changed value; keys, event times and windows by default, and all
+    columns where none of the first two is there."""
     ignored: tuple[str, ...] = ()
     """Columns that are not compared."""
     within: float = 0.0
@@ -289,7 +290,11 @@ def _identity(leading: Sequence[str], names: list[str], asked: Asked) -> list[st
     for name in asked.identity:
         if name not in names:
             raise UserError(f"--on {name}: {_no_column('what is compared', name, names)}")
-    return list(asked.identity) or [name for name in names if name in leading or name in _OPTIONAL]
+    if asked.identity:
+        return list(asked.identity)
+    # Where no column tells a key or an event time, any row could be another one with changed values.
+    told = any(name not in _WINDOWS for name in leading)
+    return [name for name in names if name in leading or name in _OPTIONAL] if told else names
 
 
 def _no_column(what: str, name: str, known: list[str]) -> str:

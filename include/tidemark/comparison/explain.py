@@ -14,20 +14,23 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.commits.answers import committed
-from tidemark.commits.checkpoint import numbered
+from tidemark.commits.checkpoint import kept_runs, numbered, restore
 from tidemark.commits.digest import content_hash
+from tidemark.commits.outputs import pairs
 from tidemark.commits.quarantined import EXPECTATIONS
 from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.delta.lake import read_now
 from tidemark.errors import UserError, nearest
-from tidemark.execution.replay import STILL_IN, with_exact_watermarks
+from tidemark.execution.replay import STILL_IN, replay, with_exact_watermarks
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
+from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, micros, parse_instant
 from tidemark.spark.columns import with_columns
+from tidemark.spark.confined import confined
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.watermarks.filtered import FILTERED
 from tidemark.wording import quoted
@@ -173,7 +176,7 @@ class _Story:
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
-        aside, emitted, held = self._aside(), self._emitted(), self._held()
+        aside, held = self._aside(), self._held()
         aside, cut_off = (
             [one for one in aside if one["reason"] not in _IN_A_WINDOW],
             [one for one in aside if one["reason"] in _IN_A_WINDOW],
@@ -189,10 +192,12 @@ class _Story:
         yield from (self._lateness(one) for one in late)
         if not late:
             yield self._on_time(home) if arrived == home else "on time"
+        replayed = self._paired(home, held) if view.pipeline.flatten is not None and arrived == home else None
+        emitted = self._emitted() if replayed is None else replayed
         yield from emitted
         if not emitted:
-            made = "" if view.pipeline.flatten is None else ": it has met no partner, or flatten made no row of them"
-            yield f"nothing was emitted of it{made}"
+            unknown = view.pipeline.flatten is not None and replayed is None
+            yield f"nothing was emitted of it{', or flatten made no row of its pairs' if unknown else ''}"
         if emitted:
             yield from self._taken()
         yield from (_cut_off(one) for one in cut_off)
@@ -264,11 +269,44 @@ class _Story:
         counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
         grid = self.view.grid
         lines = ((one["_emission"], one["count"], grid.name(grid.number_at(one["at"]))) for one in counted.collect())
-        rows_of = "rows emitted" if self.view.pipeline.flatten is None else "rows that flatten made of it"
         published = [
-            f"{_EMITTED.get(kind, 'padded')} in slice {start}, {rows_of}: {count:,}" for kind, count, start in lines
+            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
         return published + list(self._apart(columns))
+
+    def _paired(self, home: int, held: Sequence[Row]) -> list[str] | None:
+        """Under `flatten`: a line for each slice and kind of pairs, by a replay of the slices that had the row.
+
+        None of a coGroup, and where the checkpoint that the first of these slices continued has expired.
+        """
+        view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
+        before, last = view.ledger.entry(home - 1), view.last
+        carries = before is not None and any(before.carried)
+        schema = view.inputs[SIDES.index(self.side)].side.schema
+        columns = {f"{self.side}_{name}": name for name in schema.names}
+        if before is not None and carries and before.run not in kept_runs(view.tables, [before], grid):
+            return None
+        if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in HALVES):
+            return None
+        slices = range(home, min(max((one["carried_until"] for one in held), default=home), last.number) + 1)
+        rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
+        carried = restore(view.spark, view.tables, home - 1, grid).withColumn("lane", F.lit(0)) if carries else None
+        join = join_of(pipeline, view.spark, schemas_of(view.inputs))
+        marks, drain = before.watermarks if before else Watermarks(), last.number if last.drained else None
+        lane = lane_of(pipeline, marks, drain, trace_of(view.inputs))
+        buckets = Buckets.of(grid, slices, join.buckets_per_slice)
+        answer = replay(rows.withColumn("lane", F.lit(0)), carried, [lane], join, buckets)
+        wide = pairs(answer.joined, pipeline, grid)
+        mine = wide.where(content_hash(wide, list(columns)) == self._part(columns))
+        assert pipeline.flatten is not None, "it is asked under it alone"
+        size = F.size(confined(view.spark, pipeline.flatten).column)
+        made = F.sum(F.greatest(size, F.lit(0))).alias("made")
+        counts = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").agg(F.count("*").alias("pairs"), made)
+        return [
+            f"{_EMITTED.get(one['_emission'], 'padded')} in slice {grid.name(grid.number_at(one['at']))}, pairs: "
+            f"{one['pairs']:,}, rows that flatten made of them: {one['made']:,}"
+            for one in counts.orderBy("at", "_emission").collect()
+        ]
 
     def _apart(self, columns: Mapping[str, str]) -> Iterator[str]:
         """A line for each slice in which rows of it are in quarantine."""
