@@ -23,6 +23,7 @@ KEPT = ("superseded", "states", "garbage", "docs", "logs")
         ({"compact": {"after": "2 days", "into": "1 day"}}, dict.fromkeys(("compact.after", "compact.into"), "no row")),
         ({"retention": dict.fromkeys(KEPT, "2 days")}, {f"retention.{name}": "no row" for name in KEPT}),
         ({"select": ["left_k"]}, {"select.0": "next slice"}),
+        ({"flatten": "array(struct(left_k))"}, {"flatten": "answer"}),
         ({"left__where": "v > 1", "left__where_at": "source", "join__keys": [{"left": "lower(k)", "right": "k"}]},
          dict.fromkeys(("left.where", "left.where_at", "join.keys.0.left"), "answer")),
         ({"guard": "off"}, dict.fromkeys(("guard.earliest", "guard.latest", "guard.ahead_of_arrival"), "answer")),

@@ -118,6 +118,8 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ({"join__condition": "rand() < 0.1"}, "join.condition: rand() gives something else in each run"),
         ({"select": {"k": "left_k", "n": "count(*)"}}, "select: n: count() is over many rows"),
         ({"select": ["left_k", "_metadata"]}, "select: _metadata is no column of the join"),
+        ({"flatten": "explode(left_items)"}, "flatten: explode() makes other rows of a row; give `flatten` the array"),
+        ({"flatten": "array(struct(left_k))", "select": ["left_k"]}, "flatten: the fields of its structs"),
         ({"compare": {"on": ["k"]}}, "compare.with: is missing"),
         ({"compare": {"with": "s", "wihtin": 1}}, "compare.wihtin: unknown field; did you mean within?"),
         ({"compare": {"wtih": "s"}}, "compare.wtih: unknown field; did you mean with?"),

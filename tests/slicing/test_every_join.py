@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import functions as F
 
 from tests.tiers import cases
 from tidemark.execution import replay
@@ -106,6 +107,18 @@ WITH_WHERE = ("datastream interval, sources", "datastream tumbling, trigger by t
 """Joins for which it matters in other ways when a watermark moves."""
 
 
+EVEN = "filter(array({}), v -> v % 2 = 0)"
+FLATTEN = {
+    "datastream interval, sources": EVEN.format("left_v, right_v"),
+    "datastream coGroup": "transform(filter(right, r -> exists(left, l -> l.v % 3 = r.v % 3)), r -> r.v + size(left))",
+    "sql interval full": EVEN.format("left_v, right_v"),
+    "sql cumulate semi": EVEN.format("left_v, left_p"),
+    "sql session left": EVEN.format("left_v, right_v, left_p"),
+    "spark full, range": EVEN.format("left_v, right_v"),
+}
+"""Of each kind of emissions some numbers of a pair, of a group, or of a left row: many, one or none."""
+
+
 def two_hours():
     """Rows of both inputs, a tenth of them up to an hour late."""
     chance = random.Random(7)
@@ -162,6 +175,36 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, inputs, name, monkeypatch
     assert (len(panes) > 1) == any(
         word in name for word in ("lateness", "coGroup", "trigger", "session") if dialect == "flink-datastream"
     )
+
+
+@pytest.mark.parametrize("name", cases(FLATTEN, fast=["datastream coGroup", "sql interval full"]))
+def test_flatten_gives_the_rows_that_an_unnest_behind_the_join_would(spark, lake, pipeline, inputs, name):
+    shutil.copytree(inputs, lake)
+    dialect, join = JOINS[name]
+    flatten = f"transform({FLATTEN[name]}, (v, at) -> named_struct('v', v, 'at', at))"
+    read, ledgers = spark.read.format("delta").load, {}
+    given = {"dialect": dialect, "join": join, "left__watermark_delay": "2 minutes"}
+    given |= SOURCES if "sources" in name else {}
+    for output, slices, more in (("pairs", "auto", {}), ("whole", "auto", {"flatten": flatten}),
+                                 ("sliced", 1, {"flatten": flatten})):  # fmt: skip
+        settings = pipeline(**given, **more, output=output)
+        plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
+        done = list(execute(spark, plan, lambda *_: None))
+        assert all(result.verdict.outcome == "passed" for result in done)
+        ledgers[output] = {row["slice"]: (row["emissions"], row["pairs"]) for result in done for row in result.rows}
+    pairs = read(str(lake / "pairs/emissions"))
+    told = [column for column in pairs.columns if column.startswith("_")]
+    lists = {side: F.sort_array(side) for side in ("left", "right") if side in pairs.columns}
+    unnested = pairs.withColumns(lists).selectExpr(f"inline({flatten})", *told)
+    assert 0 < unnested.count() != pairs.count()
+    for output in ("whole", "sliced"):
+        found = read(str(lake / output / "emissions"))
+        assert found.columns == ["v", "at", *told]
+        assert found.exceptAll(unnested).isEmpty()
+        assert unnested.exceptAll(found).isEmpty()
+        rows = {row["_slice"].astimezone(UTC): row["count"] for row in found.groupBy("_slice").count().collect()}
+        counted = {start: (rows.get(start, 0), count) for start, (count, _) in ledgers["pairs"].items()}
+        assert ledgers[output] == counted
 
 
 @pytest.mark.parametrize("name", WITH_WHERE)

@@ -31,10 +31,11 @@ VECTORS = PROJECT / "tests/semantics/vectors"
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
 RANGE = {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
+NUMBERS = "transform(filter(array(left_v + 1, right_v), v -> v % 3 > 0), v -> named_struct('v', v))"
 JOINS = {
-    "session": ("flink-datastream", SESSION, None),
-    "range": ("spark", RANGE, None),
-    "interval": ("flink-sql", INTERVAL | {"condition": "left_v > 3 AND right_v <> left_v"}, {"v": "left_v + 1"}),
+    "session": ("flink-datastream", SESSION, {}),
+    "range": ("spark", RANGE, {}),
+    "interval": ("flink-sql", INTERVAL | {"condition": "left_v > 3 AND right_v <> left_v"}, {"flatten": NUMBERS}),
 }
 ROWS = T.StructType(
     [
@@ -112,9 +113,9 @@ def lake(tmp_path_factory):
 
 
 def pipeline(folder, join, where):
-    dialect, settings, select = JOINS[join]
+    dialect, settings, more = JOINS[join]
     file = folder / f"{join}_{where}.yaml"
-    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, select=select, **SETTINGS)
+    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, **more, **SETTINGS)
 
 
 @pytest.mark.parametrize("join", ["session", pytest.param("interval", marks=pytest.mark.slow)])

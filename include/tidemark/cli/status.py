@@ -58,6 +58,8 @@ class Status:
     first: str | None
     end: str | None
     emissions: int
+    pairs: int | None
+    """Of how many pairs `flatten` made them; None without it, where each is one."""
     floored: int
     left: SideStatus
     right: SideStatus
@@ -98,6 +100,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
             None,
             None,
             0,
+            None,
             0,
             left=empty["left"],
             right=empty["right"],
@@ -132,6 +135,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         first=grid.name(int(rows["number"].iloc[0])),
         end=grid.name(int(last["number"]) + 1),
         emissions=int(rows["emissions"].sum()),
+        pairs=None if pipeline.flatten is None else int(pd.to_numeric(rows["pairs"]).sum()),
         floored=int(rows["floored"].sum()),
         left=sides["left"],
         right=sides["right"],

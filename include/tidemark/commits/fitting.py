@@ -46,7 +46,8 @@ def fitted(
         if not _widens(was, now):
             raise UserError(
                 f"{path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
-                "input or `select` has changed; let it have its old type, or give the pipeline a new `output`"
+                "input, `select` or `flatten` has changed; let it have its old type, or give the pipeline a new "
+                "`output`"
             )
     return (_rewritten(spark, log, schema) if others else log).widened(schema)
 

@@ -74,6 +74,7 @@ SCHEMA = pa.schema(
         "sources": pa.list_(pa.struct({"side": _TEXT, "partition": _TEXT, "watermark": _LONG, "last": _LONG})),
         "drained": pa.bool_(),
         "emissions": _LONG,
+        "pairs": _LONG,
         "floored": _LONG,
         "left": _COUNTS,
         "right": _COUNTS,
@@ -161,7 +162,9 @@ class Entry:
     """How many left and right rows `where` has left out, which are not among those read; None where none was asked
     for, or at the source, where nobody sees them."""
     emissions: int | None = None
-    """How many the join gave: those in quarantine are among them."""
+    """How many there were, those in quarantine among them."""
+    pairs: int | None = None
+    """Of how many pairs `flatten` made them; None without it, where each is one."""
     released: int | None = None
     """Number of the last commit that has released quarantined rows of it, or brought it from a shadow or back; None
     where none has."""
@@ -453,6 +456,7 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         counts=(Counts(**row["left"]), Counts(**row["right"])),
         filtered=None if (filtered := known("left_filtered")) is None else (filtered, known("right_filtered") or 0),
         emissions=None if (published := known("emissions")) is None else published + (known("quarantined") or 0),
+        pairs=known("pairs"),
         released=None if ran_in is None else int(row["commit"]),
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType, VariantType
 
 from tidemark.clock.slices import Grid
 from tidemark.errors import PipelineFileError
@@ -18,13 +18,19 @@ from tidemark.joins.keys import key_path, type_at
 from tidemark.settings import Pipeline
 from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SIDES
+from tidemark.spark.columns import with_columns
 from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
 
 
 def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
-    """The output rows of a replay: the user's columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
+    """The output rows of a replay: the user's columns, then `_slice` and what else `pairs` has."""
+    return of_pairs(pairs(joined, pipeline, grid), pipeline)
+
+
+def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """What a replay has joined, a row each: the inputs' columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
 
     Window joins have `_window_start` and `_window_end` too, rows that tell their `lane` have `_lane`. Input columns are
     `left_NAME` and `right_NAME`; a coGroup has the arrays `left` and `right`, semi and anti joins the left columns
@@ -51,19 +57,20 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
         wide = wide.where(confined(wide.sparkSession, join.condition).column)
-    return selected(wide, pipeline.select, tuple(provenance))
+    return wide
 
 
-def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provenance: tuple[str, ...]) -> DataFrame:
-    """The columns that the user asked for, of all that there are, and those of provenance.
+def of_pairs(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The columns that the user asked for, or the rows, of `pairs`, and what these say of themselves.
 
     Raises:
-        PipelineFileError: two of them are one name to Spark, in whatever case of letters.
+        PipelineFileError: two columns are one name to Spark, in whatever case of letters; rows are made of no structs.
     """
-    named = Counter(name.lower() for name in (*(select or ()), *provenance))
-    if twice := sorted(name for name in (*(select or ()), *provenance) if named[name.lower()] > 1):
-        raise PipelineFileError(f"{' and '.join(twice)} are one name to Spark; call one of them otherwise")
-    match select:
+    if pipeline.flatten is not None:
+        return _flattened(wide, pipeline.flatten)
+    provenance = _provenance(wide)
+    _need_names_apart([*(pipeline.select or ()), *provenance])
+    match pipeline.select:
         case None:
             return wide
         case list(names):
@@ -71,6 +78,57 @@ def selected(wide: DataFrame, select: list[str] | dict[str, str] | None, provena
         case dict(expressions):
             chosen = (confined(wide.sparkSession, text).column.alias(name) for name, text in expressions.items())
             return wide.select(*chosen, *provenance)
+
+
+def _flattened(wide: DataFrame, text: str) -> DataFrame:
+    """A row for each struct of an array, as Spark's `inline` has it: of one that is null a row of nulls."""
+    provenance, ordered = _provenance(wide), _with_lists_in_order(wide)
+    structs = confined(wide.sparkSession, text).column
+    kind = ordered.select(structs).schema[0].dataType
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType) or not kind.elementType.names:
+        raise PipelineFileError(
+            f"it gives {kind.simpleString()}, and rows are made of an array of structs; write "
+            "array(named_struct('name', value, ...)), or transform(list, x -> named_struct('name', x, ...))"
+        )
+    _need_names_apart([*kind.elementType.names, *provenance])
+    return ordered.select(F.inline(structs), *provenance)
+
+
+def _with_lists_in_order(wide: DataFrame) -> DataFrame:
+    """The arrays of a coGroup in the order of their rows' columns: how they were collected differs from run to run.
+
+    Raises:
+        PipelineFileError: rows of them have no order.
+    """
+    lists = {one.name: one.dataType for one in wide.schema if one.name in SIDES and isinstance(one.dataType, ArrayType)}
+    for side, kind in lists.items():
+        assert isinstance(kind.elementType, StructType), "an input's row"
+        if mapped := [one.name for one in kind.elementType if not _has_order(one.dataType)]:
+            raise PipelineFileError(
+                f"the list {side} has no order that is the same in each run, for {mapped[0]} is "
+                f"{kind.elementType[mapped[0]].dataType.simpleString()}; write what is asked of it as columns of "
+                "other types, and give the input without it"
+            )
+    return wide.transform(with_columns, {side: F.sort_array(side) for side in lists})
+
+
+def _has_order(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return all(_has_order(one.dataType) for one in kind)
+        case ArrayType():
+            return _has_order(kind.elementType)
+    return not isinstance(kind, MapType | VariantType)
+
+
+def _provenance(wide: DataFrame) -> list[str]:
+    return [name for name in wide.columns if name.startswith("_")]
+
+
+def _need_names_apart(names: Sequence[str]) -> None:
+    named = Counter(name.lower() for name in names)
+    if twice := sorted(name for name in names if named[name.lower()] > 1):
+        raise PipelineFileError(f"{' and '.join(twice)} are one name to Spark; call one of them otherwise")
 
 
 def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
@@ -93,7 +151,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
         _check_own(spark, pipeline, side, schema)
     with _blamed_on("join.condition"):
         _need_the_same_again(flat.where(confined(spark, pipeline.join.condition or "true").column))
-    with _blamed_on("select"):
+    with _blamed_on("select" if pipeline.flatten is None else "flatten"):
         _need_the_same_again(emissions(joined, bare, grid))
 
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from tidemark.settings import Pipeline
 from tidemark.settings.differences import flat
+from tidemark.wording import in_one_line
 
 settings_of = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
@@ -27,7 +28,7 @@ def settings_apart(was: str, now: str) -> str:
         return ""
     old, new = flat(settings_of(was)), flat(settings_of(now))
     return "; ".join(
-        f"{name} was {old.get(name)}, now {new.get(name)}"
+        f"{name} was {in_one_line(str(old.get(name)))}, now {in_one_line(str(new.get(name)))}"
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     )

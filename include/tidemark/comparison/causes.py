@@ -24,7 +24,7 @@ from tidemark.settings.differences import flat
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
 from tidemark.spark.columns import with_columns
-from tidemark.wording import quoted
+from tidemark.wording import in_one_line, quoted
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",
@@ -68,7 +68,7 @@ class Sides:
             return None
         one, other = (_settings_of(view.pipeline) for view in (self.batch, self.reference))
         names = (name for name in one | other if one.get(name) != other.get(name))
-        apart = [f"{name} {other.get(name)}, not {one.get(name)}" for name in names]
+        apart = [f"{name} {in_one_line(str(other.get(name)))}, not {in_one_line(str(one.get(name)))}" for name in names]
         return "; ".join(apart) or None
 
 
@@ -314,4 +314,8 @@ def _has_reason(*reasons: str) -> Callable[[Column], Column]:
 def _settings_of(pipeline: Pipeline) -> dict[str, Any]:
     told = flat(pipeline.deciding_settings())
     delays = tuple(f"{side}.watermark_delay" for side in SIDES)
-    return {name: value for name, value in told.items() if name.startswith(("dialect", "guard", "join.", *delays))}
+    return {
+        name: value
+        for name, value in told.items()
+        if name.startswith(("dialect", "guard", "join.", "flatten", *delays))
+    }

@@ -21,6 +21,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
+from tidemark.settings.expressions import columns_told
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.watermarks.filtered import FILTERED, is_filtered
 
@@ -82,10 +83,13 @@ class CommittedView:
         return read_now(self.spark, self.tables.quarantined) if there else None
 
     def columns(self, side: SideName) -> dict[str, str]:
-        """The columns of an input, by their names in the emissions; with a `select` perhaps not all."""
+        """The columns of an input, by their names in the emissions; with `select` or `flatten` perhaps not all."""
         if (side == "right" and self.pipeline.join.type in HALVES) or self.pipeline.join.api == "cogroup":
             return {}
         source = {f"{side}_{name}": name for name in self.inputs[SIDES.index(side)].side.schema.names}
+        if self.pipeline.flatten is not None:
+            told = columns_told(self.pipeline.flatten)
+            return {name: source[column] for name, column in told.items() if column in source}
         match self.pipeline.select:
             case None:
                 return source

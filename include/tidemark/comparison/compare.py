@@ -50,7 +50,8 @@ class Asked:
     until: datetime | None = None
     """The clock up to which the stream has come (exclusive); as far as the batch by default."""
     identity: tuple[str, ...] = ()
-    """Columns by which rows are the same but for a changed value; keys, event times and windows by default."""
+    """Columns by which rows are the same but for a changed value; keys, event times and windows by default, and all
+    columns where none of the first two is there."""
     ignored: tuple[str, ...] = ()
     """Columns that are not compared."""
     within: float = 0.0
@@ -225,16 +226,17 @@ def _stream(
 ) -> tuple[DataFrame, list[str], list[str]]:
     """The stream's rows in the types of ours, the columns to compare, and what a user should know of them."""
     ignored, notes = {*NOT_COMPARED, *asked.ignored}, []
+    named_by = "select" if batch.pipeline.flatten is None else "flatten"
     for name in asked.ignored:
         if name not in ours.columns:
             raise UserError(f"--ignore {name}: {_no_column('the emissions', name, ours.columns)}")
     names = [name for name in ours.columns if name not in ignored]
-    if "_emission" in names and "_emission" not in stream.columns:
-        stream = stream.withColumn("_emission", _kind(stream, batch))
+    if "_emission" in names and "_emission" not in stream.columns and (kind := _kind(stream, batch)) is not None:
+        stream = stream.withColumn("_emission", kind)
     for name in [name for name in names if name not in stream.columns]:
         if name not in _OPTIONAL:
             missing = _no_column(f"table {asked.table}", name, stream.columns)
-            raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `select`")
+            raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `{named_by}`")
         names.remove(name)
         notes.append(f"{name} is not compared: {asked.table} does not have it")
     extra = sorted(set(stream.columns) - set(ours.columns))
@@ -244,15 +246,17 @@ def _stream(
     return stream.select(*columns), names, notes
 
 
-def _kind(stream: DataFrame, batch: CommittedView) -> Column:
-    """`_emission` of rows that do not tell it."""
+def _kind(stream: DataFrame, batch: CommittedView) -> Column | None:
+    """`_emission` of rows that do not tell it; None where their columns do not either."""
     join_type = batch.pipeline.join.type
     if join_type in HALVES:
         return F.lit({"semi": "semi", "anti": "anti"}[join_type])
     kind = F.lit("matched")
     for side, other in zip(SIDES, reversed(SIDES), strict=True):
         columns = [name for name in batch.columns(other) if name in stream.columns]
-        if join_type in {side, "full"} and columns:
+        if join_type in {side, "full"}:
+            if not columns:
+                return None
             absent = F.coalesce(*(F.col(quoted(name)).cast("string") for name in columns)).isNull()
             kind = F.when(absent, F.lit(f"padded_{side}")).otherwise(kind)
     return kind
@@ -286,7 +290,11 @@ def _identity(leading: Sequence[str], names: list[str], asked: Asked) -> list[st
     for name in asked.identity:
         if name not in names:
             raise UserError(f"--on {name}: {_no_column('what is compared', name, names)}")
-    return list(asked.identity) or [name for name in names if name in leading or name in _OPTIONAL]
+    if asked.identity:
+        return list(asked.identity)
+    # Where no column tells a key or an event time, any row could be another one with changed values.
+    told = any(name not in _WINDOWS for name in leading)
+    return [name for name in names if name in leading or name in _OPTIONAL] if told else names
 
 
 def _no_column(what: str, name: str, known: list[str]) -> str:

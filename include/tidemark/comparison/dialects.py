@@ -172,7 +172,7 @@ def _answer(
 
 
 def _under(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
-    """The pipeline with other settings and all columns, without those that only another dialect knows.
+    """The pipeline with other settings and all columns, a row per pair, without those that only another dialect knows.
 
     Raises:
         PipelineFileError: the dialect does not know the join; says what.
@@ -182,7 +182,7 @@ def _under(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
     if dialect != "flink-sql":
         foreign += ["engine", "join.min_cleanup"]
     try:
-        return changed(pipeline, {"select": None, **dict.fromkeys(foreign), **changes})
+        return changed(pipeline, {"select": None, "flatten": None, **dict.fromkeys(foreign), **changes})
     except PipelineFileError as error:
         raise PipelineFileError(str(error).split("the pipeline: ", 1)[-1]) from None
 

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.commits.answers import committed
-from tidemark.commits.checkpoint import numbered
+from tidemark.commits.checkpoint import kept_runs, numbered, restore
 from tidemark.commits.digest import content_hash
+from tidemark.commits.ledger import Entry
+from tidemark.commits.outputs import pairs
 from tidemark.commits.quarantined import EXPECTATIONS
 from tidemark.commits.staleness import NOTHING_CONSUMED
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.delta.lake import read_now
 from tidemark.errors import UserError, nearest
-from tidemark.execution.replay import STILL_IN, with_exact_watermarks
+from tidemark.execution.replay import STILL_IN, replay, with_exact_watermarks
+from tidemark.execution.task import is_tiny
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, trace_of
 from tidemark.joins import join_of, lane_of
+from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_duration, format_instant, from_micros, micros, parse_instant
 from tidemark.spark.columns import with_columns
+from tidemark.spark.confined import confined
+from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
 from tidemark.watermarks.filtered import FILTERED
 from tidemark.wording import quoted
@@ -173,7 +179,7 @@ class _Story:
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
-        aside, emitted, held = self._aside(), self._emitted(), self._held()
+        aside, held = self._aside(), self._held()
         aside, cut_off = (
             [one for one in aside if one["reason"] not in _IN_A_WINDOW],
             [one for one in aside if one["reason"] in _IN_A_WINDOW],
@@ -189,9 +195,12 @@ class _Story:
         yield from (self._lateness(one) for one in late)
         if not late:
             yield self._on_time(home) if arrived == home else "on time"
+        replayed = self._paired(home, held) if view.pipeline.flatten is not None and arrived == home else None
+        emitted = self._emitted() if replayed is None else replayed
         yield from emitted
         if not emitted:
-            yield "nothing was emitted of it"
+            unknown = view.pipeline.flatten is not None and replayed is None
+            yield f"nothing was emitted of it{', or flatten made no row of its pairs' if unknown else ''}"
         if emitted:
             yield from self._taken()
         yield from (_cut_off(one) for one in cut_off)
@@ -267,6 +276,48 @@ class _Story:
             f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
         ]
         return published + list(self._apart(columns))
+
+    def _paired(self, home: int, held: Sequence[Row]) -> list[str] | None:
+        """Under `flatten`: a line for each slice and kind of pairs, by a replay of the slices that had the row.
+
+        None of a coGroup, and where the checkpoint that the first of these slices continued has expired.
+        """
+        view, pipeline, before = self.view, self.view.pipeline, self.view.ledger.entry(home - 1)
+        if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in HALVES):
+            return None
+        carried = before if before and any(before.carried) else None
+        if carried and carried.run not in kept_runs(view.tables, [carried], view.grid):
+            return None
+        gone = max((one["carried_until"] for one in held), default=home)
+        slices = range(home, min(gone, view.last.number) + 1)
+        read = sum(sum(entry.read) for number in slices if (entry := view.ledger.entry(number)))
+        with tuned_for_tiny_queries(view.spark) if is_tiny(read, before) else nullcontext():
+            wide = self._replayed(slices, carried)
+            schema = view.inputs[SIDES.index(self.side)].side.schema
+            columns = {f"{self.side}_{name}": name for name in schema.names}
+            mine = wide.where(content_hash(wide, list(columns)) == self._part(columns))
+            size = F.size(confined(view.spark, pipeline.flatten or "").column)
+            counts = F.count("*").alias("pairs"), F.sum(F.greatest(size, F.lit(0))).alias("made")
+            by_slice = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").agg(*counts)
+            found = by_slice.orderBy("at", "_emission").collect()
+        name = view.grid.name
+        return [
+            f"{_EMITTED.get(one['_emission'], 'padded')} in slice {name(view.grid.number_at(one['at']))}, pairs: "
+            f"{one['pairs']:,}, rows that flatten made of them: {one['made']:,}"
+            for one in found
+        ]
+
+    def _replayed(self, slices: range, carried: Entry | None) -> DataFrame:
+        """What slices join, behind the state of the slice before them."""
+        view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
+        before, last, lane = view.ledger.entry(slices[0] - 1), view.last, F.lit(0)
+        rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", lane)
+        state = restore(view.spark, view.tables, carried.number, grid).withColumn("lane", lane) if carried else None
+        join = join_of(pipeline, view.spark, schemas_of(view.inputs))
+        marks, drain = before.watermarks if before else Watermarks(), last.number if last.drained else None
+        stream = lane_of(pipeline, marks, drain, trace_of(view.inputs))
+        answer = replay(rows, state, [stream], join, Buckets.of(grid, slices, join.buckets_per_slice))
+        return pairs(answer.joined, pipeline, grid)
 
     def _apart(self, columns: Mapping[str, str]) -> Iterator[str]:
         """A line for each slice in which rows of it are in quarantine."""

@@ -78,6 +78,8 @@ def reproduce(
     cause, example = _chosen(comparison, number)
     if pipeline.dialect == "spark" or not pipeline.join.interval or pipeline.join.condition or pipeline.by_clock_alone:
         raise UserError("--reproduce: is for interval joins of Flink's dialects on event time, without a condition")
+    if pipeline.flatten is not None:
+        raise UserError("--reproduce: a row of `flatten` is not a pair, which a vector has; compare without flatten")
     if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
         raise UserError("--reproduce: a vector has neither partitions nor idle inputs")
     sources = (pipeline.left, pipeline.right)

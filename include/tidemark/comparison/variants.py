@@ -116,7 +116,8 @@ class _Contents:
             side: {name: source for name, source in view.columns(side).items() if name in names} for side in SIDES
         }
         others = [name for name in names if not any(name in columns for columns in sides.values())]
-        return cls(sides, others, by_hash=_PROVENANCE.issuperset(others) and view.pipeline.join.condition is None)
+        as_joined = view.pipeline.join.condition is None and view.pipeline.flatten is None
+        return cls(sides, others, by_hash=_PROVENANCE.issuperset(others) and as_joined)
 
     def of_rows(self, rows: DataFrame) -> Column:
         """A hash of rows of emissions."""

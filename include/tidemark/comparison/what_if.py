@@ -149,7 +149,7 @@ def span(spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime | N
 
 
 def _changed(pipeline: Pipeline, changes: dict[str, timedelta]) -> Pipeline:
-    whole = pipeline.model_copy(update={"select": None})
+    whole = pipeline.model_copy(update={"select": None, "flatten": None})
     return changed(whole, {name: format_duration(value) for name, value in changes.items()})
 
 

@@ -45,7 +45,9 @@ def tally(task: Task, replayed: Replay, written: Written) -> Tally:
         facts,
         counts,
         {number: int(replayed.counts["floored"][number]) for number in task.slices},
-        _entries(task, replayed.counts, counts, facts["emissions"], ends, digests(written.carried, ends)),
+        _entries(
+            task, replayed.counts, counts, facts["emissions"], written.pairs, ends, digests(written.carried, ends)
+        ),
     )
 
 
@@ -108,6 +110,7 @@ def _entries(
     read: pd.DataFrame,
     counts: Mapping[int, tuple[Counts, Counts]],
     emissions: pd.Series,
+    pairs: Mapping[int, int] | None,
     ends: Mapping[int, Watermarks],
     digest_of: Mapping[int, str],
 ) -> tuple[Entry, ...]:
@@ -139,6 +142,7 @@ def _entries(
             counts=counts[number],
             filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
             emissions=int(emissions[number]),
+            pairs=None if pairs is None else pairs.get(number, 0),
         )
         entries.append(entry)
         before = entry.digest

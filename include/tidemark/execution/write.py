@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pandas as pd
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.commits.checkpoint import numbered, stored
 from tidemark.commits.digest import state_parts
-from tidemark.commits.outputs import emissions, late_table
+from tidemark.commits.outputs import late_table, of_pairs, pairs
 from tidemark.commits.runs import StagedRun, stage_run
 from tidemark.delta.staging import Staged
 from tidemark.execution.replay import STILL_IN, Replay
@@ -24,7 +25,7 @@ from tidemark.spark.once import computed_once
 
 @dataclass(frozen=True)
 class Written:
-    """What a job has written. The figures are of what was read back, but for two."""
+    """What a job has written. The figures are of what was read back, but for three."""
 
     staged: StagedRun
     output: DataFrame
@@ -33,6 +34,8 @@ class Written:
     """One row per slice that has any, by its number: `slice_facts`."""
     emitted: int
     """How many emissions the replay gave."""
+    pairs: Mapping[int, int] | None
+    """Of how many pairs `flatten` made them, by the number of the slice; None without it."""
     late: pd.DataFrame
     """Rows in the side output that take no part: `side`, `number` of the slice, how many `late` and `rejected`."""
     carried: pd.DataFrame
@@ -48,22 +51,43 @@ def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Writ
         first = pool.submit(_write_output, spark, task, replayed)
         second = pool.submit(_write_carried, spark, task, replayed, files)
         third = pool.submit(_write_late, spark, task, replayed, files)
-        output, facts, emitted = first.result()
+        output, facts, emitted, joined = first.result()
         checkpoint, parts, evicted = second.result()
         late, aside = third.result()
     tables = {"emissions": output, "checkpoint": checkpoint} | ({"late": late} if late else {})
     staged = StagedRun(task.run, task.slices, tables)
-    return Written(staged, output.rows(spark), facts, emitted, aside, parts, evicted)
+    return Written(staged, output.rows(spark), facts, emitted, joined, aside, parts, evicted)
 
 
-def _write_output(spark: SparkSession, task: Task, replayed: Replay) -> tuple[Staged, pd.DataFrame, int]:
-    plan, observed = task.plan, Observation()
-    output = emissions(replayed.joined, plan.pipeline, plan.grid)
-    counted = output.observe(observed, F.count("*").alias("pairs"))
+def _write_output(
+    spark: SparkSession, task: Task, replayed: Replay
+) -> tuple[Staged, pd.DataFrame, int, Mapping[int, int] | None]:
+    plan, observed, joined = task.plan, Observation(), Observation()
+    wide = pairs(replayed.joined, plan.pipeline, plan.grid)
+    if plan.pipeline.flatten is not None:
+        wide = wide.observe(joined, _by_slice(task))
+    counted = of_pairs(wide, plan.pipeline).observe(observed, F.count("*").alias("rows"))
     staged = stage_run(counted, plan.tables.emissions, task.run)
     facts = slice_facts(staged.rows(spark), plan.pipeline)
     by_number = facts.set_index((facts["slice_start"] - plan.grid.start) // plan.grid.every)
-    return staged, by_number, int(observed.get.get("pairs", 0))
+    told = None if plan.pipeline.flatten is None else _pairs_of_slices(task, joined)
+    return staged, by_number, int(observed.get.get("rows", 0)), told
+
+
+_PAIRS = "pairs"
+
+
+def _by_slice(task: Task) -> Column:
+    """How many pairs each slice has: a histogram with a bin for each is exact, and observed while they are written."""
+    place = task.plan.grid.number_column(F.unix_micros("_slice")) - F.lit(task.slices.start)
+    return F.histogram_numeric(place, F.lit(max(2, len(task.slices)))).alias(_PAIRS)
+
+
+def _pairs_of_slices(task: Task, joined: Observation) -> Mapping[int, int]:
+    found = Counter[int]()
+    for place, rows in joined.get.get(_PAIRS) or ():
+        found[task.slices.start + round(place)] += round(rows)
+    return found
 
 
 def _write_carried(

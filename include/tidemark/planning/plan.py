@@ -287,8 +287,8 @@ class _Scene:
             asked.append("which keys are columns, and of which types the others are")
         if self.pipeline.join.condition:
             asked.append("whether `condition` makes sense")
-        if self.pipeline.select:
-            asked.append("whether `select` makes sense")
+        if self.pipeline.select or self.pipeline.flatten:
+            asked.append(f"whether `{'select' if self.pipeline.select else 'flatten'}` makes sense")
         if asked:
             check_expressions(awake(self.spark), self.pipeline, self.grid, *schemas_of(self.inputs).values())
             _ = plan.join
@@ -372,7 +372,7 @@ class _Scene:
             InputError: one is gone, or is called otherwise.
         """
         last = self.ledger.last
-        if last is None or self.pipeline.select is not None:
+        if last is None or (self.pipeline.select or self.pipeline.flatten) is not None:
             return
         sides = SIDES[:1] if self.pipeline.join.type in HALVES else SIDES
         for source, version in zip(self.inputs[: len(sides)], last.versions, strict=False):

@@ -27,7 +27,8 @@ whole, and stand in each of its slices: none of them can be published."""
 def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
     """One row per slice of a job's written output: counts and the extent of its results, in one aggregation.
 
-    What the output's `select` leaves out, or makes of something else, cannot be checked and counts as 0.
+    What the output's `select` leaves out, or makes of something else, cannot be checked and counts as 0, as of what
+    `flatten` makes.
     """
     kinds = _as_joined(output, pipeline)
     matched = F.col("_emission") == "matched"
@@ -50,6 +51,8 @@ def slice_facts(output: DataFrame, pipeline: Pipeline) -> pd.DataFrame:
 
 def _as_joined(output: DataFrame, pipeline: Pipeline) -> dict[str, str]:
     """The columns of an output, with their types, that are what the join gave under their names."""
+    if pipeline.flatten is not None:
+        return {name: kind for name, kind in output.dtypes if name.startswith("_")}
     expressions = pipeline.select if isinstance(pipeline.select, dict) else {}
     return {name: kind for name, kind in output.dtypes if expressions.get(name, name) in {name, quoted(name)}}
 

@@ -58,7 +58,7 @@ def _figures(entry: Entry | None) -> dict[str, float]:
         "left_rows": left.read,
         "right_rows": right.read,
         "emissions": entry.emissions,
-        "match_rate": _share(entry.emissions, left.read),
+        "match_rate": _share(entry.emissions if entry.pairs is None else entry.pairs, left.read),
         "late_share": _share(left.late + right.late, rows),
         "left_late_share": _late(left),
         "right_late_share": _late(right),

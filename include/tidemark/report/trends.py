@@ -131,7 +131,8 @@ def _flow(ledger: Ledger, stretch: timedelta) -> Iterator[Trend]:
     for side in SIDES:
         counts = pd.DataFrame(list(rows[side]), index=index)
         share = counts["late"] / counts["read"].where(counts["read"] > 0)
-        pairs = rows["emissions"].set_axis(index) / counts["read"].where(counts["read"] > 0)
+        joined = pd.to_numeric(rows["pairs"]).fillna(rows["emissions"]).set_axis(index)
+        pairs = joined / counts["read"].where(counts["read"] > 0)
         told = "emissions of a slice by rows that it read: how much of the input meets the other one"
         yield Trend(f"emissions for each row, {side} input", told, tuple(_spans(pairs, stretch)))
         if share.notna().any():

@@ -104,6 +104,52 @@ def over_pair(text: str, side: str) -> str:
     return text
 
 
+def columns_told(text: str) -> dict[str, str]:
+    """The columns that all structs of an array have as they are, by their fields, as far as the text shows them.
+
+    >>> columns_told("filter(transform(left_items, i -> named_struct('of', left_id, 'sku', i.sku)), s -> s.sku > 0)")
+    {'of': 'left_id'}
+    >>> columns_told("array(struct(left_id, right_v), named_struct('left_id', left_id, 'right_v', 0))")
+    {'left_id': 'left_id'}
+    """
+    try:
+        return _told_by_array(_parsed(text))
+    except ValueError:
+        return {}
+
+
+def _told_by_array(node: Any) -> dict[str, str]:
+    match _call(node):
+        case "array", [*structs]:
+            found = [dict(_told_by_struct(one)) for one in structs]
+            return {name: column for name, column in found[0].items() if all(one.get(name) == column for one in found)}
+        case "transform", [_, made] if made.key == "lambda":
+            return dict(_told_by_struct(made.this))
+        case "filter" | "slice" | "array_sort" | "sort_array" | "array_distinct", [array, *_]:
+            return _told_by_array(array)
+        case "flatten", [arrays]:
+            match _call(arrays):
+                case "transform", [_, made] if made.key == "lambda":
+                    return _told_by_array(made.this)
+    return {}
+
+
+def _told_by_struct(node: Any) -> Iterator[tuple[str, str]]:
+    match _call(node):
+        case "struct", values:
+            named = [(_head(one), one) for one in values if one.key == "column"]
+        case "named_struct", [*parts]:
+            named = [(name.name, one) for name, one in zip(parts[::2], parts[1::2], strict=False)]
+        case _:
+            named = []
+    yield from ((name, _head(one)) for name, one in named if one.key == "column" and len(one.parts) == 1)
+
+
+def _call(node: Any) -> tuple[str, list[Any]]:
+    """The name and the arguments of a call, neither of what is none."""
+    return (node.name.lower(), node.expressions) if node.key == "anonymous" else ("", [])
+
+
 def _heads(text: str) -> list[tuple[str, int, int]]:
     """The names of an expression's columns with where each stands in it, in order."""
     try:

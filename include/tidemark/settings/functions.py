@@ -27,7 +27,7 @@ WHY = {
     "task": "tells how Spark has cut its work, which is another way in each run; take a column",
     "java": "calls Java; take a function of SQL",
     "aggregate": "is over many rows, and an expression has one row or pair; aggregate where the emissions are read",
-    "rows": "makes other rows of a row; do so where the emissions are read",
+    "rows": "makes other rows of a row; give `flatten` the array, or do so where the emissions are read",
     "stops": "stops the job with a row's values; write an expectation under quality",
     "files": "can read files; parse the column where the table is written",
     "unreviewed": "has not been reviewed; compute the column where the table is written",

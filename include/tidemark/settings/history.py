@@ -10,7 +10,7 @@ FIGURES = {
     "left_rows": "how many rows the left input had",
     "right_rows": "how many rows the right input had",
     "emissions": "how many rows were emitted",
-    "match_rate": "emissions for each row of the left input",
+    "match_rate": "emissions, or the pairs that `flatten` makes them of, for each row of the left input",
     "late_share": "the share of both inputs' rows that were late",
     "left_late_share": "that of the left input",
     "right_late_share": "that of the right input",

@@ -104,6 +104,9 @@ class Pipeline(Settings):
     """Folder of the pipeline's own tables, relative to the lake root; the pipeline's name by default."""
     select: list[str] | dict[str, str] | None = None
     """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}."""
+    flatten: str | None = None
+    """In place of a row per pair: SQL over left_* and right_* columns, or a coGroup's arrays left and right, that gives
+    an array of structs. Each is a row, its fields are the output columns; null or an empty array is none."""
     quality: list[Expectation] = []
     """Expectations on the inputs and the output, beside those derived from the join itself."""
     quality_defaults: bool = True
@@ -178,6 +181,21 @@ class Pipeline(Settings):
                     except ValueError as error:
                         raise ValueError(f"{name}: {error}") from None
         return value
+
+    @field_validator("flatten")
+    @classmethod
+    def _an_expression(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_expression(value)
+        return value
+
+    @model_validator(mode="after")
+    def _columns_in_one_place(self) -> Self:
+        if self.flatten is not None and self.select is not None:
+            raise ValueError(
+                "flatten: the fields of its structs are the output columns; name them there, without select"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_clock(self) -> Self:

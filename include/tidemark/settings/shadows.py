@@ -51,7 +51,9 @@ def under(pipeline: Pipeline, settings: Mapping[str, Any]) -> Pipeline:
     Raises:
         PipelineFileError: an earlier version has stored them, whose settings this one does not read.
     """
-    kept = pipeline.model_dump(mode="json", by_alias=True, include={"name", "output", "select"})
+    # Columns are named in one place or the other.
+    named = set() if settings.get("flatten") else {"select"}
+    kept = pipeline.model_dump(mode="json", by_alias=True, include={"name", "output", *named})
     try:
         return Pipeline.model_validate({**kept, **settings})
     except ValidationError:

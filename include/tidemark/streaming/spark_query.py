@@ -41,7 +41,7 @@ class QueryText:
     wide: list[str]
     """The columns of `emissions` that an engine can tell: the inputs', `_emission`, and the window's bounds."""
     select: list[str]
-    """What the user wants of these; empty for all."""
+    """What the user wants of these, or the rows made of them; empty for all."""
     settings: dict[str, str]
     """What the session has to be set to when the query starts."""
     where: str | None = None
@@ -132,6 +132,8 @@ def _provenance(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _select(pipeline: Pipeline, provenance: list[str]) -> list[str]:
+    if pipeline.flatten is not None:
+        return [f"inline({pipeline.flatten})", *provenance]
     match pipeline.select:
         case None:
             return []
