@@ -139,6 +139,7 @@ def _entries(
             counts=counts[number],
             filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
             emissions=int(emissions[number]),
+            left_out=plan.left_out,
         )
         entries.append(entry)
         before = entry.digest
