@@ -16,7 +16,10 @@ from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-OF_THE_RUN = ("run", "committed_at", "job_seconds", "files", "tables_before", "released", "brought")
+OF_THE_RUN = (
+    *("run", "committed_at", "job_seconds", "files", "tables_before", "released", "brought"),
+    *("forgotten", "dropped"),
+)
 """What two runs of the same slices say differently in the ledger."""
 
 

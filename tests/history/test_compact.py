@@ -350,7 +350,7 @@ def test_rows_that_differ_are_not_committed(small, copied, monkeypatch):
 def test_a_slice_that_is_committed_meanwhile_is_never_in_the_way(small, copied, monkeypatch):
     """One that is new does not concern the files; one that runs again makes the compaction leave them."""
     lake = copied(small)
-    prove, turns = compacting._prove, []
+    prove, turns = compacting.prove, []
 
     def meanwhile(*what):
         prove(*what)
@@ -360,7 +360,7 @@ def test_a_slice_that_is_committed_meanwhile_is_never_in_the_way(small, copied, 
             turns.append(lake.go(reprocess=True, start=at(2), end=at(3)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(compacting, "_prove", meanwhile)
+        patch.setattr(compacting, "prove", meanwhile)
         assert lake.compact(["emissions"]) == [True, False]
     lake.is_right()
 

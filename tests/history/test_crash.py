@@ -31,6 +31,7 @@ from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.quality.waive import waive
 from tidemark.settings.shadows import shadow_of
+from tidemark.upkeep.forget import forget
 
 PROJECT = Path(__file__).resolve().parents[2]
 POINTS = os.environ.get("TIDEMARK_CRASHES", "1")
@@ -177,6 +178,23 @@ def test_a_promotion_or_rollback_is_killed_and_asked_for_again(before, pipeline,
 
     old, new = killed_and_again(settings, lake, arguments, move_again, ["emissions"])
     assert (new["emissions"] > old["emissions"]) == (move is promote)
+
+
+@pytest.mark.slow
+def test_a_forgetting_is_killed_and_goes_on(before, pipeline, hours, killed_and_again, spark):
+    _, lake = before
+    settings, where = pipeline(quality=APART), {"left": "v % 5 = 2"}
+    hours(settings, 4)
+
+    def forget_again(copy):
+        forget(spark, settings, str(copy), where, "ada", leave_files=True)
+
+    def arguments(copy, point):
+        return command(copy, point, "--left", where["left"], "--by", "ada", "--leave-files", name="forget")
+
+    changed = ["emissions", "late", "checkpoint"]
+    old, new = killed_and_again(settings, lake, arguments, forget_again, changed)
+    assert all(new[name] < old[name] for name in changed)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tests.history.write_format import CUT, END, PIPELINES
 from tests.tiers import cases
 from tidemark.clock.slices import Grid
-from tidemark.commits.ledger import FORMAT, WITH_SHADOWS, Ledger
+from tidemark.commits.ledger import FORMAT, WITH_FORGOTTEN, Ledger
 from tidemark.commits.upgrade import is_of_older_format, upgrade
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import UserError
@@ -129,8 +129,8 @@ def committed_in_format_2(spark, tables, name):
 def test_an_unknown_format_is_refused(spark, lake, unpacked):
     unpacked(FORMATS[-1])
     tables = PipelineTables(f"{lake}/datastream")
-    later = spark.read.format("delta").load(tables.ledger).withColumn("format", F.lit(WITH_SHADOWS + 1))
+    later = spark.read.format("delta").load(tables.ledger).withColumn("format", F.lit(WITH_FORGOTTEN + 1))
     later.limit(1).write.format("delta").mode("append").save(tables.ledger)
-    told = f"has format {WITH_SHADOWS + 1} and this version reads up to {WITH_SHADOWS}; upgrade Tidemark"
+    told = f"has format {WITH_FORGOTTEN + 1} and this version reads up to {WITH_FORGOTTEN}; upgrade Tidemark"
     with pytest.raises(UserError, match=told):
         Ledger.read(tables, Grid.of(load_pipeline(lake / "datastream.yaml").slices))

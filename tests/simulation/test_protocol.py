@@ -110,7 +110,7 @@ class Schedule:
         """Let files be merged, and taken apart again, in memory."""
         world = self.world
         monkeypatch.setattr(compacting, "read_files", lambda _, __, ___, paths: paths)
-        monkeypatch.setattr(compacting, "_prove", lambda *_: None)
+        monkeypatch.setattr(compacting, "prove", lambda *_: None)
         monkeypatch.setattr(
             compacting,
             "_written",

@@ -18,6 +18,7 @@ from tidemark import conformance as vectors
 from tidemark import logs
 from tidemark.cli.compact import compact
 from tidemark.cli.compare import compare
+from tidemark.cli.forget import forget
 from tidemark.cli.progress import bar, run_with_progress
 from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
@@ -89,6 +90,7 @@ app.add_typer(state, name="state")
 app.add_typer(quarantine, name="quarantine")
 app.command()(compact)
 app.command()(compare)
+app.command()(forget)
 app.command()(promote)
 app.command()(release)
 app.command()(rollback)

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from tidemark.commits.forgotten import forgets
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import logs_of
 from tidemark.commits.waivers import pending
@@ -77,6 +78,8 @@ class Status:
     """Of the ledger and each table that follows it the `version`, and how many `files` and `bytes` that has."""
     oldest: dict[str, int] = field(default_factory=dict)
     """The oldest version of each that one can travel to, where it was asked for."""
+    forgotten: list[dict[str, Any]] = field(default_factory=list)
+    """What was forgotten, the oldest first."""
     upkeep: Gain | None = None
     """What maintenance would gain, where it was asked for."""
 
@@ -145,6 +148,7 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         waivers=pending(ledger),
         seconds=float(jobs["job_seconds"].sum()),
         tables=_sizes(tables),
+        forgotten=[one.describe() for one in forgets(tables)],
     )
 
 

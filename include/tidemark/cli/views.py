@@ -148,7 +148,14 @@ def status_view(*statuses: Status) -> RenderableType:
         for status in statuses
         for one in status.waivers
     ]
+    findings += [Text(_forgotten(one)) for status in statuses for one in status.forgotten]
     return Group(table, *findings)
+
+
+def _forgotten(told: dict[str, Any]) -> str:
+    where = ", ".join(f"{side} rows where {text}" for side, text in told["where"].items())
+    rows = ", ".join(f"{count:,} of {name}" for name, count in told["all"].items())
+    return f"forgotten by {told['by']} at {told['at']}: {where} ({rows or 'there were none'})"
 
 
 def _extents(described: dict[str, Any]) -> str:

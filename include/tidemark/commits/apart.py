@@ -7,7 +7,7 @@ vacuumed. So a slice never waits for upkeep, and no JVM is needed to bring table
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.runs import places
@@ -30,8 +30,24 @@ def taken_apart(log: DeltaLog, name: str, grid: Grid, numbers: Collection[int]) 
     Raises:
         OvertakenError: another process has committed meanwhile.
     """
+    return _put_back(log, lambda earlier: not parted(earlier, name, grid, numbers)[0])
+
+
+def with_files(log: DeltaLog, paths: Collection[str]) -> DeltaLog | None:
+    """The table with files that it has or, by a commit as of `taken_apart`, those of its last version that had them.
+
+    Raises:
+        OvertakenError: another process has committed meanwhile.
+    """
+    wanted = set(paths)
+    if wanted <= set(log.files["path"]):
+        return log
+    return _put_back(log, lambda earlier: wanted <= set(earlier.files["path"]))
+
+
+def _put_back(log: DeltaLog, fits: Callable[[DeltaLog], bool]) -> DeltaLog | None:
     for earlier in _with_the_same_rows(log):
-        if parted(earlier, name, grid, numbers)[0]:
+        if not fits(earlier):
             continue
         was, now = set(earlier.files["path"]), set(log.files["path"])
         try:

@@ -93,7 +93,7 @@ def merge_files(spark: SparkSession, compaction: Compaction, merge: Merge) -> bo
         return False
     source = read_files(spark, log.path, log.schema, merge.files)
     staged = _written(source, compaction, merge, log.path)
-    _prove(source, staged.rows(spark), staged, merge)
+    prove(source, staged, HELD[merge.table][0])
     return _commit(compaction.ledger, merge, log.path, staged.files)
 
 
@@ -161,19 +161,19 @@ def _order(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
     return [one for one in wanted if one in schema.names]
 
 
-def _prove(source: DataFrame, written: DataFrame, staged: Staged, merge: Merge) -> None:
+def prove(source: DataFrame, staged: Staged, first: str) -> None:
     """See that files hold, slice by slice, as many rows as those that they stand for, of the same content.
 
     Raises:
         FaultError: they do not.
     """
-    first, _ = HELD[merge.table]
+    written = staged.rows(source.sparkSession)
     parts = _digests(source, first, "source").unionByName(_digests(written, first, "written")).collect()
     was, now = ({tuple(row)[1:] for row in parts if row["of"] == one} for one in ("source", "written"))
     if was != now:
         raise FaultError(
-            f"{staged.table}: the merged file {', '.join(one.path for one in staged.files)} has not the rows of those "
-            "that it was written from; no table has it, and tidemark vacuum removes it: run the command again"
+            f"{staged.table}: what was written anew, {', '.join(one.path for one in staged.files)}, has not the rows "
+            "of those that it was written from; no table has it, and tidemark vacuum removes it: run the command again"
         )
 
 

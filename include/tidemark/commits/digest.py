@@ -75,8 +75,15 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
     )
 
 
-def digests(parts: pd.DataFrame, ends: Mapping[int, Watermarks]) -> dict[int, str]:
-    """The digest of the state after each slice of a job: of `state_parts`, collected, and its watermarks."""
+def digests(
+    parts: pd.DataFrame, ends: Mapping[int, Watermarks], forgotten: Mapping[int, int] | None = None
+) -> dict[int, str]:
+    """The digest of the state after each slice of a job: of `state_parts`, collected, and its watermarks.
+
+    A state that some rows were `forgotten` of, so many after a slice, is not the same as one that never had them: the
+    slices behind it have met them.
+    """
+    lost = forgotten or {}
     sums = [int(high) * _HALF + int(low) for high, low in zip(parts["high"], parts["low"], strict=True)]
     changes = dict.fromkeys(ends, 0)
     for since, until, total in zip(parts["since"], parts["until"], sums, strict=True):
@@ -87,7 +94,9 @@ def digests(parts: pd.DataFrame, ends: Mapping[int, Watermarks]) -> dict[int, st
             changes[int(until)] -= total
     held = accumulate(changes.values())
     return {
-        number: hashlib.sha256(f"{total % _WRAP} {_as_text(marks)}".encode()).hexdigest()[:32]
+        number: hashlib.sha256(
+            f"{total % _WRAP} {_as_text(marks)}{f' forgotten={lost[number]}' if lost.get(number) else ''}".encode()
+        ).hexdigest()[:32]
         for (number, marks), total in zip(ends.items(), held, strict=True)
     }
 

@@ -36,6 +36,8 @@ WITH_QUARANTINE = 4
 """That of rows that tell of quarantined rows, which versions that read up to 3 would lose."""
 WITH_SHADOWS = 5
 """That of rows brought from elsewhere (`promote`), beside which versions that read up to 4 would leave old ones."""
+WITH_FORGOTTEN = 6
+"""That of rows that tell what is forgotten, which versions that read up to 5 would bring back."""
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
@@ -97,12 +99,15 @@ SCHEMA = pa.schema(
         "released": _TEXT,
         "ran_in": _LONG,
         "brought": _TEXT,
+        "left_out": _TEXT,
+        "forgotten": _TEXT,
+        "dropped": pa.list_(pa.struct({"table": _TEXT, "path": _TEXT})),
         "tables_before": _struct("emissions late checkpoint"),
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }
 )
 """The ledger's columns. On the first row of a commit, `tables_before` has the versions of the tables that hold what was
-committed before it, and `files` those that it adds to them (`references`)."""
+committed before it, `files` those that it adds to them (`references`), and `dropped` those that it lets go by name."""
 Landing = Literal["append", "reprocess", "start"]
 
 
@@ -166,8 +171,13 @@ class Entry:
     pairs: int | None = None
     """Of how many pairs `flatten` made them; None without it, where each is one."""
     released: int | None = None
-    """Number of the last commit that has released quarantined rows of it, or brought it from a shadow or back; None
-    where none has."""
+    """Number of the last commit that has released quarantined rows of it, has had rows of it forgotten, or brought it
+    from a shadow or back; None where none has."""
+
+    left_out: str | None = None
+    """What was forgotten when it ran, so that it has read no such row: `forgotten.as_text`."""
+    forgotten: str | None = None
+    """What was taken out of it since, a JSON list: `forgotten.Forgotten`."""
 
     @property
     def answer(self) -> str:
@@ -295,7 +305,7 @@ class Ledger:
         return {
             "slice": self.grid.datetime_of(entry.number),
             "slice_end": self.grid.datetime_of(entry.number + 1),
-            "format": FORMAT,
+            "format": WITH_FORGOTTEN if entry.left_out else FORMAT,
             **plain,
             **marks,
             "sources": [asdict(one) for one in entry.watermarks.sources],
@@ -332,6 +342,10 @@ class Ledger:
         """
         first, *more = rows
         told = [{**first, "files": as_rows(references), "tables_before": dict(before)}, *more]
+        if references.dropped is not None:
+            told[0]["dropped"] = [
+                {"table": name, "path": one} for name, all_ in references.dropped.items() for one in all_
+            ]
         path = self.tables.ledger
         log = opened.pop(path, None) or DeltaLog.open(path) or create_arrow_table(path, SCHEMA)
         overtaken = self.overtaken(self.grid.number_at(micros(first["slice"])))
@@ -357,7 +371,7 @@ def newest_rows(tables: PipelineTables, where: ds.Expression | None = None) -> d
     """The same of all slices, by their starts in order: of those that a filter lets through the newest counts."""
     log = DeltaLog.open(tables.ledger)
     assert log is not None, "something is committed"
-    kept = [name for name in SCHEMA.names if name not in {"files", "tables_before"}]
+    kept = [name for name in SCHEMA.names if name not in {"files", "tables_before", "dropped"}]
     rows = sorted(log.read(kept, where).to_pylist(), key=lambda row: (row["slice"], row["attempt"], row["commit"] or 0))
     return {row["slice"]: row for row in rows}
 
@@ -367,9 +381,10 @@ def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
 
     Adds `number`, of the slice; `landed_from` and `waiting` are numbers too.
     """
-    stored = log.read([name for name in SCHEMA.names if name != "files"])
-    for one in SCHEMA:
-        if one.name not in stored.column_names and one.name != "files":
+    wanted = [one for one in SCHEMA if one.name not in {"files", "dropped"}]
+    stored = log.read([one.name for one in wanted])
+    for one in wanted:
+        if one.name not in stored.column_names:
             stored = stored.append_column(one, pa.nulls(len(stored), one.type))
     waiting, landed = stored["waiting"].to_pylist(), stored["landed_from"].to_pylist()
     plain = stored.drop_columns(["waiting", "landed_from"]).to_pandas(integer_object_nulls=True)
@@ -392,9 +407,9 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
     """
     if stored.empty:
         return
-    if (newest := int(stored["format"].max())) > WITH_SHADOWS:
+    if (newest := int(stored["format"].max())) > WITH_FORGOTTEN:
         raise UserError(
-            f"{tables.ledger} has format {newest} and this version reads up to {WITH_SHADOWS}; upgrade Tidemark"
+            f"{tables.ledger} has format {newest} and this version reads up to {WITH_FORGOTTEN}; upgrade Tidemark"
         )
     if stored["format"].min() < FORMAT:
         raise OlderFormatError(tables.root)
@@ -402,16 +417,30 @@ def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
 
 def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:
     """What each commit behind one makes of the tables, in order."""
-    columns = ["slice", "attempt", "commit", "files", "ran_in", "brought"]
+    columns = ["slice", "attempt", "commit", "files", "ran_in", "brought", "dropped"]
     rows = log.read(columns, ds.field("commit") > after).to_pylist()
     found: dict[int, References] = {}
     for number in sorted({row["commit"] for row in rows}):
         mine = [row for row in rows if row["commit"] == number]
+        if (dropped := _dropped(mine)) is not None:
+            found[number] = References({}, dropped=dropped)
+            continue
         added = files_from_rows(file for row in mine for file in row["files"] or ())
         beside = (row for row in mine if row.get("ran_in") is not None and row.get("brought") is None)
         released = {grid.number_at(micros(row["slice"])) for row in beside}
         again = {grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1} - released
         found[number] = References(added, tuple(sorted(again)), tuple(released))
+    return found
+
+
+def _dropped(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]] | None:
+    """The files that a commit lets go by name, by their table; None where it is none of that kind."""
+    told = next((row["dropped"] for row in rows if row.get("dropped") is not None), None)
+    if told is None:
+        return None
+    found: dict[str, tuple[str, ...]] = {}
+    for one in told:
+        found[one["table"]] = (*found.get(one["table"], ()), one["path"])
     return found
 
 
@@ -458,6 +487,8 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         emissions=None if (published := known("emissions")) is None else published + (known("quarantined") or 0),
         pairs=known("pairs"),
         released=None if ran_in is None else int(row["commit"]),
+        left_out=text_or_none("left_out"),
+        forgotten=text_or_none("forgotten"),
     )
 
 

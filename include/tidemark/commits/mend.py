@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.clock.slices import Grid
+from tidemark.commits.forgotten import forgotten_of
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import FOLLOWING
 from tidemark.commits.runs import HELD, merged_at, run_of, spans
@@ -110,7 +111,14 @@ def _mending(
     for file in committed:
         span = _span(file, name, ledger.grid)
         current = all(one and one.run == run_of(file.path) for one in map(ledger.entry, span))
-        if span and current and file.path not in kept and not any(n in rows for n in span) and is_whole(log, file):
+        if (
+            span
+            and current
+            and not _forgotten(ledger, name, span)
+            and file.path not in kept
+            and not any(n in rows for n in span)
+            and is_whole(log, file)
+        ):
             come.append(file)
     there = _sum(rows, rows_of_slices(log, name, ledger, (file.path for file in come)))
     back = {number for file in come for number in _span(file, name, ledger.grid)}
@@ -125,6 +133,12 @@ def _mending(
     if name == "checkpoint" and newest and any(newest.carried) and newest.number not in there:
         again.add(newest.number)
     return Mending(log, name, tuple(come), tuple(sorted(gone))), again
+
+
+def _forgotten(ledger: Ledger, name: str, span: range) -> bool:
+    """Whether rows of a table were forgotten in some slices: files of before have them."""
+    told = (one for number in span for one in forgotten_of(ledger.entries[number].forgotten))
+    return any(one.rows.get(name) for one in told)
 
 
 def _without_rows(ledger: Ledger, name: str, committed: Mapping[str, Sequence[DataFile]]) -> set[int]:

@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from tidemark.clock.slices import ranges
+from tidemark.commits.forgotten import last_forgotten
 from tidemark.commits.ledger import WITH_SHADOWS, Entry, Ledger, attempts, newest_rows
 from tidemark.commits.prepare import prepare
 from tidemark.commits.references import FOLLOWING, publish
@@ -87,7 +88,8 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: 
     """Serve again what was served before a shadow was promoted.
 
     Raises:
-        UserError: that is not the last promotion that stands, or files of the answer before it were vacuumed.
+        UserError: that is not the last promotion that stands, files of the answer before it were vacuumed, or rows were
+            forgotten since.
         SliceOrderError: another process has committed meanwhile; what is served stays.
     """
     served = Ledger.of(pipeline, lake)
@@ -97,6 +99,11 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: 
     if promoted is None:
         raise UserError(f"no promotion of a shadow {name} of {pipeline.name} stands, so there is nothing to take back")
     was = Ledger.of_attempts(served.tables, served.grid, stored[stored["commit"] < promoted])
+    if last_forgotten(served.tables) > promoted:
+        raise UserError(
+            f"rows were forgotten since shadow {name} was promoted, and what was served before it may have them; give "
+            "the pipeline file its old settings, and run that as a shadow"
+        )
     if was.last is None:
         raise UserError(f"nothing was served before shadow {name} was promoted; there is nothing to go back to")
     staged = {one: part for one in FOLLOWING if (part := _as_before(served, one, promoted, name))}

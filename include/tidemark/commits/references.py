@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidemark.clock.slices import Grid
-from tidemark.commits.apart import parted, taken_apart
+from tidemark.commits.apart import parted, taken_apart, with_files
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DataFile, DeltaLog, Opened, OvertakenError
 from tidemark.errors import FaultError, OlderFormatError
@@ -35,6 +35,9 @@ class References:
     """Slices that had run before: the files that hold their rows go."""
     released: tuple[int, ...] = ()
     """Slices of which quarantined rows are published beside the others: their files go from `quarantined` alone."""
+
+    dropped: Mapping[str, tuple[str, ...]] | None = None
+    """Files whose rows are forgotten, by the name of their table: they go by their paths; None for no such commit."""
 
     def gone(self, name: str) -> tuple[int, ...]:
         """The slices whose files go from a table."""
@@ -79,7 +82,8 @@ def publish(
                 break
             try:
                 log, gone = _superseded(log, name, grid, references.gone(name))
-                known[path] = log.commit(references.added.get(name, ()), gone, number)
+                log, dropped = _dropped(log, (references.dropped or {}).get(name, ()))
+                known[path] = log.commit(references.added.get(name, ()), [*gone, *dropped], number)
             except OvertakenError:
                 continue
             break
@@ -88,6 +92,16 @@ def publish(
                 f"the slices of commit {number} are committed, but other processes keep writing to {path}; the next "
                 "command on this pipeline brings it up"
             )
+
+
+def _dropped(log: DeltaLog, paths: Collection[str]) -> tuple[DeltaLog, Collection[str]]:
+    """A table that has some files by their names, and these."""
+    if (found := with_files(log, paths)) is None:
+        raise FaultError(
+            f"{log.path} no longer has a file whose rows are forgotten, {min(paths)}: something else than Tidemark has "
+            "rewritten it; restore the version before (RESTORE TABLE) and run the command again"
+        )
+    return found, paths
 
 
 def as_rows(references: References) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.inputs.stored import StoredInput, stored_inputs
 from tidemark.joins.firings import HALVES
 from tidemark.settings import Pipeline
-from tidemark.settings.expressions import columns_told
+from tidemark.settings.expressions import fields_told
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.watermarks.filtered import FILTERED, is_filtered
 
@@ -88,7 +88,7 @@ class CommittedView:
             return {}
         source = {f"{side}_{name}": name for name in self.inputs[SIDES.index(side)].side.schema.names}
         if self.pipeline.flatten is not None:
-            told = columns_told(self.pipeline.flatten)
+            told = fields_told(self.pipeline.flatten)
             return {name: source[column] for name, column in told.items() if column in source}
         match self.pipeline.select:
             case None:

@@ -159,8 +159,9 @@ def _ledger_row(
     left, right = tallied.counts[entry.number]
     waivers = task.waivers.get(task.plan.grid.start_of(entry.number), {})
     waived = [waivers[one.expectation].recorded() for one in verdict.findings if one.on_failure == "waived"]
+    told = task.ledger.row(entry)
     return {
-        **task.ledger.row(entry),
+        **told,
         "pipeline": task.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
         "emissions": int(tallied.facts["emissions"][entry.number]) - quarantined,
@@ -170,7 +171,7 @@ def _ledger_row(
         "quality": verdict.outcome,
         "findings": json.dumps([asdict(finding) for finding in verdict.findings]),
         "incomplete": json.dumps(missing) if (missing := task.plan.incomplete(entry.number)) else None,
-        **({"quarantined": quarantined, "format": WITH_QUARANTINE} if quarantined else {}),
+        **({"quarantined": quarantined, "format": max(WITH_QUARANTINE, told["format"])} if quarantined else {}),
         "waived": json.dumps(waived) if waived else None,
         "job_slices": len(task.slices),
         "job_seconds": seconds,

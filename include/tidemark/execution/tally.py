@@ -143,6 +143,7 @@ def _entries(
             filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
             emissions=int(emissions[number]),
             pairs=None if pairs is None else pairs.get(number, 0),
+            left_out=plan.left_out,
         )
         entries.append(entry)
         before = entry.digest

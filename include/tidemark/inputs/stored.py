@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial, reduce
 
@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import Clock
+from tidemark.commits.forgotten import LeftOut, left_out_of
 from tidemark.commits.staleness import ConsumedVersions
 from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import DeltaLog, file_name
@@ -84,6 +85,8 @@ class Side:
     """Microseconds: what the dialect compares event times in."""
     at_source: bool = False
     """Whether rows that `where` leaves out are as if the table did not have them."""
+    left_out: tuple[str, ...] = ()
+    """Predicates over the table's columns: rows that meet one are forgotten, and as if the table did not have them."""
 
     def normalized(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """The rows with their times, slice, keys and fault; clocks before `start` (microseconds) count as `start`."""
@@ -92,16 +95,30 @@ class Side:
 
     def told(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """`normalized`, of rows that `where` leaves out at the source too."""
-        return self._labelled(rows, grid, start, filters=self.settings.where is not None)
+        return self._labelled(self._remembered(rows), grid, start, filters=self.settings.where is not None)
 
     def of_source(self, rows: DataFrame) -> DataFrame:
-        """The rows that the stream's source has: of the table's those that `where` at the source lets through."""
-        if not self.at_source:
+        """The rows that the stream's source has: of the table's those that `where` at the source lets through.
+
+        Rows that are forgotten are none of them.
+        """
+        known = self._remembered(rows)
+        return self._of_those_that(known, [self._takes(rows.sparkSession)]) if self.at_source else known
+
+    def _remembered(self, rows: DataFrame) -> DataFrame:
+        """The rows that are not forgotten."""
+        known = ColumnsOf(tuple(self.schema.names))
+        met = (confined(rows.sparkSession, text, known).column for text in self.left_out)
+        return self._of_those_that(rows, [~F.coalesce(one, F.lit(False)) for one in met])
+
+    def _of_those_that(self, rows: DataFrame, conditions: Sequence[Column]) -> DataFrame:
+        """The rows that meet conditions over the table's columns."""
+        if not conditions:
             return rows
         # Of an earlier version of the table, which may have had fewer columns.
         missing = [field for field in self.schema if field.name not in rows.columns]
         whole = rows.transform(with_columns, {field.name: F.lit(None).cast(field.dataType) for field in missing})
-        return whole.where(self._takes(rows.sparkSession)).select(*map(quoted, rows.columns))
+        return whole.where(reduce(Column.__and__, conditions)).select(*map(quoted, rows.columns))
 
     def _takes(self, spark: SparkSession) -> Column:
         """Whether `where` lets a row take part, as it is written, so that a scan can go by it."""
@@ -379,6 +396,8 @@ class StoredInput:
         now = self.table.log
         if now is None or self.side.clock.name not in now.schema.names or not changes.whole or self.side.at_source:
             return None
+        if self.side.left_out:
+            return None
         try:
             then = DeltaLog.open(now.path, changes.seen)
         except DeltaError:
@@ -478,9 +497,15 @@ class StoredInput:
 
 
 def stored_inputs(
-    spark: SparkSession, pipeline: Pipeline, lake: str, versions: tuple[int | None, int | None] = (None, None)
+    spark: SparkSession,
+    pipeline: Pipeline,
+    lake: str,
+    versions: tuple[int | None, int | None] = (None, None),
+    left_out: LeftOut | None = None,
 ) -> tuple[StoredInput, StoredInput]:
     """Both inputs of a pipeline, found and checked: tables, columns, types; at `versions`, by default the newest.
+
+    They are without the rows that are `left_out`, by default those that the pipeline has been told to forget.
 
     Raises:
         InputError: a table or column is missing, or a type does not serve.
@@ -496,20 +521,39 @@ def stored_inputs(
     if isinstance(pipeline.right.arrival, Commits):
         right = committed_input(right, pipeline.right.arrival)
     pairs = pipeline.join.keys
+    forgotten = left_out_of(pipeline, lake) if left_out is None else left_out
     _need_columns(left, pipeline.left)
     _need_columns(right, pipeline.right)
     kinds = [_common_type(left, pair.left, right, pair.right) for pair in pairs]
     return (
-        StoredInput(side_of(pipeline, "left", left.schema, kinds), left),
-        StoredInput(side_of(pipeline, "right", right.schema, kinds), right),
+        StoredInput(_without(side_of(pipeline, "left", left.schema, kinds), forgotten), left),
+        StoredInput(_without(side_of(pipeline, "right", right.schema, kinds), forgotten), right),
     )
+
+
+def _without(side: Side, left_out: LeftOut) -> Side:
+    """A side of which rows are forgotten.
+
+    Raises:
+        InputError: it no longer has the columns that tell which.
+    """
+    texts = left_out.get(side.name, ())
+    for text in texts:
+        try:
+            check_expression(text, ColumnsOf(tuple(side.schema.names)))
+        except ValueError as error:
+            raise InputError(
+                f"input {side.settings.table}: rows that are forgotten are told by {text}: {error}"
+            ) from None
+    return replace(side, left_out=tuple(texts))
 
 
 def read_as(inputs: tuple[StoredInput, StoredInput], pipeline: Pipeline) -> tuple[StoredInput, StoredInput]:
     """The same tables as a pipeline with other settings reads them: its ticks, its guard, the rows that it rejects."""
+    sides = (side_of(pipeline, one.side.name, one.side.schema, [kind for _, kind in one.side.keys]) for one in inputs)
     left, right = (
-        StoredInput(side_of(pipeline, one.side.name, one.side.schema, [kind for _, kind in one.side.keys]), one.table)
-        for one in inputs
+        StoredInput(replace(side, left_out=one.side.left_out), one.table)
+        for side, one in zip(sides, inputs, strict=True)
     )
     return left, right
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.checkpoint import kept_runs
+from tidemark.commits.forgotten import as_text
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.outputs import check_expressions
 from tidemark.commits.settings_of_runs import settings_apart, settings_text
@@ -150,6 +151,11 @@ class Plan:
     def settings(self) -> str:
         """The pipeline's settings as the ledger holds them."""
         return settings_text(self.pipeline)
+
+    @cached_property
+    def left_out(self) -> str | None:
+        """What is forgotten, and so no run reads, as the ledger holds it."""
+        return as_text({source.side.name: source.side.left_out for source in self.inputs})
 
     @property
     def reprocess_command(self) -> str:

@@ -7,12 +7,13 @@ allow what they know and refuse all else, so that a new syntax of either is refu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tidemark.settings.functions import CheckColumn, check_column, check_function, words
+from tidemark.wording import quoted
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -99,17 +100,35 @@ def over_pair(text: str, side: str) -> str:
     >>> over_pair("lower(email) || `a b`.c", "left")
     'lower(`left_email`) || `left_a b`.c'
     """
+    return renamed(text, lambda name: quoted(f"{side}_{name}"))
+
+
+def over_row(text: str, side: str) -> str:
+    """An expression over an input's columns as one over a row that has these in a struct.
+
+    >>> over_row("lower(email) || `a b`.c", "left")
+    'lower(`left`.`email`) || `left`.`a b`.c'
+    """
+    return renamed(text, lambda name: f"{quoted(side)}.{quoted(name)}")
+
+
+def renamed(text: str, told: Callable[[str], str]) -> str:
+    """An expression in which each column is what `told` makes of its name.
+
+    >>> renamed("lower(email) = 'ada'", {"email": "`who`"}.__getitem__)
+    "lower(`who`) = 'ada'"
+    """
     for name, start, end in reversed(_heads(text)):
-        text = text[:start] + f"`{side}_{name.replace('`', '``')}`" + text[end:]
+        text = text[:start] + told(name) + text[end:]
     return text
 
 
-def columns_told(text: str) -> dict[str, str]:
+def fields_told(text: str) -> dict[str, str]:
     """The columns that all structs of an array have as they are, by their fields, as far as the text shows them.
 
-    >>> columns_told("filter(transform(left_items, i -> named_struct('of', left_id, 'sku', i.sku)), s -> s.sku > 0)")
+    >>> fields_told("filter(transform(left_items, i -> named_struct('of', left_id, 'sku', i.sku)), s -> s.sku > 0)")
     {'of': 'left_id'}
-    >>> columns_told("array(struct(left_id, right_v), named_struct('left_id', left_id, 'right_v', 0))")
+    >>> fields_told("array(struct(left_id, right_v), named_struct('left_id', left_id, 'right_v', 0))")
     {'left_id': 'left_id'}
     """
     try:

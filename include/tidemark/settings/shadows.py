@@ -34,6 +34,12 @@ def shadow_of(pipeline: Pipeline, name: str | None) -> Pipeline:
     return pipeline.model_copy(update={"output": f"{pipeline.output}/{FOLDER}/{name}"})
 
 
+def served(pipeline: Pipeline) -> Pipeline:
+    """The pipeline whose shadow this is; as it is, where it is none."""
+    found = _OUTPUT.fullmatch(pipeline.output)
+    return pipeline.model_copy(update={"output": found[1]}) if found else pipeline
+
+
 def called(pipeline: Pipeline) -> str:
     """What a command takes to mean this pipeline.
 

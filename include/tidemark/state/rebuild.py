@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 
 from tidemark.commits.checkpoint import buffered_after, numbered, stored
 from tidemark.commits.digest import digests, state_parts
+from tidemark.commits.forget import rows_forgotten, without
+from tidemark.commits.forgotten import as_text, forgotten_of, from_text
 from tidemark.commits.ledger import Entry
 from tidemark.commits.settings_of_runs import settings_text
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
@@ -26,6 +28,7 @@ from tidemark.execution.replay import replay
 from tidemark.execution.task import is_tiny
 from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of, lane_of
+from tidemark.settings.sides import SIDES
 from tidemark.spark.deferred import awake
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import SavedState
@@ -58,6 +61,11 @@ def rebuild(state: SavedState, trusted: Entry | None = None) -> Rebuilt:
     first = start.number + 1 if trusted else start.number
     chain = [state.ledger.entries[number] for number in range(first, state.entry.number + 1)]
     _refuse(state, chain)
+    if trusted and _has_met(chain[0], _lost(trusted)):
+        raise SliceOrderError(
+            f"--from {state.grid.name(first)}: rows of the state there were forgotten since, and the slices behind it "
+            "had met them; leave --from out, or name another"
+        )
     digest_of: dict[int, str] = {}
     carried = state.rows(trusted) if trusted else None
     marks = trusted.watermarks if trusted else Watermarks()
@@ -67,7 +75,7 @@ def rebuild(state: SavedState, trusted: Entry | None = None) -> Rebuilt:
             carried, join, part, marks = _replayed(state, job, carried, marks)
         digest_of |= part
     assert carried is not None, "there is at least one slice"
-    return Rebuilt(carried, join, digest_of, len(jobs))
+    return Rebuilt(without(carried, from_text(_lost(state.entry))), join, digest_of, len(jobs))
 
 
 def _replayed(
@@ -76,23 +84,41 @@ def _replayed(
     """The rows in the buffers after a job, its join, the digest after each of its slices, and the watermarks."""
     pipeline, grid, spark = state.pipeline, state.grid, state.spark
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
-    inputs = stored_inputs(spark, pipeline, state.lake, last.versions)
+    # What was forgotten since has taken part: it goes from what comes of it.
+    gone = from_text(last.left_out)
+    inputs = stored_inputs(spark, pipeline, state.lake, last.versions, gone)
     join = join_of(pipeline, spark, schemas_of(inputs))
     consumed = [_consumed(state, job[0], side) for side in range(len(inputs))]
     rows = rows_of_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
     lane = _lane(state, inputs, before, last)
-    came = carried.withColumn("lane", F.lit(0)) if carried is not None else None
+    came = without(carried, gone).withColumn("lane", F.lit(0)) if carried is not None else None
     tiny = is_tiny(sum(sum(entry.read) for entry in job), state.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if tiny else nullcontext():
         answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
         carried = answer.carried.persist()
         ends = answer.lines[0].ends
-        parts = state_parts(numbered(stored(carried, slices, grid, join), grid), join)
-        digest_of = digests(parts.toPandas(), ends)
+        digest_of: dict[int, str] = {}
+        for lost in sorted({_lost(entry) for entry in job}):
+            left = numbered(stored(without(carried, from_text(lost)), slices, grid, join), grid)
+            counts = {entry.number: rows_forgotten(entry) for entry in job}
+            found = digests(state_parts(left, join).toPandas(), ends, counts)
+            digest_of |= {entry.number: found[entry.number] for entry in job if _lost(entry) == lost}
         # Not `persist`: the next job's plan would have all of this one in it.
         kept = buffered_after(carried.drop("lane"), last.number).localCheckpoint()
     carried.unpersist()
     return kept, join, digest_of, ends[last.number]
+
+
+def _lost(entry: Entry) -> str:
+    """What rows of a state were forgotten by, as `forgotten.as_text`; empty where none were."""
+    told = [one.where for one in forgotten_of(entry.forgotten) if one.rows.get("checkpoint")]
+    return as_text({side: [where[side] for where in told if side in where] for side in SIDES}) or ""
+
+
+def _has_met(entry: Entry, lost: str) -> bool:
+    """Whether a slice ran before all that was forgotten of the state before it was."""
+    known = from_text(entry.left_out)
+    return any(text not in known.get(side, ()) for side, texts in from_text(lost).items() for text in texts)
 
 
 def _lane(state: SavedState, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
@@ -121,7 +147,11 @@ def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]
     """Slices that one replay can take; where batches run back to back, a job may have ended the input for a while."""
     job: list[Entry] = []
     for entry in chain:
-        other = job and (entry.versions != job[-1].versions or (back_to_back and entry.run != job[-1].run))
+        other = job and (
+            entry.left_out != job[-1].left_out
+            or entry.versions != job[-1].versions
+            or (back_to_back and entry.run != job[-1].run)
+        )
         if other or entry.landed:
             yield from [job] if job else []
             job = []
