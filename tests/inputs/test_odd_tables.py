@@ -1,13 +1,13 @@
 """Inputs with what newer Delta tables have: the answer is that of a plain one, and what is written reads plainly."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import polars as pl
 import pytest
 from pyspark.sql import functions as F
 
 from tidemark.delta.lake import DeltaInput
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.log import DeltaLog, file_name
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.spark.tuning import session_settings
@@ -92,3 +92,38 @@ def test_a_table_of_which_delta_rs_reads_nothing_is_read_by_spark(spark, lake, w
         known.paths != [],
         known.read().count(),
     )
+
+
+@pytest.mark.slow
+def test_tables_of_a_catalog_are_inputs(spark, lake, pipeline, write):
+    """Without statistics and with a generated column too; rows that land in them are found."""
+    row = "k string, happened timestamp, arrived timestamp"
+    columns = f"{row}, day date GENERATED ALWAYS AS (CAST(happened AS date))"
+    no_statistics = "TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '0')"
+    for side in ("left", "right"):
+        spark.sql(f"CREATE TABLE sold_{side} ({columns}) USING delta LOCATION '{lake}/sold/{side}' {no_statistics}")
+    try:
+        settings = pipeline(left__table="sold_left", right__table="default.sold_right")
+        for hour in (1, 2):
+            for table in ("sold/left", "sold/right"):
+                write(table, [(f"hour {hour}", START, START)], row)
+            plan = make_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=hour)))
+            list(execute(spark, plan, lambda *_: None))
+    finally:
+        for side in ("left", "right"):
+            spark.sql(f"DROP TABLE sold_{side}")
+    emitted = spark.read.format("delta").load(plan.tables.emissions).collect()
+    found = [(row["left_k"], row["_slice"].hour, row["right_day"]) for row in emitted]
+    assert sorted(found) == [("hour 1", 0, date(2024, 1, 1)), ("hour 2", 1, date(2024, 1, 1))]
+
+
+def test_files_are_told_apart_whatever_the_columns_are_called(spark, lake):
+    """Also where Spark's own `_metadata` is one of the table's."""
+    mapped = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    spark.sql(f"CREATE TABLE delta.`{lake}/left` (`_metadata` string, v int) USING delta {mapped}")
+    for number in range(2):
+        row = spark.createDataFrame([("x", number)], "`_metadata` string, v int")
+        row.coalesce(1).write.format("delta").mode("append").save(f"{lake}/left")
+    table = DeltaInput.find(spark, str(lake), "left")
+    [first] = DeltaInput.find(spark, str(lake), "left", version=1).paths
+    assert [row["v"] for row in table.of_files([file_name(first)]).collect()] == [0]

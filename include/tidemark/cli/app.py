@@ -473,7 +473,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
-        _tell(error, "" if isinstance(error, StoppedError) else "error", str(error), error.exit_code)
+        _tell(error, "" if isinstance(error, StoppedError) else "error", in_one_line(str(error)), error.exit_code)
         return error.exit_code
     except Exception as error:  # whatever it is, a user gets one line of it
         if isinstance(error, ModuleNotFoundError) and (mistake := lacking(error)):

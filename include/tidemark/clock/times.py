@@ -128,8 +128,41 @@ def div(value: Column, size: Column | int) -> Column:
     return F.call_function("div", value, F.lit(size) if isinstance(size, int) else size)
 
 
-def as_json(column: Column) -> Column:
-    """JSON that tells values apart: with the six digits of a second, where Spark's own has three, and with nulls."""
+def as_json(column: Column, kind: T.DataType | None = None) -> Column:
+    """JSON that tells values apart: with the six digits of a second, where Spark's own has three, and with nulls.
+
+    `kind` is the column's type, where that may have maps.
+    """
+    if kind is not None:
+        column = _with_told_keys(column, kind)
     second = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
     formats = {"timestampFormat": f"{second}XXX", "timestampNTZFormat": second}
     return F.to_json(column, {**formats, "ignoreNullFields": "false"})
+
+
+def _with_told_keys(column: Column, kind: T.DataType) -> Column:
+    """A value whose maps have text for keys of which Spark's JSON has no more than their place in memory."""
+    if not _has_untold_keys(kind):
+        return column
+    match kind:
+        case T.StructType():
+            fields = (_with_told_keys(column.getField(one.name), one.dataType).alias(one.name) for one in kind)
+            return F.when(column.isNotNull(), F.struct(*fields))
+        case T.ArrayType():
+            return F.transform(column, lambda one: _with_told_keys(one, kind.elementType))
+        case T.MapType():
+            told = F.transform_keys(column, lambda key, _: as_json(F.struct(key.alias("key"))))
+            return F.transform_values(told, lambda _, value: _with_told_keys(value, kind.valueType))
+    return column
+
+
+def _has_untold_keys(kind: T.DataType) -> bool:
+    match kind:
+        case T.StructType():
+            return any(_has_untold_keys(one.dataType) for one in kind)
+        case T.ArrayType():
+            return _has_untold_keys(kind.elementType)
+        case T.MapType():
+            untold = isinstance(kind.keyType, T.BinaryType | T.ArrayType | T.StructType)
+            return untold or _has_untold_keys(kind.valueType)
+    return False

@@ -9,6 +9,7 @@ from itertools import accumulate
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidemark.clock.times import as_json
 from tidemark.joins import Join
@@ -23,7 +24,7 @@ _UNHASHED = ("map<", "variant")
 
 def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
     """A long that tells rows apart by these columns; a null, such as a column added later, does not change it."""
-    kinds = dict(rows.dtypes)
+    kinds = {one.name: one.dataType for one in rows.schema}
     return F.xxhash64(*(_hashable(name, kinds[name]) for name in names))
 
 
@@ -111,10 +112,12 @@ def _met(slices: Column, label: Column, keys: Column) -> Column:
     return F.zip_with(slices, keys, part)
 
 
-def _hashable(name: str, kind: str) -> Column:
+def _hashable(name: str, kind: T.DataType) -> Column:
     column = F.col(quoted(name))
+    if not any(one in kind.simpleString() for one in _UNHASHED):
+        return column
     # Maps and variants have no hash in Spark.
-    return F.when(column.isNotNull(), as_json(F.struct(column))) if any(one in kind for one in _UNHASHED) else column
+    return F.when(column.isNotNull(), as_json(F.struct(column), T.StructType([T.StructField(name, kind)])))
 
 
 def _as_text(marks: Watermarks) -> str:

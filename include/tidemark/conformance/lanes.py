@@ -176,7 +176,7 @@ def _clock(cut: Cut, step: int) -> int:
 
 
 def _side(pipeline: Pipeline, which: SideName, table: DataFrame) -> Side:
-    kinds = [table.schema[pair.left].dataType.simpleString() for pair in pipeline.join.keys]
+    kinds = [table.schema[pair.left].dataType for pair in pipeline.join.keys]
     return side_of(pipeline, which, table.schema, kinds)
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.delta.log import DeltaLog, file_name
@@ -21,6 +20,7 @@ from tidemark.delta.safety import check_store
 from tidemark.delta.staging import read_files
 from tidemark.errors import InputError, PlaceError
 from tidemark.settings import Pipeline
+from tidemark.spark.columns import of_file
 from tidemark.spark.deferred import awake
 from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
@@ -182,7 +182,8 @@ class DeltaInput:
             chosen = [path for path in log.files["path"] if file_name(path) in names]
             if (bare := bare_rows(self.spark, log, chosen)) is not None:
                 return bare
-        return self._by_spark(at).where(F.col("_metadata.file_name").isin(list(names)))
+        rows = self._by_spark(at)
+        return rows.where(of_file(rows, "file_name").isin(list(names)))
 
     def _log_at(self, version: int) -> DeltaLog | None:
         if self.log is None or self.log.version == version:

@@ -21,6 +21,7 @@ from tidemark.delta.storage import file_system
 from tidemark.errors import InputError
 from tidemark.inputs.traced import ARRIVAL
 from tidemark.settings import Commits
+from tidemark.spark.columns import of_file
 from tidemark.spark.deferred import awake
 from tidemark.wording import quoted
 
@@ -185,9 +186,9 @@ class CommittedInput(DeltaInput):
             return rows.withColumn(ARRIVAL, F.lit(None).cast("timestamp"))
         entries = [(uri, entry) for path, entry in wanted.items() for uri in self._uris(path)]
         table = F.broadcast(awake(self.spark).createDataFrame(entries, _TABLE))
-        file = [F.col("_metadata.file_path").alias(_FILE)]
+        file = [of_file(rows, "file_path").alias(_FILE)]
         if tracked:
-            file.append(F.col("_metadata.row_commit_version").alias(ARRIVAL))
+            file.append(of_file(rows, "row_commit_version").alias(ARRIVAL))
         known = F.col(_KNOWN)
         at = known["at"]
         if tracked:

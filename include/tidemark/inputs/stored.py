@@ -41,8 +41,9 @@ from tidemark.watermarks.traces import QueryTrace
 from tidemark.wording import quoted
 
 _MILLISECOND = 1000
-_FRACTIONS = ("float", "double")
+_FRACTIONS = (T.FloatType, T.DoubleType)
 _NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
+"""What Spark compares with nothing, not even inside a struct or an array."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Side:
     schema: T.StructType
     event: Clock
     clock: Clock
-    keys: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, T.DataType], ...]
     """Column, or expression, and common type of each join key."""
     null_keys: bool
     """Whether rows with a null key may take part: the join decides."""
@@ -151,11 +152,12 @@ class Side:
         )
 
     def _key(self, number: int) -> Column:
-        kind = self.keys[number][1]
-        key = self._raw_key(number).cast(kind)
+        kind, key = self.keys[number][1], self._raw_key(number)
+        if isinstance(kind, T.NumericType):  # others are of one type on both sides
+            key = key.cast(kind)
         # Flink tells -0.0 from 0.0, where Spark's equality does not; their texts are different, and that of NaN is one.
         # By way of a double, or a float that becomes one between slices would have another text.
-        return key.cast("double").cast("string") if self.signed_zeros and kind in _FRACTIONS else key
+        return key.cast("double").cast("string") if self.signed_zeros and isinstance(kind, _FRACTIONS) else key
 
     def _raw_key(self, number: int) -> Column:
         return key_column(self.schema, self.keys[number][0])
@@ -579,8 +581,8 @@ def trace_of(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
     return table.trace if isinstance(table, TracedInput) else None
 
 
-def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: list[str]) -> Side:
-    """One side of a pipeline over rows of this schema, its keys cast to `kinds` (Spark's names of types).
+def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: list[T.DataType]) -> Side:
+    """One side of a pipeline over rows of this schema, its keys cast to `kinds`.
 
     Raises:
         InputError: a time column's type does not serve.
@@ -667,13 +669,25 @@ def _type_of_expression(table: DeltaInput, text: str) -> T.DataType:
     raise InputError(f"input {table.name} has no column {text} (named as key), and no key is made of it: {why}")
 
 
-def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> str:
+def _is_comparable(kind: T.DataType) -> bool:
+    match kind:
+        case T.StructType():
+            return all(_is_comparable(field.dataType) for field in kind)
+        case T.ArrayType():
+            return _is_comparable(kind.elementType)
+    return not isinstance(kind, _NO_KEYS)
+
+
+def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     kinds = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, kind in zip((left, right), (left_key, right_key), kinds, strict=True):
-        if isinstance(kind, _NO_KEYS):
-            raise InputError(f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared")
+        if not _is_comparable(kind):
+            raise InputError(
+                f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared; "
+                "name a column, a field of a struct, or an expression that can be"
+            )
     if kinds[0].simpleString() == kinds[1].simpleString():
-        return kinds[0].simpleString()
+        return kinds[0]
     if not all(isinstance(kind, T.NumericType) for kind in kinds):
         raise InputError(
             f"keys {left.name}.{left_key} ({kinds[0].simpleString()}) and {right.name}.{right_key} "
@@ -681,4 +695,4 @@ def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: 
         )
     spark = awake(left.spark)
     nulls = (F.lit(None).cast(kind) for kind in kinds)
-    return spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType.simpleString()
+    return spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType

@@ -25,6 +25,7 @@ from tidemark.delta.lake import DeltaInput
 from tidemark.delta.log import file_name
 from tidemark.errors import InputError, nearest
 from tidemark.settings import Trace
+from tidemark.spark.columns import of_file
 from tidemark.watermarks.traces import Offset, Position, QueryTrace, texts
 from tidemark.wording import quoted
 
@@ -127,7 +128,8 @@ class TracedTable(TracedInput):
         return rows.where(F.col("side") == self.side).select(f"{self.side}.*", ARRIVAL)
 
     def _arrived(self, version: int, clocks: dict[str, int]) -> DataFrame:
-        return self.arrived(super().read(version), F.col("_metadata.file_name"), clocks)
+        rows = super().read(version)
+        return self.arrived(rows, of_file(rows, "file_name"), clocks)
 
     @cached_property
     def _is_feed(self) -> bool:
@@ -163,9 +165,9 @@ class TracedTable(TracedInput):
             yield from (((version, index), name) for index, name in enumerate(names))
 
     def _snapshot(self, version: int) -> list[str]:
-        file = F.col("_metadata")
-        rows = super().read(version).select(file.file_modification_time, file.file_path).distinct().collect()
-        return [file_name(row[1]) for row in sorted(rows)]
+        rows = super().read(version)
+        found = rows.select(of_file(rows, "file_modification_time"), of_file(rows, "file_path")).distinct().collect()
+        return [file_name(row[1]) for row in sorted(found)]
 
     def _added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
         """The files with new rows of each version, in the order of the log."""
@@ -206,7 +208,8 @@ class TracedFiles(TracedInput):
 
     @override
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        return self.arrived(super().read(version), self._file, self.clocks)
+        rows = super().read(version)
+        return self.arrived(rows, self._file(rows), self.clocks)
 
     @cached_property
     def clocks(self) -> dict[str, int]:
@@ -215,7 +218,8 @@ class TracedFiles(TracedInput):
         clocks = dict(zip(map(_bare, listed), self.trace.clocks(self.source, listed.values()), strict=True))
         # An URI, or a path as people write it.
         clocks |= {unquote(path): clock for path, clock in clocks.items()}
-        names = (row[0] for row in super().read().select(self._file).distinct().collect())
+        rows = super().read()
+        names = (row[0] for row in rows.select(self._file(rows)).distinct().collect())
         found = {name: clocks.get(_bare(name)) for name in names if name is not None}
         read = {name: clock for name, clock in found.items() if clock is not None}
         if read and self.column is None:
@@ -233,10 +237,9 @@ class TracedFiles(TracedInput):
                 "name a column that has the path of each row's file: arrival: {trace: CHECKPOINT, file: COLUMN}"
             )
 
-    @property
-    def _file(self) -> Column:
+    def _file(self, rows: DataFrame) -> Column:
         if self.column is None:
-            return F.col("_metadata.file_path")
+            return of_file(rows, "file_path")
         if self.column not in self.schema.names:
             hint = nearest(self.column, self.schema.names, "it has")
             raise InputError(f"input {self.name} has no column {self.column} (named as file); {hint}")

@@ -192,9 +192,9 @@ def _kept_sessions(told: DataFrame, horizon: Horizon) -> DataFrame:
 
 def _mark(rows: DataFrame) -> Column:
     """What puts rows in order that are equal in all that the engine would know them by."""
-    kinds = [rows.schema[side].dataType.simpleString() for side in SIDES]
-    plain = not any(kind in text for text in kinds for kind in ("map<", "variant"))
-    return F.xxhash64(*((F.col(side) if plain else as_json(F.col(side))) for side in SIDES))
+    kinds = {side: rows.schema[side].dataType for side in SIDES}
+    plain = not any(one in kind.simpleString() for kind in kinds.values() for one in ("map<", "variant"))
+    return F.xxhash64(*((F.col(side) if plain else as_json(F.col(side), kind)) for side, kind in kinds.items()))
 
 
 @dataclass(frozen=True)

@@ -10,3 +10,8 @@ from pyspark.sql import Column, DataFrame
 def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     """Rows with more columns, or with none: Spark Connect takes no empty mapping. For `DataFrame.transform`."""
     return rows.withColumns(dict(columns)) if columns else rows
+
+
+def of_file(rows: DataFrame, field: str) -> Column:
+    """What Spark knows of the file of each row that it scans, whatever the table's own columns are called."""
+    return rows.metadataColumn("_metadata")[field]

@@ -110,7 +110,7 @@ class SqlIntervalJoin(Join):
             "stale_at": rules.stale_at(event_time),
             "stale": (rules.stale_at(event_time) <= now) & ~rules.empty,
             "off_the_path": rules.off_the_path(event_time, self._wait),
-            "mark": mark(self.condition),
+            "mark": mark(rows, self.condition),
         }
         known = rows.transform(with_columns, labels)
         kept = with_leaves_at(known.where("waits"))

@@ -19,9 +19,9 @@ ARRIVAL = ("clock", "tiebreak", "event_time")
 _PAIR = ("slice", "left_mark", "right_mark", "left", "right")
 
 
-def mark(condition: str | None) -> Column:
+def mark(rows: DataFrame, condition: str | None) -> Column:
     """A hash: rows of a key that agree in it have the same partners."""
-    payload = [as_json(F.struct("left", "right"))] if condition else []
+    payload = [as_json(F.struct(*PADDING), rows.select(*PADDING).schema)] if condition else []
     return F.xxhash64("side", *ARRIVAL, *payload)
 
 

@@ -104,7 +104,7 @@ class ProcessingTimeJoin(Join):
                 "waits": rules.waits_by_clock(wait) & ~rules.empty,
                 "expires_at": rules.expires_at(event_time, wait),
                 "timer_after": rules.timer_after(wait),
-                "mark": mark(self.condition),
+                "mark": mark(rows, self.condition),
             }
         )
         waiting, others = known.where("waits"), known.where(~F.col("waits")).withColumn("reached", F.col("slice"))
