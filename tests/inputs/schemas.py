@@ -338,6 +338,11 @@ class Case:
         schema = self.schema(side)
         return pa.table([pa.array([row[one.name] for row in rows], one.type) for one in schema], schema=schema)
 
+    @property
+    def every(self):
+        """How many hours a slice has: three slices have all rows."""
+        return -(-len(self.rows) // 3)
+
     @cached_property
     def rows(self):
         """Rows of both sides in the order of their arrival, an hour apart."""
@@ -394,7 +399,7 @@ class Case:
         }
         lower, upper = (f"{bound} hours" for bound in self.bounds)
         join = {"keys": [key.asked for key in self.keys], "interval": {"lower": lower, "upper": upper}}
-        slices = {"every": "1 day", "start": "2024-01-01T00:00:00Z"}
+        slices = {"every": f"{self.every} hours", "start": "2024-01-01T00:00:00Z"}
         return {"dialect": self.dialect, **sources, "join": join, "slices": slices}
 
 

@@ -23,6 +23,7 @@ from tests.inputs.schemas import (
     unlike,
 )
 from tests.semantics import flink_datastream_interval, flink_sql_interval, spark_stream_stream
+from tests.tiers import cases
 from tidemark.cli.app import main
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
@@ -30,7 +31,7 @@ from tidemark.inputs.stored import stored_inputs
 from tidemark.planning.plan import Request, make_plan
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 1000
-"""Schemas of each dialect; the first has keys of all types."""
+"""Schemas of each dialect; its first three share out the types of keys, and so do the first ones of the dialects."""
 DIALECTS = ["flink-datastream", "flink-sql", "spark"]
 TAKEN = {
     "flink-datastream": {None},
@@ -68,7 +69,7 @@ def expected(case):
                 **{f"delay_{side}_ms": delay for side, delay in delays.items()},
                 "window": None,
                 "ts_unit": "us",
-                "batches": batches(rows, keys),
+                "batches": batches(rows, keys, case.every),
             }
         )
         return Counter((row["left_id"], row["right_id"]) for row in answer["expected"]), None
@@ -90,11 +91,11 @@ def expected(case):
     return pairs, None if sql else {int(row["id"]) for row in answer["dropped"]}
 
 
-def batches(rows, keys):
+def batches(rows, keys, every):
     """The rows of each slice."""
     found = {}
     for row in rows:
-        batch = found.setdefault((row.arrival - START) // (24 * HOUR), {side: [] for side in SIDES})
+        batch = found.setdefault((row.arrival - START) // (every * HOUR), {side: [] for side in SIDES})
         batch[row.side].append({"id": row.id, "key": keys[row.id], "ts": row.event, "v": None})
     return [found[number] for number in sorted(found)]
 
@@ -159,11 +160,13 @@ def changed(was, now):
             yield f"{name!r} was {before!r} and is {now[name]!r}"
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", cases(DIALECTS, fast=["flink-sql"]))
 def test_rows_and_values_are_those_of_the_oracle(spark, tmp_path, dialect):
     for number in range(EXAMPLES):
-        seed = number * len(DIALECTS) + DIALECTS.index(dialect)
-        check(spark, tmp_path / str(number), random_case(seed, dialect, kinds=None if number else KEYS))
+        third = DIALECTS.index(dialect) + number
+        kinds = KEYS[third % 3 :: 3] if number < 3 else None
+        case = random_case(number * len(DIALECTS) + DIALECTS.index(dialect), dialect, kinds=kinds)
+        check(spark, tmp_path / str(number), case)
 
 
 @pytest.mark.slow
@@ -175,7 +178,7 @@ def test_hundreds_of_columns(spark, tmp_path):
 
 def check(spark, folder, case):
     emitted, late = replayed(spark, folder, case)
-    assert emitted or len(case.keys) < len(KEYS)
+    assert emitted or len(case.keys) <= 3
     assert not list(differences(case, emitted, late)), (case.seed, case.dialect)
 
 
