@@ -16,7 +16,7 @@ import pandas as pd
 from deltalake.exceptions import DeltaError
 
 from tidemark.clock.slices import Grid, ranges
-from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import FOLLOWING, TRIES, files_from_rows
 from tidemark.commits.runs import merged_at, spans
 from tidemark.commits.sound_files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
@@ -148,7 +148,7 @@ def _foreign(name: str, log: DeltaLog) -> Iterator[Finding]:
 
 
 def _absent(ledger: Ledger, name: str) -> Iterator[Finding]:
-    lost = [number for number in ledger.entries if (expected(ledger, name).get(number) or 0) > 0]
+    lost = [number for number, rows in expected(ledger, name).items() if rows]
     if lost:
         path = getattr(ledger.tables, name)
         yield Finding("table gone", name, f"{path} is gone", slices=_named(ledger.grid, lost))
@@ -199,18 +199,12 @@ def _inputs(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iterator[Finding]:
 
 def expected(ledger: Ledger, name: str) -> dict[int, int | None]:
     """How many rows a table has of each slice; None where the ledger does not tell."""
-
-    def of(entry: Entry, row: dict[Any, Any]) -> int | None:
-        match name:
-            case "emissions":
-                return int(row["emissions"])
-            case "quarantined":
-                return 0 if pd.isna(row["quarantined"]) else int(row["quarantined"])
-            case "checkpoint":
-                return sum(entry.carried)
-        return None
-
-    return {int(row["number"]): of(ledger.entries[int(row["number"])], row) for row in ledger.rows.to_dict("records")}
+    if name == "checkpoint":
+        return {number: sum(entry.carried) for number, entry in ledger.entries.items()}
+    if name not in {"emissions", "quarantined"}:
+        return dict.fromkeys(ledger.entries)
+    rows = pd.to_numeric(ledger.rows[name]).fillna(0).astype("int64")
+    return dict(zip(ledger.rows["number"].astype(int), rows, strict=True))
 
 
 def _rows(ledger: Ledger, name: str, rows: RowsOfSlices, told_of: set[int], *, may_expire: bool) -> Iterator[Finding]:
