@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import pytest
 
 from tests.conftest import write_pipeline
 from tests.history.conftest import ROW, at
+from tests.history.lakes import OrdersLake
 from tests.history.watching import every_version_is_whole, readers_agree, there
-from tidemark.cli.app import main
-from tidemark.clock.slices import Grid
 from tidemark.commits import compact as compacting
 from tidemark.commits.compact import MERGED, merge_files, plan_compaction
 from tidemark.commits.ledger import Ledger
@@ -22,13 +20,9 @@ from tidemark.commits.quarantined import release
 from tidemark.commits.runs import merged_at, run_of
 from tidemark.commits.sound import check
 from tidemark.commits.vacuum import vacuum_tables
-from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import FaultError, UserError
 from tidemark.execution import run as running
-from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline
 
 HOURS = 5
 SETTING = {"after": "1 hour", "into": "2 hours"}
@@ -45,25 +39,8 @@ class KilledError(BaseException):
     pass
 
 
-@dataclass(frozen=True)
-class Lake:
+class Lake(OrdersLake):
     """A copy of a lake for a test to itself."""
-
-    spark: object
-    root: Path
-    file: Path
-    settings: Pipeline
-
-    @property
-    def tables(self):
-        return PipelineTables(f"{self.root}/orders")
-
-    @property
-    def grid(self):
-        return Grid.of(self.settings.slices)
-
-    def log(self, name="emissions"):
-        return DeltaLog.open(getattr(self.tables, name))
 
     def runs_of(self, name="emissions"):
         return Counter(map(run_of, self.log(name).files["path"]))
@@ -72,10 +49,6 @@ class Lake:
         for side, more in (("left", 0), ("right", 100)):
             frame = self.spark.createDataFrame([(k, happened, came, v + more) for k, happened, came, v in rows], ROW)
             frame.coalesce(1).write.format("delta").mode("append").save(str(self.root / side))
-
-    def go(self, **request):
-        plan = make_plan(self.spark, self.settings, str(self.root), Request(slices_per_job=1, **request))
-        return list(execute(self.spark, plan, lambda *_: None))
 
     def compact(self, only=MERGED):
         planned = plan_compaction(self.settings, str(self.root))
@@ -88,10 +61,6 @@ class Lake:
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", since + 1)
         rows = feed.load(self.tables.emissions).select("_change_type", "_slice", "left_v", "right_v").collect()
         return Counter((row[0], self.grid.number_at(int(row[1].timestamp() * 1e6)), *row[2:]) for row in rows)
-
-    def command(self, name, *options):
-        first, *more = name.split()
-        return main([first, *more, str(self.file), "--lake", str(self.root), *options])
 
     def rows(self):
         """What a plain read of each table gives, without the names of runs, by delta-rs."""

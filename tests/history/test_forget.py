@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,20 +12,15 @@ from pyspark.sql import functions as F
 
 from tests.conftest import write_pipeline
 from tests.history.conftest import at
+from tests.history.lakes import OrdersLake
 from tests.history.watching import every_version_is_whole, readers_agree
-from tidemark.cli.app import main
-from tidemark.clock.slices import Grid
 from tidemark.commits import erase as erasing
 from tidemark.commits.compact import merge_files, plan_compaction
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.prepare import set_aside
 from tidemark.commits.promote import promote
 from tidemark.commits.sound import check
-from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog
-from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline
 from tidemark.settings.shadows import shadow_of
 from tidemark.state.saved import SavedState
 from tidemark.state.verify import verify as verify_state
@@ -55,36 +49,10 @@ SETTINGS = {
 TABLES = ("emissions", "late", "checkpoint", "quarantined")
 
 
-@dataclass(frozen=True)
-class Lake:
-    spark: object
-    root: Path
-    file: Path
-    settings: Pipeline
-
-    @property
-    def tables(self):
-        return PipelineTables(f"{self.root}/orders")
-
-    @property
-    def grid(self):
-        return Grid.of(self.settings.slices)
-
+class Lake(OrdersLake):
     @property
     def ledger(self):
         return Ledger.of(self.settings, str(self.root))
-
-    def log(self, name="emissions"):
-        return DeltaLog.open(getattr(self.tables, name))
-
-    def go(self, settings=None, **request):
-        request = {"slices_per_job": 1} | request
-        plan = make_plan(self.spark, settings or self.settings, str(self.root), Request(**request))
-        return list(execute(self.spark, plan, lambda *_: None))
-
-    def command(self, name, *options):
-        first, *more = name.split()
-        return main([first, *more, str(self.file), "--lake", str(self.root), *options])
 
     def rows(self):
         """The rows of each table, as data."""
