@@ -23,10 +23,8 @@ from tidemark.commits.references import References, as_rows, come_to, files_from
 from tidemark.commits.runs import merged_at
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, Opened, OvertakenError, create_arrow_table
-from tidemark.delta.storage import is_file
 from tidemark.errors import OlderFormatError, SliceOrderError, UserError
 from tidemark.settings import Pipeline
-from tidemark.settings.shadows import DROPPED, called
 from tidemark.settings.values import micros
 from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
 
@@ -210,14 +208,9 @@ class Ledger:
         """The ledger of a pipeline in a lake, as `read`.
 
         Raises:
-            UserError: it is that of another pipeline, or of a shadow that is being dropped.
+            UserError: it is that of another pipeline.
         """
-        tables = PipelineTables.of(pipeline, lake)
-        if (shadow := called(pipeline)) != pipeline.name and is_file(tables.root, DROPPED):
-            raise UserError(
-                f"{shadow}: that shadow was being dropped; tidemark shadows {pipeline.name} --drop NAME goes on with it"
-            )
-        ledger = cls.read(tables, Grid.of(pipeline.slices))
+        ledger = cls.read(PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
             raise UserError(

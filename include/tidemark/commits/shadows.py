@@ -77,7 +77,8 @@ def drop(pipeline: Pipeline, lake: str, name: str) -> int:
     Raises:
         UserError: there is no such shadow.
     """
-    root = PipelineTables.of(shadow_of(pipeline, name), lake).root
+    shadow_of(pipeline, name)  # sees that it is a name, and no way to another folder
+    root = f"{PipelineTables.of(pipeline, lake).root}/{FOLDER}/{name}"
     files = files_under(file_system(root))
     if not any(files.values()):
         raise _unknown(pipeline, lake, name)

@@ -18,8 +18,10 @@ from tidemark.delta.log import DeltaLog, file_name
 from tidemark.delta.places import is_within, place
 from tidemark.delta.safety import check_store
 from tidemark.delta.staging import read_files
-from tidemark.errors import InputError, PlaceError
+from tidemark.delta.storage import is_file
+from tidemark.errors import InputError, PlaceError, UserError
 from tidemark.settings import Pipeline
+from tidemark.settings.shadows import DROPPED, called
 from tidemark.spark.columns import of_file
 from tidemark.spark.deferred import awake
 from tidemark.spark.engine import engine_of
@@ -226,6 +228,7 @@ class PipelineTables:
 
         Raises:
             PlaceError: its `output` lies where the operator allows none, or is or lies in a table.
+            UserError: it is a shadow that is being dropped.
         """
         root = place(lake, pipeline.output)
         folders = [] if "://" in root else [Path(root), *Path(root).parents]
@@ -234,6 +237,10 @@ class PipelineTables:
                 raise PlaceError(f"output {pipeline.output} is or lies in the table {folder}; name a folder of its own")
         if is_within(lake, root):
             raise PlaceError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
+        if (shadow := called(pipeline)) != pipeline.name and is_file(root, DROPPED):
+            raise UserError(
+                f"{shadow}: that shadow was being dropped; tidemark shadows {pipeline.name} --drop NAME goes on with it"
+            )
         return cls(root)
 
     def check(self) -> None:
