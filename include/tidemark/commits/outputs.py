@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from tidemark.clock.slices import Grid
 from tidemark.errors import PipelineFileError
@@ -18,7 +18,7 @@ from tidemark.joins.keys import key_path, type_at
 from tidemark.settings import Pipeline
 from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SIDES
-from tidemark.spark.columns import with_columns
+from tidemark.spark.columns import has_order, with_columns
 from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.engine import engine_of
 from tidemark.wording import quoted
@@ -103,22 +103,13 @@ def _with_lists_in_order(wide: DataFrame) -> DataFrame:
     lists = {one.name: one.dataType for one in wide.schema if one.name in SIDES and isinstance(one.dataType, ArrayType)}
     for side, kind in lists.items():
         assert isinstance(kind.elementType, StructType), "an input's row"
-        if mapped := [one.name for one in kind.elementType if not _has_order(one.dataType)]:
+        if mapped := [one.name for one in kind.elementType if not has_order(one.dataType)]:
             raise PipelineFileError(
                 f"the list {side} has no order that is the same in each run, for {mapped[0]} is "
                 f"{kind.elementType[mapped[0]].dataType.simpleString()}; write what is asked of it as columns of "
                 "other types, and give the input without it"
             )
     return wide.transform(with_columns, {side: F.sort_array(side) for side in lists})
-
-
-def _has_order(kind: DataType) -> bool:
-    match kind:
-        case StructType():
-            return all(_has_order(one.dataType) for one in kind)
-        case ArrayType():
-            return _has_order(kind.elementType)
-    return not isinstance(kind, MapType | VariantType)
 
 
 def _provenance(wide: DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from deltalake.exceptions import DeltaError
@@ -239,7 +239,8 @@ class PipelineTables:
             raise PlaceError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
         if (shadow := called(pipeline)) != pipeline.name and is_file(root, DROPPED):
             raise UserError(
-                f"{shadow}: that shadow was being dropped; tidemark shadows {pipeline.name} --drop NAME goes on with it"
+                f"{shadow}: that shadow was being dropped; tidemark shadows {pipeline.name} --drop "
+                f"{PurePosixPath(root).name} goes on with it"
             )
         return cls(root)
 

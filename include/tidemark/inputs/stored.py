@@ -32,7 +32,7 @@ from tidemark.settings.expressions import check_expression, is_name
 from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SideName
 from tidemark.settings.values import format_instant, from_micros, micros
-from tidemark.spark.columns import with_columns
+from tidemark.spark.columns import has_order, with_columns
 from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.deferred import awake
 from tidemark.spark.engine import engine_of
@@ -42,8 +42,6 @@ from tidemark.wording import quoted
 
 _MILLISECOND = 1000
 _FRACTIONS = (T.FloatType, T.DoubleType)
-_NO_KEYS = (T.MapType, T.VariantType, T.CalendarIntervalType)
-"""What Spark compares with nothing, not even inside a struct or an array."""
 
 
 @dataclass(frozen=True)
@@ -669,19 +667,10 @@ def _type_of_expression(table: DeltaInput, text: str) -> T.DataType:
     raise InputError(f"input {table.name} has no column {text} (named as key), and no key is made of it: {why}")
 
 
-def _is_comparable(kind: T.DataType) -> bool:
-    match kind:
-        case T.StructType():
-            return all(_is_comparable(field.dataType) for field in kind)
-        case T.ArrayType():
-            return _is_comparable(kind.elementType)
-    return not isinstance(kind, _NO_KEYS)
-
-
 def _common_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     kinds = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, kind in zip((left, right), (left_key, right_key), kinds, strict=True):
-        if not _is_comparable(kind):
+        if not has_order(kind):
             raise InputError(
                 f"input {table.name}: key {column} is {kind.simpleString()}, which cannot be compared; "
                 "name a column, a field of a struct, or an expression that can be"

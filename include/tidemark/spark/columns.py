@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import types as T
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     """Rows with more columns, or with none: Spark Connect takes no empty mapping. For `DataFrame.transform`."""
     return rows.withColumns(dict(columns)) if columns else rows
+
+
+def has_order(kind: T.DataType) -> bool:
+    """Whether Spark compares and sorts values of a type: neither maps, variants nor intervals, wherever inside."""
+    match kind:
+        case T.StructType():
+            return all(has_order(field.dataType) for field in kind)
+        case T.ArrayType():
+            return has_order(kind.elementType)
+    return not isinstance(kind, T.MapType | T.VariantType | T.CalendarIntervalType)
 
 
 def of_file(rows: DataFrame, field: str) -> Column:
