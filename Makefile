@@ -18,7 +18,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-twin airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-twin airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flig
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
+
+flink-vectors: $(DEV) $(FLINK) ## record what a real Flink makes of local time, check what it makes of restarts
+	@$(VENV)/python -m tests.flink_parity.local_time
+	@$(VENV)/python -m tests.flink_parity.restarts
 
 flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink, for tidemark compare
 	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)

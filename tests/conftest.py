@@ -1,3 +1,4 @@
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,13 +15,18 @@ from tidemark.settings import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
-# A test's query is over before the second compiler has paid for itself, whose threads take the cores from the other
-# worker. Without it the code cache is small by default, and a full one stops all compiling. A plan is garbage once its
-# query is over: a large nursery is collected a fourth as often, and what it keeps is copied a fourth as often.
+# What a test starts is over before the second compiler has paid for itself, and so is a run of one file; a worker of
+# many files spends 40 % less on planning once the compiler is through with it, after some five minutes. Without it the
+# code cache is small by default, and a full one stops all compiling. A plan is garbage once its query is over: a large
+# nursery is collected a fourth as often, and what it keeps is copied a fourth as often.
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:InitialRAMPercentage=8 -XX:NewRatio=1",
+    f"{FIRST_COMPILER} -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:InitialRAMPercentage=8 -XX:NewRatio=1",
 )
+
+# It tells of each connection that is closed, also when the process ends and what it writes to is closed already.
+logging.getLogger("py4j.clientserver").setLevel(logging.WARNING)
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -36,8 +42,10 @@ def spark() -> Iterator[SparkSession]:
     if session is not None and not _answers(session):
         _forget(session)
     with pytest.MonkeyPatch.context() as environment:
-        # Two workers share two cores.
+        # Three workers share two cores.
         environment.setenv("TIDEMARK_MASTER", "local[1]")
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            environment.setenv("JDK_JAVA_OPTIONS", os.environ["JDK_JAVA_OPTIONS"].replace(FIRST_COMPILER, ""))
         session = spark_session("tidemark tests")
     with tuned_for_tiny_queries(session):
         session.conf.set("spark.sql.shuffle.partitions", "2")

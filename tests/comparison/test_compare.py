@@ -114,11 +114,14 @@ CONDITION = inner_join() | {"condition": "left_id % 7 <> right_id % 5"}
         pytest.param(
             {"left__watermark_delay": "2 hours"}, "left.watermark_delay", id="longer delay", marks=pytest.mark.slow
         ),
-        pytest.param({"join__interval__upper": "10 minutes"}, "join.interval.upper", id="narrower bound"),
+        pytest.param(
+            {"join__interval__upper": "10 minutes"}, "join.interval.upper", id="narrower bound", marks=pytest.mark.slow
+        ),
         pytest.param({"dialect": "flink-sql"}, "dialect", id="flink-sql"),
         pytest.param(
             {"join": CONDITION, "select": {"a": "left_id", "b": "right_id", "sum": "left_v + right_v"},
              "left__watermark_delay": "2 hours"}, "left.watermark_delay", id="computed columns and a condition",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"left__watermark_delay": "5 minutes"}, "left.watermark_delay", id="shorter delay", marks=pytest.mark.slow

@@ -10,6 +10,7 @@ from tidemark.comparison.explain import explain, parse_row
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import TimeColumn
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 LATE = (
@@ -61,6 +62,9 @@ def test_lives(spark, lake, write, ran, tmp_path, capsys):
         LATE,
         "nothing was emitted of it",
     ]
+    recorded = ran.model_copy(update={"left": ran.left.model_copy(update={"watermark": TimeColumn(column="arrived")})})
+    (life,) = explain(spark, recorded, str(lake), "left", {"id": "3"})
+    assert "which the left input held, as its column arrived has it; a partner" in life.steps[1]
     assert steps("left", 5)[1] == "has not been read yet: the last committed slice is 2024-01-01T02:00Z"
     assert steps("left", 6)[1:] == ["rejected: null_key"]
     assert steps("left", 7) == [

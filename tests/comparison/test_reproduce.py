@@ -13,6 +13,7 @@ from tidemark.conformance import check_files, read_vectors
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
+from tidemark.settings import TimeColumn
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp"
@@ -54,6 +55,7 @@ def failing(spark, path):
     return verdict.missing, verdict.unexpected
 
 
+@pytest.mark.slow
 def test_a_pair_that_only_the_stream_has(spark, lake, pipeline, compared, tmp_path):
     """The stream waited longer: a row that is late in the pipeline was on time there. Other differences are refused."""
     settings, told = compared({"join": JOIN}, left__watermark_delay="2 hours", right__watermark_delay="2 hours")
@@ -72,6 +74,13 @@ def test_a_pair_that_only_the_stream_has(spark, lake, pipeline, compared, tmp_pa
     windows = pipeline(join={"keys": ["k"], "window": {"tumbling": "1 hour"}})
     with pytest.raises(UserError, match="is for interval joins of Flink's dialects"):
         reproduce(spark, windows, str(lake), told, 1, path)
+    recorded = settings.model_copy(
+        update={"left": settings.left.model_copy(update={"watermark": TimeColumn(column="w")})}
+    )
+    with pytest.raises(UserError, match="the watermark of left is recorded, and a few rows do not have all of it"):
+        reproduce(spark, recorded, str(lake), told, 1, path)
+    with pytest.raises(UserError, match="where the job has restarted, a few rows do not tell"):
+        reproduce(spark, pipeline(restarts=["2024-01-01T01:00Z"]), str(lake), told, 1, path)
     strange = spark.read.format("delta").load(str(lake / "stream")).limit(1).withColumn("left_id", F.lit(-1))
     strange.write.format("delta").save(str(lake / "strange"))
     with tuned_for_tiny_queries(spark):

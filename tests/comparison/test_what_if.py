@@ -10,6 +10,7 @@ from tests.conftest import PROJECT
 from tests.tiers import cases
 from tidemark import cli
 from tidemark.comparison.what_if import Outcome, WhatIf, what_if
+from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 
@@ -93,3 +94,9 @@ def test_a_setting_that_cannot_be_varied_is_one_line(capfd, lake):
     arguments = ["what-if", pipeline, "--vary", "left.table", "--up-to", "1 h", "--to", "2013-01-02T00:00Z"]
     assert cli.main([*arguments, "--lake", str(lake)]) == 2
     assert "what can be varied is left.watermark_delay" in capfd.readouterr().err
+
+
+def test_a_recorded_watermark_has_no_other_delay(pipeline):
+    settings = pipeline(left__watermark_delay=None, left__watermark="w")
+    with pytest.raises(UserError, match="the watermark of left is recorded; put left.watermark_delay in place of left"):
+        what_if(None, settings, "lake", "right.watermark_delay", [MINUTE], range(1))

@@ -190,7 +190,7 @@ def test_upkeep_merges_files_and_is_red_where_tables_are_damaged(spark, airflow,
     assert len(files()) == 3
     run, log = airflow(there, "clicked_views__upkeep")
     assert run["state"] == "success", log
-    assert "clicked_views: removed 0 files of what was never committed, and 0 files of what was superseded" in log
+    assert "clicked_views: removed 0 files of what was never committed, 0 files of what was superseded" in log
     [merged] = files()
     assert emitted(spark, lake) == Counter(SLICE_0 | LATER)
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.dags.conftest import PIPELINE
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/submitted.py")
+COMPARED = "compare: {with: streamed, every: 1 day}\n"
 ERRORS = "tidemark_pipeline_errors.py"
 
 
@@ -46,6 +48,14 @@ def test_the_page_of_a_dag_tells_dialect_inputs_bounds_and_slices(demo):
     assert demo["dags"]["flights_weather__slice"]["tags"] == ["flink-datastream", "slice", "tidemark"]
 
 
+LOCAL_DAYS = {
+    "Europe/Berlin": ("2026-10-23T22", "2026-10-24T22", "2026-10-25T23", "2026-10-26T23"),
+    "America/Sao_Paulo": ("2018-11-02T03", "2018-11-03T03", "2018-11-04T03", "2018-11-05T02"),
+    "Asia/Beirut": ("2026-10-22T21", "2026-10-23T21", "2026-10-24T22", "2026-10-25T22"),
+}
+"""When three days begin, and the last one ends: one of 25 hours, one whose midnight is skipped, one that ends at it."""
+
+
 def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
     grids = {
         "hourly": ("1 hour", timedelta(hours=1), "2013-01-01T00:00:00+00:00"),
@@ -56,11 +66,25 @@ def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
     }
     for name, (every, _, start) in grids.items():
         folder = pipeline_file(f"{name}.yaml", name=name, every=every, start=start)
+    for zone, hours in LOCAL_DAYS.items():
+        name = zone.partition("/")[2]
+        pipeline_file(f"{name}.yaml", name=name, every="1 day", start=f"{hours[0]}:00Z", more=COMPARED)
+        more = f'slices: {{time_zone: {zone}, end: "{hours[-1]}:00Z", '
+        (folder / f"{name}.yaml").write_text((folder / f"{name}.yaml").read_text().replace("slices: {", more))
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
     for name, (_, length, start) in grids.items():
         dag, first = dags[f"{name}__slice"], datetime.fromisoformat(start)
         expected = [(first + n * length, first + (n + 1) * length) for n in range(3)]
         assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
+    for zone, hours in LOCAL_DAYS.items():
+        starts = [f"{hour}:00:00+00:00" for hour in hours]
+        for kind in ("slice", "compare"):
+            dag = dags[f"{zone.partition('/')[2]}__{kind}"]
+            assert dag["intervals"] == list(map(list, pairwise(starts)))
+            assert [option for option in dag["command"] if option in starts] == starts[:2]
+        slices = dags[f"{zone.partition('/')[2]}__slice"]
+        assert slices["end_date"] == starts[-2], "the scheduler makes no run after it"
+        assert f"- slices: days of {zone} from {hours[0]}:00Z to " in slices["doc"]
 
 
 def test_a_person_reads_the_tasks(demo):
@@ -294,13 +318,19 @@ def test_a_range_validates_its_parameters(describe):
 def test_a_file_that_does_not_validate_is_an_import_error_and_stops_no_other_pipeline(describe, pipeline_file):
     pipeline_file("good.yaml", name="good")
     pipeline_file("late.yaml", name="late", every="1 fortnight")
-    folder = pipeline_file("none.yaml", name="none", every="0 seconds")
+    pipeline_file("none.yaml", name="none", every="0 seconds")
+    folder = pipeline_file("twice.yaml", name="twice", every="1 day", start="2026-01-01T05:00:00Z")
+    file = folder / "twice.yaml"
+    file.write_text(file.read_text().replace("slices: {", "slices: {time_zone: America/Havana, "))
     answer = describe(TIDEMARK_PIPELINES=folder)
     assert set(answer["dags"]) == {"good__slice", "good__range", "good__reprocess"}
     assert set(answer["errors"]) == {ERRORS}
-    *_, first, second = answer["errors"][ERRORS].splitlines()
+    *_, first, second, third = answer["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
     assert "none.yaml: slices.every: must be longer than nothing" in second
+    assert (
+        "twice.yaml: slices.time_zone: Airflow has no timetable for days of America/Havana, where 2026-11-01" in third
+    )
 
 
 def test_two_files_cannot_name_the_same_pipeline(describe, pipeline_file):

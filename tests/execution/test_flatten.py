@@ -103,6 +103,7 @@ def emitted(spark, lake, output):
     return sorted(map(tuple, found.select(F.hour("_slice"), *names).collect()), key=str)
 
 
+@pytest.mark.slow
 def test_pairs_are_what_is_counted_and_rows_what_is_compared(spark, shared, run, tmp_path):
     settings, ledger = run("orders", slices_per_job=2, flatten=ITEMS)
     assert emitted(spark, shared, "orders") == sorted({*FIRST, (1, 4, None, 12), *FIFTH}, key=str)

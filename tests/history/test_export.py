@@ -4,16 +4,19 @@ import importlib.util
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import functions as F
 
+from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.settings.values import micros, parse_instant
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import SavedState
 from tidemark.streaming.export import export
+from tidemark.watermarks.buckets import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -103,6 +106,16 @@ def live(spark, lake, folder, exported, *, waiting):
     finally:
         query.stop()
         after.unpersist()
+
+
+def test_windows_that_are_compared_are_not_handed_on(pipeline, tmp_path):
+    windows = {"left": SLIDING, "right": SLIDING, "holds": "left < right"}
+    compared = pipeline(dialect="spark", join={"keys": ["k"], "window_inequality": windows})
+    state = SimpleNamespace(pipeline=compared, entry=SimpleNamespace(watermarks=Watermarks()))
+    with pytest.raises(
+        UserError, match="orders compares windows, and a row may be in the state for some of its windows"
+    ):
+        export(state, str(tmp_path / "export"))
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
     whole = make_plan(spark, settings, str(lake), Request(end=at(6)))
     assert whole.jobs == (range(6),)
     assert "of memory a core in 2 partitions, at 4 times 1" in whole.describe()["sizing"]
+    told = pipeline(dialect="flink-sql", restarts=["2024-01-01T01:20Z", "2024-01-01T05:00Z", "2024-01-01T09:00Z"])
+    jobs = {
+        size: make_plan(spark, told, str(lake), Request(end=at(6), slices_per_job=size)).jobs for size in ("auto", 2)
+    }
+    assert jobs["auto"] == (range(1), range(1, 2), range(2, 5), range(5, 6)), "a slice with a restart is by itself"
+    assert jobs[2] == (range(1), range(1, 2), range(2, 4), range(4, 5), range(5, 6))
     monkeypatch.setattr(grouping, "COPIES", grouping.COPIES * whole.room.rows / 5)
     cut = make_plan(spark, settings, str(lake), Request(end=at(6)))
     assert cut.jobs == (range(2), range(2, 4), range(4, 6)), "five rows a job, of two and a bit a slice"

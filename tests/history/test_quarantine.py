@@ -156,6 +156,7 @@ def test_released_rows_are_inserts_and_a_reprocess_judges_them_again(spark, lake
     assert readers_agree(spark, tables, grid)
 
 
+@pytest.mark.slow
 def test_rows_that_break_two_expectations_are_released_when_both_are(lake, landed, tidemark):
     low = {"type": "expect_column_values_to_be_in_set", "column": "left_v", "value_set": [*range(40), 900]}
     quality = [{**one, "on_failure": "quarantine"} for one in (BOUND, low)]

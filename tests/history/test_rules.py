@@ -5,13 +5,17 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from tidemark.clock.slices import ranges
+from tidemark.clock.slices import Grid, ranges
+from tidemark.commits.answers import standing_before
 from tidemark.commits.digest import digests
 from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.settings_of_runs import settings_up_to, under_others
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, repaired_until, restorable, stale, waiting
 from tidemark.planning.estimate import estimate, past_jobs
 from tidemark.upkeep.reach import reprocessed_from, verified_from
 from tidemark.watermarks.buckets import Watermarks
+
+HOUR = 3_600_000_000
 
 
 def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing="append", digest=None, **more):
@@ -36,7 +40,7 @@ def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing
 
 
 def ledger(*entries):
-    return Ledger(None, None, pd.DataFrame(), {}, frozenset(), 0).after(entries)
+    return Ledger(None, Grid(0, HOUR), pd.DataFrame(), {}, frozenset(), 0).after(entries)
 
 
 def test_without_reprocessing_all_earlier_slices_are_seen_up_to_the_last_job():
@@ -79,6 +83,34 @@ def test_a_slice_is_stale_when_the_rows_that_it_took_may_have_gone_home():
 def test_a_slice_is_stale_when_the_one_before_ran_under_other_settings():
     known = ledger(entry(0, landed=0), entry(1))
     assert stale(known.after([replace(entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
+
+
+def test_a_restart_behind_a_slice_is_none_of_its_settings():
+    told = '{"delay": "1 s", "restarts": ["1970-01-01T00:00Z", "1970-01-01T01:59Z", "1970-01-01T02:00Z"]}'
+    met = '{"delay": "1 s", "restarts": ["1970-01-01T01:59Z"]}'
+    grid = Grid(0, HOUR)
+    assert [settings_up_to(told, grid, n) for n in range(2)] == ['{"delay": "1 s"}', met]
+    assert settings_up_to(told, grid, 2) == met.replace('59Z"', '59Z", "1970-01-01T02:00Z"')
+    known = [replace(entry(n, landed=0), settings=settings_up_to(told, grid, n)) for n in range(4)]
+    assert stale(ledger(*known)) == {}
+    assert list(under_others(known, told, grid)) == []
+    late = told.replace("02:00Z", "02:59Z")
+    apart = "restarts.1 was 1970-01-01T02:00Z, now 1970-01-01T02:59Z"
+    assert list(under_others(known, late, grid)) == [(2, apart), (3, apart)]
+    known[2] = replace(known[2], settings=settings_up_to(late, grid, 2))
+    assert stale(ledger(*known)) == {3: "changed settings"}
+
+
+def test_as_of_a_watermark_nothing_stands_that_came_after_it_was_passed():
+    stored = pd.DataFrame({"commit": [1, 1, 2, 2, 2, 3], "number": [0, 1, 1, 2, 3, 4]})
+    beyond = pd.Series([False, False, False, True, False, False])  # by a restart in the fourth slice
+    assert standing_before(stored, beyond).to_numpy().tolist() == [[1, 0], [2, 1]]
+    assert standing_before(stored, pd.Series([*[False] * 5, True])).to_numpy().tolist() == [
+        [1, 0],
+        [2, 1],
+        [2, 2],
+        [2, 3],
+    ]
 
 
 def test_a_repair_stops_where_the_old_slices_are_right_again():

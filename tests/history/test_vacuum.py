@@ -11,10 +11,10 @@ import pytest
 
 from tests.history.conftest import at
 from tidemark.cli.app import main
-from tidemark.commits import vacuum
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.runs import run_of
 from tidemark.commits.vacuum import Removed, vacuum_tables
+from tidemark.delta import log_files
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, OvertakenError
 from tidemark.delta.log_files import LogFiles
@@ -106,6 +106,8 @@ def test_what_is_not_needed_goes_and_all_else_works_as_before(
     assert command("status", "--json")[1][0]["oldest"] == newest | {"ledger": 0}
     assert LogFiles.of(DeltaLog.open(tables.emissions)).oldest == newest["emissions"]
     assert kept_results(tables) == []
+    kept = DeltaLog.open(tables.emissions).table.metadata().configuration["delta.deletedFileRetentionDuration"]
+    assert kept == "interval 0 seconds", "checkpoints tell no longer of files that are gone"
 
     assert command("verify", "--content")[0] == 0
     code, verified = command("state verify", "--at", label(1), "--json")
@@ -164,38 +166,39 @@ def a_day_each(log):
 
 def test_logs_keep_what_the_table_was_so_long_ago_and_all_since(lake, pipeline, table_of):
     written = table_of(lake / "orders/emissions", files=5)
-    a_day_each(written)
+    written.keep_removed(timedelta(hours=1))  # else the first vacuum commits this
+    a_day_each(DeltaLog.open(written.path))
 
     def shortened(days, *, dry_run=False):
         settings = pipeline(retention={"superseded": "1 hour", "logs": f"{days} days"})
         told = vacuum_tables(settings, str(lake), dry_run=dry_run)
         return [int(path.rsplit("/", 1)[1].split(".")[0]) for path in told.logs.files], told.readable_from["emissions"]
 
-    assert shortened(6) == ([], 0)
+    assert shortened(7) == ([], 0)
     before = listed(lake)
-    assert shortened(3, dry_run=True) == ([0, 1], 2)
+    assert shortened(4, dry_run=True) == ([0, 1], 2)
     assert listed(lake) == before
-    assert shortened(3) == ([0, 1], 2)
-    assert shortened(3) == ([], 2)
+    assert shortened(4) == ([0, 1], 2)
+    assert shortened(4) == ([], 2)
     files = written.files["path"]
     for version in range(2, 6):
         log = DeltaLog.open(written.path, version)
         assert (len(log.files), log.commit_number) == (version, version)
     assert DeltaLog.open(written.path, 1) is None
-    assert len(DeltaLog.open(written.path).table.history()) == 4
+    assert len(DeltaLog.open(written.path).table.history()) == 5
     early = DeltaLog.open(written.path, 2)
-    assert shortened(1) == ([2, 2, 3], 4), "the checkpoint of version 2 is one of them"
+    assert shortened(2) == ([2, 2, 3], 4), "the checkpoint of version 2 is one of them"
     with pytest.raises(OvertakenError):
         early.commit([], early.files["path"][:1])
-    assert DeltaLog.open(written.path).version == 5
+    assert DeltaLog.open(written.path).version == 6
     now = DeltaLog.open(written.path).append(written.read(["v"]), 6)
-    assert (now.version, now.commit_number, set(now.files["path"]) > set(files)) == (6, 6, True)
+    assert (now.version, now.commit_number, set(now.files["path"]) > set(files)) == (7, 6, True)
 
 
 def test_a_log_that_cannot_do_without_a_commit_stays(lake, pipeline, table_of, monkeypatch):
     a_day_each(table_of(lake / "orders/emissions", files=3))
     settings, before = pipeline(retention={"superseded": "1 hour", "logs": "1 day"}), listed(lake)
-    monkeypatch.setattr(vacuum, "write_checkpoint", lambda *_: False)
+    monkeypatch.setattr(log_files, "write_checkpoint", lambda *_: False)
     with pytest.raises(FaultError, match="has other files than that version, so that its log is left as it is"):
         vacuum_tables(settings, str(lake))
     assert listed(lake) == before

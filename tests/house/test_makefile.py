@@ -26,6 +26,7 @@ TARGETS = {
     "races",
     "faults",
     "flink-parity",
+    "flink-vectors",
     "flink-twin",
     "airflow",
     "cluster",

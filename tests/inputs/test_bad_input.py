@@ -4,11 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidemark.cli.status import status_of
 from tidemark.delta.log import DeltaLog
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
+from tidemark.inputs.stored import side_of
 from tidemark.planning.plan import Request, make_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -138,6 +140,16 @@ def test_wrong_table_column_or_type(spark, a_pair, pipeline, changes, told):
         make_plan(spark, pipeline(**changes), a_pair, Request())
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_watermark_on_a_window(pipeline):
+    window = T.StructType([T.StructField(name, T.TimestampType()) for name in ("start", "end")])
+    schema = T.StructType([T.StructField("k", T.StringType()), T.StructField("span", window)])
+    settings = pipeline(dialect="spark", left__event_time="span")
+    with pytest.raises(
+        InputError, match="event_time span is a window .* let join.window or join.window_inequality make"
+    ):
+        side_of(settings, "left", schema, [T.StringType()])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def run(spark, lake, pipeline):
 @pytest.mark.parametrize(
     ("dialect", "where_at", "slices_per_job", "emitted", "late"),
     [
-        ("flink-datastream", None, 1, {FIRST, AFTER}, [("behind", "late")]),
+        pytest.param("flink-datastream", None, 1, {FIRST, AFTER}, [("behind", "late")], marks=pytest.mark.slow),
         ("flink-datastream", "watermark", 2, {FIRST, AFTER}, [("behind", "late")]),
         ("flink-datastream", "source", 1, {FIRST, BEHIND, AFTER}, []),
         ("flink-sql", None, 1, {FIRST, AFTER}, [("behind", "behind_watermark")]),

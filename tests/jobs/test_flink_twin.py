@@ -18,7 +18,10 @@ from tidemark.streaming.flink_query import flink_query
 from tidemark.streaming.flink_windows import flink_windows
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
+CLOCKS_GO_BACK = datetime(2024, 10, 27, 1, tzinfo=UTC)
+"""In Berlin."""
 BY_TIME = {"dialect": "flink-sql", "left__arrival": None, "right__arrival": None}
+RECORDED = {"left__watermark_delay": None, "left__watermark": "w"}
 BOUNDS = {"lower": "-30 minutes", "upper": "0 seconds", "lower_inclusive": False}
 TRIGGERED = {
     "dialect": "flink-datastream",
@@ -34,27 +37,39 @@ TRIGGERED = {
 }
 
 
-def rows_of(seed):
+def rows_of(seed, start=START):
     """Rows over three hours on whole minutes, so that many are simultaneous; without keys, and one without a time."""
     chance = random.Random(seed)
     for number in range(150):
-        happened = START + timedelta(minutes=chance.randrange(180), microseconds=chance.choice([0, 400]))
+        happened = start + timedelta(minutes=chance.randrange(180), microseconds=chance.choice([0, 400]))
         yield chance.choice(["a", "b", "", None]), None if number == 0 else happened, number / 2, [number]
 
 
 @pytest.mark.skipif(not flink_twin.FLINK.exists(), reason="make flink-twin installs Flink")
 @pytest.mark.parametrize(
-    "join",
+    ("join", "start", "more"),
     [
-        {"type": "full", "interval": BOUNDS},
-        {"type": "left", "window": {"sliding": {"size": "20 minutes", "slide": "10 minutes"}, "offset": "-1 minute"}},
+        ({"type": "full", "interval": BOUNDS}, START, {}),
+        (
+            {
+                "type": "left",
+                "window": {"sliding": {"size": "20 minutes", "slide": "10 minutes"}, "offset": "-1 minute"},
+            },
+            START,
+            {},
+        ),
+        (
+            {"type": "full", "window": {"tumbling": "20 minutes"}},
+            CLOCKS_GO_BACK - timedelta(hours=2),
+            {"time_zone": "Europe/Berlin", "slices__start": "2024-10-26T00:00Z"},
+        ),
     ],
-    ids=["interval", "window"],
+    ids=["interval", "window", "local time"],
 )
-def test_flink_and_tidemark_give_the_same_rows(spark, lake, write, pipeline, join):
+def test_flink_and_tidemark_give_the_same_rows(spark, lake, write, pipeline, join, start, more):
     for side, seed in (("left", 1), ("right", 2)):
-        write(side, list(rows_of(seed)), "k string, happened timestamp, v double, tags array<int>")
-    settings = pipeline(**BY_TIME, join={"keys": ["k"], **join})
+        write(side, list(rows_of(seed, start)), "k string, happened timestamp, v double, tags array<int>")
+    settings = pipeline(**BY_TIME, join={"keys": ["k"], **join}, **more)
     with tuned_for_tiny_queries(spark):
         told = flink_twin.twin(spark, settings, str(lake))
         list(execute(spark, make_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
@@ -112,10 +127,18 @@ def test_windows_without_a_twin_are_one_line(pipeline, changes, message):
         ({"dialect": "spark"}, "orders is of dialect spark; this twin is a real Flink"),
         ({"left__arrival": "arrived", "right__arrival": "arrived"}, "runs by arrival; .* leave `arrival` out"),
         ({"join__condition": "left_v > 1"}, "has a join.condition, which is Spark SQL"),
+        (
+            {"left__arrival": "arrived", "right__arrival": "arrived", **RECORDED},
+            "recorded as left.watermark; .* a delay",
+        ),
         ({"join": {"keys": ["k"], "window": {"session": {"gap": "1 hour"}}}}, "joins on sessions"),
         ({"join__interval__lower": "-100 days"}, "further apart than 99 days"),
+        (
+            {"join": {"keys": ["k"], "window": {"tumbling": "1 day"}}, "time_zone": "Australia/Adelaide"},
+            "is in Australia/Adelaide, where delays decide which rows a window has",
+        ),
     ],
-    ids=["dialect", "arrival", "condition", "sessions", "far apart"],
+    ids=["dialect", "arrival", "condition", "recorded", "sessions", "far apart", "time zone"],
 )
 def test_what_has_no_twin_is_one_line(pipeline, changes, message):
     with pytest.raises(PipelineFileError, match=message):

@@ -4,18 +4,23 @@ import json
 import re
 from dataclasses import replace
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pytest
 
 from tests.report.facts import HOSTILE, START, facts, without_differences
+from tidemark.clock.slices import LocalDays
 from tidemark.comparison import CAUSES
 from tidemark.errors import UserError
 from tidemark.report import check_paths, write
-from tidemark.report.facts import MOST_DRAWN, _stretch
+from tidemark.report.facts import MOST_DRAWN, _bounds, _local, _resampled, _stretch
 from tidemark.report.lateness import delay_to_vary, delays_to_try
 from tidemark.report.remedies import REMEDIES
 from tidemark.report.render import as_json, html, markdown
+from tidemark.report.trends import _spans, _Stretch
+from tidemark.settings.local_days import DAY
+from tidemark.settings.values import micros, parse_instant
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "lives", "settings", "again"]
 CONTRAST = """(() => {
@@ -147,6 +152,30 @@ def test_a_year_of_hours_is_drawn_by_days():
     century = pd.date_range(START, periods=36_500, freq="D")
     assert _stretch(century, timedelta(days=1)) * MOST_DRAWN >= timedelta(days=36_500)
     assert len(html(facts(periods=366))) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("zone", "start"),
+    [
+        ("Europe/London", "2026-03-27T00:00Z"),
+        ("Europe/Berlin", "2026-10-22T22:00Z"),
+        ("Africa/Cairo", "2026-04-21T22:00Z"),
+        ("America/Havana", "2026-10-30T04:00Z"),
+    ],
+)
+def test_local_days_are_drawn_each_by_itself(zone, start):
+    grid = LocalDays(micros(parse_instant(start)), DAY, zone)
+    assert {grid.every} != grid.lengths(range(6))
+    instants = pd.Index([grid.datetime_of(number) for number in range(6)])
+    bounds = [(grid.name(number), grid.name(number + 1)) for number in range(6)]
+    drawn = _resampled(pd.Series(range(6), index=_local(instants, ZoneInfo(zone))), timedelta(days=1)).sum()
+    assert list(zip(drawn, _bounds(drawn.index, timedelta(days=1), ZoneInfo(zone)), strict=True)) == [
+        *enumerate(bounds)
+    ]
+    spans = _spans(pd.Series(range(6), index=instants), _Stretch(grid, 2))
+    assert [(one.start, one.end, one.low, one.high) for one in spans] == [
+        (bounds[n][0], bounds[n + 1][1], n, n + 1) for n in (0, 2, 4)
+    ]
 
 
 def test_every_cause_has_a_remedy():

@@ -3,10 +3,17 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
+from zoneinfo import ZoneInfo
 
+from tests.semantics.recorded import lags, plain
+
+EPOCH, MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+HOUR, DAY = 3_600_000, 86_400_000
+FAR = (datetime(2400, 1, 1, tzinfo=UTC) - EPOCH) // MS
 KEPT_ALONE = {"inner": "", "semi": "", "left": "L", "anti": "L", "right": "R", "full": "LR"}  # sides
 
 
@@ -21,10 +28,11 @@ class Event:
 @dataclass(frozen=True)
 class Window:
     start: int
-    end: int  # exclusive
+    end: int  # exclusive; with a zone both are local times, as if of UTC
+    zone: ZoneInfo | None = None
 
     def closed(self, watermark: float) -> bool:
-        return self.end - 1 <= watermark
+        return timer(self.end - 1, self.zone) <= watermark
 
     def touches(self, other: "Window") -> bool:
         return self.start <= other.end and other.start <= self.end
@@ -53,7 +61,7 @@ class Oracle:
     join_type: str
     by_session: bool
     windows_at: Callable[[int], list[Window]]  # of a session: that of a row alone
-    lag: dict[str, int]  # side -> how far its watermark stays behind its greatest timestamp
+    lag: dict[str, float]  # side -> how far its watermark stays behind its greatest timestamp
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
     sessions: dict[str, list[Session]] = field(default_factory=lambda: {"L": [], "R": []})  # open ones
     buffers: dict[tuple, list[Copy]] = field(default_factory=lambda: defaultdict(list))
@@ -66,10 +74,10 @@ class Oracle:
         if event.ts is None:
             return [], [("null_rowtime", None)]
         losses = self._grow_session(event) if self.by_session else self._copy_into_windows(event)
-        return self._advance(event.side, event.ts - self.lag[event.side]), losses
+        return self.advance(event.side, event.ts - self.lag[event.side]), losses
 
     def drain(self) -> list[Pair]:
-        return self._advance("L", math.inf) + self._advance("R", math.inf)
+        return self.advance("L", math.inf) + self.advance("R", math.inf)
 
     def _copy_into_windows(self, event: Event) -> list[Loss]:
         windows = self.windows_at(event.ts)
@@ -83,14 +91,15 @@ class Oracle:
         opened = self.sessions[event.side]
         touched = [s for s in opened if s.events[0].key == event.key and s.window.touches(alone)]
         spans = [alone, *(s.window for s in touched)]
-        merged = Window(min(w.start for w in spans), max(w.end for w in spans))  # an open session saves a late row
+        bounds = min(w.start for w in spans), max(w.end for w in spans)
+        merged = Window(*bounds, alone.zone)  # an open session saves a late row
         if merged.closed(self.watermarks[event.side]):  # sessions are made ahead of the join: this side's time alone
             return [("session_tvf", None)]
         members = [e for s in touched for e in s.events] + [event]
         self.sessions[event.side] = [s for s in opened if s not in touched] + [Session(merged, members)]
         return []
 
-    def _advance(self, side: str, watermark: float) -> list[Pair]:
+    def advance(self, side: str, watermark: float) -> list[Pair]:
         self.watermarks[side] = max(self.watermarks[side], watermark)
         self._release_sessions(side)
         due = [group for group, copies in self.buffers.items() if copies[0].window.closed(self.combined)]
@@ -123,6 +132,10 @@ class Oracle:
 
 def windows_of(params: dict, ts: int) -> list[Window]:
     """The windows of a timestamp; of SESSION the one that it would have alone."""
+    if "time_zone" in params:
+        zone = ZoneInfo(params["time_zone"])
+        local = windows_of({k: v for k, v in params.items() if k != "time_zone"}, ts + offset(ts, zone))
+        return [replace(window, zone=zone) for window in local]
 
     def floor(unit: int) -> int:
         return ts - (ts - params.get("offset", 0)) % unit
@@ -140,14 +153,35 @@ def windows_of(params: dict, ts: int) -> list[Window]:
     raise ValueError(params)
 
 
+def offset(ts: int, zone: ZoneInfo) -> int:
+    return (EPOCH + ts * MS).astimezone(zone).utcoffset() // MS
+
+
+def instant(local: int, zone: ZoneInfo | None) -> int:
+    """When clocks show a time first, or would if they did not skip it, as java.time has it."""
+    if zone is None:
+        return local
+    shown = (EPOCH + local * MS).replace(tzinfo=zone)
+    return local - shown.utcoffset() // MS
+
+
+def timer(local: int, zone: ZoneInfo | None) -> int:
+    """TimeWindowUtil.toEpochMillsForTimer."""
+    first, following = instant(local, zone), instant(local + HOUR, zone)
+    if zone is None or not any(offset(FAR + month * 30 * DAY, zone) != offset(FAR, zone) for month in range(12)):
+        return first
+    if first == following:
+        return first - int(math.fmod(first, HOUR))
+    return first + HOUR if following - first > HOUR else first
+
+
 def oracle_of(vector: dict) -> Oracle:
-    params, watermark = vector["params"], vector["watermark"]
-    extra = 1 if watermark["kind"] == "datastream" else 0
+    params = vector["params"]
     return Oracle(
         join_type=params["join_type"],
         by_session=params["tvf"] == "SESSION",
         windows_at=partial(windows_of, params),
-        lag={"L": watermark["delay_ms_left"] + extra, "R": watermark["delay_ms_right"] + extra},
+        lag=lags(vector["watermark"]),
     )
 
 
@@ -155,7 +189,10 @@ def answer(vector: dict) -> dict:
     """What the engine is expected to do with a vector's events, in the vector's own form."""
     oracle, rows, dropped, watermark_out = oracle_of(vector), [], [], []
     for at, event in enumerate(vector["events"]):
-        pairs, losses = oracle.feed(Event(**event))
+        row, recorded = plain(event)
+        if recorded is not None:
+            rows += [row_of(pair, oracle, at) for pair in oracle.advance(event["side"], recorded)]
+        pairs, losses = oracle.feed(Event(**row))
         rows += [row_of(pair, oracle, at) for pair in pairs]
         for why, window in losses:
             bounds = {"window_start": window.start, "window_end": window.end} if window else {}
@@ -172,7 +209,7 @@ def row_of(pair: Pair, oracle: Oracle, at: int | str) -> dict:
     return {
         "left_id": left.event.id if left else None,
         "right_id": right.event.id if right else None,
-        "ts": window.end - 1,
+        "ts": instant(window.end - 1, window.zone),
         "window_start": window.start,
         "window_end": window.end,
         "at": at,

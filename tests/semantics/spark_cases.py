@@ -10,7 +10,9 @@ DELAYS = st.sampled_from([0, 1, 2, 5])
 
 @st.composite
 def vectors(draw):
-    shape = draw(st.sampled_from(["range", "lower", "upper", "tumbling", "sliding", "equal", "equal in range"]))
+    shapes = ["range", "lower", "upper", "tumbling", "sliding", "compared", "equal", "equal in range"]
+    shape = draw(st.sampled_from(shapes))
+    operator = draw(st.sampled_from(["<", "<=", ">", ">="]))
     micros = draw(st.booleans())
     vector = {
         "name": "random",
@@ -19,11 +21,12 @@ def vectors(draw):
         "policy": draw(st.sampled_from(["min", "max"])),
         "late_watermark": draw(st.sampled_from(["previous_batch", "current_batch"])),
         "bounds": draw(bounds(shape)),
-        "window": draw(windows(shape)),
+        "window": draw(windows(shape)) if shape in {"tumbling", "sliding"} else None,
+        "window_inequality": draw(compared(operator)) if shape == "compared" else None,
         "event_time_equality": shape.startswith("equal"),
         "ts_unit": "us" if micros else "ms",
         "batches": draw(batches(1000 if micros else 1)),
-        **draw(join_types(shape)),
+        **draw(join_types({"<": "lower", ">": "upper"}[operator[0]] if shape == "compared" else shape)),
     }
     vector |= draw(conditions(vector))
     return {**vector, **answer(vector)}
@@ -60,10 +63,14 @@ def bounds(draw, shape):
 
 @st.composite
 def windows(draw, shape):
-    if shape not in {"tumbling", "sliding"}:
-        return None
     size = draw(st.integers(1, 6))
     return {"size_ms": size, "slide_ms": draw(st.integers(1, size)) if shape == "sliding" else None}
+
+
+@st.composite
+def compared(draw, operator):
+    sides = {side: draw(windows(draw(st.sampled_from(["tumbling", "sliding"])))) for side in ("left", "right")}
+    return {**sides, "operator": operator}
 
 
 @st.composite
@@ -72,13 +79,16 @@ def conditions(draw, vector):
     if not draw(st.booleans()):
         return {}
     told = draw(st.sampled_from([{"v_differs": True}, {"left_min_v": 3}, {"right_min_v": 4, "left_max_v": 6}]))
-    limits = vector["bounds"] or {"lower_ms": 0, "upper_ms": 0}
-    preserved = PRESERVED[vector["join_type"]]
     # Without a bound of the side's own, Spark's reading of v >= n is the only limit there is; that was never recorded.
-    unlimited = ("left" in preserved and limits["upper_ms"] is None) or (
-        "right" in preserved and limits["lower_ms"] is None
-    )
-    return {} if unlimited else told
+    return told if set(PRESERVED[vector["join_type"]]) <= limited(vector) else {}
+
+
+def limited(vector):
+    """The sides that a condition on times limits, or the key."""
+    if vector["window_inequality"]:
+        return {"right" if "<" in vector["window_inequality"]["operator"] else "left"}
+    bounds = vector["bounds"] or {}
+    return {side for side, bound in (("left", "upper_ms"), ("right", "lower_ms")) if bounds.get(bound, 0) is not None}
 
 
 @st.composite

@@ -6,6 +6,7 @@ Event times are microseconds; watermarks, delays and what derives from them are 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from operator import ge, gt, le, lt
 
 MS = 1000
 OTHER = {"left": "right", "right": "left"}
@@ -36,7 +37,8 @@ class Oracle:
     policy: Callable[..., int]  # of the watermarks of the inputs: min or max
     late_lags: bool  # late is what the previous batch's watermark says, not this batch's
     delay: dict[str, int]  # only sides with a watermark
-    window: tuple[int, int] | None  # size and slide; equality on the window is part of the key
+    windows: dict[str, tuple[int, int]]  # size and slide, by side; none, or both
+    compared: Callable[[tuple, tuple], bool] | None  # of the windows of left and right; None: they are part of the key
     event_time_equality: bool  # equality on ts is part of the key
     gap: tuple[float, float]  # of right.ts - left.ts, inclusive
     wait: dict[str, int]  # how far eviction stays behind the watermark, only sides that a bound limits
@@ -73,8 +75,8 @@ class Oracle:
     def _kept(self, row: Row) -> bool:
         """What ON asks of one side alone filters it below its watermark, unless unmatched rows of it are owed."""
         if row.side in self.preserved:
-            return row.ts is not None or not self.window  # window() filters null on every side
-        compared = self.window or self.event_time_equality or self.gap != ANY_GAP
+            return row.ts is not None or not self.windows  # window() filters null on every side
+        compared = self.windows or self.event_time_equality or self.gap != ANY_GAP
         null = row.key is None or (compared and row.ts is None) or (self.v_differs and row.v is None)
         return not (null or self._fails_alone(row))
 
@@ -84,9 +86,9 @@ class Oracle:
         return not self.at_least.get(row.side, row.v) <= row.v <= self.at_most.get(row.side, row.v)
 
     def _explode(self, row: Row) -> Iterable[Row]:
-        if not self.window:
+        if not self.windows:
             return [replace(row, value=row.ts)]
-        size, slide = self.window
+        size, slide = self.windows[row.side]
         starts = range(row.ts // slide * slide, row.ts - size, -slide)
         return [replace(row, window_start=start, value=start + size) for start in starts]
 
@@ -115,16 +117,19 @@ class Oracle:
             return False
         if self.v_differs and (left.v is None or right.v is None or left.v == right.v):
             return False
+        if self.compared:
+            return self.compared(*((row.window_start, row.value) for row in (left, right)))
         if self.gap == ANY_GAP:
             return True
         return None not in {left.ts, right.ts} and self.gap[0] <= right.ts - left.ts <= self.gap[1]
 
     def _join_key(self, row: Row) -> tuple:
-        return row.key, row.window_start, row.ts if self.event_time_equality else None
+        return row.key, None if self.compared else row.window_start, row.ts if self.event_time_equality else None
 
     def _state_watermark(self, side: str) -> int | None:
         """Rows of the side go with a value up to this; None: they never do."""
-        if self.window or self.event_time_equality:  # the key carries the watermark, for the side without one too
+        if (self.windows and not self.compared) or self.event_time_equality:
+            # The key carries the watermark, for the side without one too.
             return self.watermark if self.delay else None
         if len(self.delay) < len(OTHER):  # a column to evict by, and the other side's promise
             return None
@@ -155,24 +160,42 @@ def _pair(row: Row, other: Row | None = None) -> Pair:
     return (row, other) if row.side == "left" else (other, row)
 
 
+def _starts(oracle: Oracle, left: Row | None, right: Row | None) -> dict[str, int | None]:
+    if not oracle.compared:
+        return {"window_start_ms": (left or right).window_start // MS} if oracle.windows else {}
+    told = {"window_start_ms": left, "right_window_start_ms": right}
+    return {name: row and row.window_start // MS for name, row in told.items()}
+
+
 def oracle_of(vector: dict) -> Oracle:
     def by_side(name: str) -> dict[str, int]:
         told = {side: vector.get(name.format(side)) for side in OTHER}
         return {side: number for side, number in told.items() if number is not None}
 
-    (least, greatest), wait, window, bounds = ANY_GAP, {}, vector["window"], vector["bounds"] or {}
+    (least, greatest), wait, windows, bounds = (
+        ANY_GAP,
+        {},
+        dict.fromkeys(OTHER, vector["window"]),
+        vector["bounds"] or {},
+    )
     if (lower := bounds.get("lower_ms")) is not None:
         least = lower * MS + (not bounds["lower_inclusive"])
         wait["right"] = -lower + bounds["lower_inclusive"]  # a whole ms more, where a us would do
     if (upper := bounds.get("upper_ms")) is not None:
         greatest = upper * MS - (not bounds["upper_inclusive"])
         wait["left"] = upper + bounds["upper_inclusive"]
+    if compared := vector.get("window_inequality"):
+        windows = {side: compared[side] for side in OTHER}
+        # As for a bound of 0 between event times, though it is starts that are compared, and ends that go.
+        limited = "right" if compared["operator"].startswith("<") else "left"
+        wait[limited] = int(compared["operator"].endswith("="))
     return Oracle(
         join_type=vector["join_type"],
         policy={"min": min, "max": max}[vector["policy"]],
         late_lags=vector["late_watermark"] == "previous_batch",
         delay=by_side("delay_{}_ms"),
-        window=window and (window["size_ms"] * MS, (window["slide_ms"] or window["size_ms"]) * MS),
+        windows={s: (w["size_ms"] * MS, (w["slide_ms"] or w["size_ms"]) * MS) for s, w in windows.items() if w},
+        compared={"<": lt, "<=": le, ">": gt, ">=": ge}[compared["operator"]] if compared else None,
         event_time_equality=vector.get("event_time_equality", False),
         gap=(least, greatest),
         wait=wait,
@@ -207,8 +230,7 @@ def answer(vector: dict) -> dict:
         output, dropped = oracle.feed(rows_of(vector, index))
         for left, right in output:
             row = {"batch": batch, "left_id": left and left.id, "right_id": right and right.id}
-            window = {"window_start_ms": (left or right).window_start // MS} if oracle.window else {}
-            expected.append(row | window)
+            expected.append(row | _starts(oracle, left, right))
         stored = sum(len(rows) for rows in oracle.state.values())
         executed.append({**doing, "rows_dropped_by_watermark": dropped, "state_rows_total": stored})
     return {"expected": expected, "watermarks": [done["watermark_ms"] for done in executed], "executed": executed}

@@ -7,14 +7,14 @@ from tests.semantics import (
     flink_datastream_interval,
     flink_datastream_trigger,
     flink_datastream_window,
+    flink_sql_interval,
     flink_sql_window,
     processing_time_cases,
     spark_cases,
     sql_interval_cases,
 )
-from tidemark import conformance
-
-CUTS = ["1", "2", "5", "each", "random:3"]
+from tests.semantics.cuts import CUTS, cut
+from tests.semantics.recorded import as_recorded
 
 
 @st.composite
@@ -140,11 +140,67 @@ VECTORS = {
     "sql_window": flink("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
     "spark": spark_cases.vectors(),
 }
+_SLIDING = st.fixed_dictionaries({
+    "mode": st.just("join"),
+    "window": st.just("sliding"),
+    "allowed_lateness": st.integers(0, 8),
+    "size": st.integers(1, 12),
+    "slide": st.integers(1, 12),
+})  # fmt: skip
+_SESSION = st.fixed_dictionaries({
+    "join_type": st.sampled_from(["inner", "left", "right", "full"]),
+    "tvf": st.just("SESSION"),
+    "gap": st.integers(1, 6),
+})  # fmt: skip
+_WINDOWS = flink("datastream_window", flink_datastream_window, _SLIDING, [["a"], ["a", "b"]])
+_SESSIONS = flink("sql_window", flink_sql_window, _SESSION, [["a"], ["a", "b"]])
+RECORDED = {
+    "datastream_interval": as_recorded(VECTORS["datastream_interval"], flink_datastream_interval.answer, ["left"]),
+    "datastream_window": as_recorded(_WINDOWS, flink_datastream_window.answer, ["right"]),
+    "sql_interval": as_recorded(VECTORS["sql_interval"], flink_sql_interval.answer, ["left", "right"]),
+    "sql_window": as_recorded(_SESSIONS, flink_sql_window.answer, ["left", "right"]),
+}
+"""Vectors with recorded watermarks, lanes of jobs of their own: of each dialect as many kinds as one job has."""
+
+
+@st.composite
+def restarted(draw, vectors, answer, later=0):
+    """Vectors, so much later, whose job has begun again to some difference: many rows of an epoch are old."""
+    vector = draw(vectors)
+    numbers = st.integers(1, len(vector["events"]) - 1)
+    restarts = sorted(draw(st.sets(numbers, min_size=1, max_size=3)))
+    older = [0, *(draw(st.integers(0, 20)) for _ in restarts)]
+    events = [
+        {**event, "ts": event["ts"] + later - older[sum(start <= at for start in restarts)]}
+        for at, event in enumerate(vector["events"])
+    ]
+    vector = {**vector, "events": events}
+    expected = answer({**vector, "restarts": restarts})
+    assume(expected != answer(vector))
+    return {**vector, "restarts": restarts, "expected": expected}
+
+
+_TUMBLING = st.fixed_dictionaries({
+    "mode": st.sampled_from(["join", "cogroup"]),
+    "window": st.just("tumbling"),
+    "allowed_lateness": st.just(0),
+    "size": st.integers(1, 12),
+})  # fmt: skip
+_TUMBLED = flink("datastream_window", flink_datastream_window, _TUMBLING, [["a"], ["a", "b"]])
+RESTARTED = {
+    "datastream_interval": restarted(VECTORS["datastream_interval"], flink_datastream_interval.answer),
+    "datastream_window": restarted(_TUMBLED, flink_datastream_window.answer),
+    "sql_interval": as_recorded(
+        restarted(VECTORS["sql_interval"], flink_sql_interval.answer, 20), flink_sql_interval.answer, ["left"]
+    ),
+}
+"""Vectors of jobs that have begun again, which are lanes of jobs of their own too: one kind with records beside."""
 
 
 @st.composite
 def cases(draw, dialect):
     """A vector under a cut."""
-    vector = draw(VECTORS[dialect])
-    [cut] = conformance.parse_cuts(draw(st.sampled_from(CUTS)), vector)
-    return conformance.Case(vector, cut)
+    apart = [kinds[dialect] for kinds in (RECORDED, RESTARTED) if dialect in kinds]
+    number = draw(st.integers(0, 4))
+    vector = draw(apart[number] if number < len(apart) else VECTORS[dialect])
+    return cut(vector, draw(st.sampled_from(["2", "each"] if number < len(apart) else CUTS)), draw(st.integers(0, 99)))

@@ -12,11 +12,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis.errors import NoSuchExample
 
+from tests.semantics.cuts import cut
 from tests.semantics.strategies import VECTORS as DIALECTS
 from tests.semantics.strategies import cases
+from tests.semantics.streams import drawn_from
 from tidemark import conformance
 from tidemark.cli.app import main
 from tidemark.execution import replay
@@ -27,6 +29,7 @@ FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
 FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
+RESTARTED = list(conformance.read_vectors(FOLDER / "flink_datastream_interval_restarted.jsonl.gz"))
 ON_TIME = {"side": "L", "key": "a", "ts": 5, "id": "l0"}
 FAILING = [
     {
@@ -51,8 +54,8 @@ def replayed(spark):
         files = [file for file in FILES if dialect_of(file) == dialect]
         vectors = [vector for file in files for vector in conformance.read_vectors(file)]
         asked = {
-            "recorded": [cut_by("1,random:1", vector) for vector in vectors],
-            "each": [cut_by("each", vector) for vector in SMALL] if FILE in files else [],
+            "recorded": [[cut(vector, name) for name in ("1", "unevenly")] for vector in vectors],
+            "each": [[cut(vector, "each")] for vector in SMALL] if FILE in files else [],
             "drawn": [drawn(dialect)] if dialect in DIALECTS else [],
         }
         kinds = {kind: [case for group in groups for case in group] for kind, groups in asked.items()}
@@ -69,19 +72,8 @@ def dialect_of(file):
     return max((dialect for dialect in DIALECTS if name.startswith(dialect)), key=len, default=name)
 
 
-def cut_by(cuts, vector):
-    return [conformance.Case(vector, cut) for cut in conformance.parse_cuts(cuts, vector)]
-
-
 def drawn(dialect):
-    found = []
-
-    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
-    @given(cases(dialect))
-    def draw(case):
-        found.append(case)
-
-    draw()
+    found = drawn_from(cases(dialect), EXAMPLES)
     assert len(found) >= EXAMPLES
     return found
 
@@ -137,7 +129,7 @@ def test_state_of_picked_rows_in_two_jobs(spark, monkeypatch):
     # The way of millions of rows: what the second job continues is of those that the first has picked.
     monkeypatch.setattr(replay, "CACHED_ROWS", 0)
     monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    twice = [case for vector in VECTORS for case in cut_by("2", vector)]
+    twice = [cut(vector, "2") for vector in VECTORS + RESTARTED]
     with tuned_for_tiny_queries(spark):
         assert not [verdict for verdict in conformance.check(spark, twice) if not verdict.passed]
 

@@ -3,23 +3,15 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import functions as F
 
 from tests.semantics.sources_oracle import oracle_of
-from tidemark.clock.slices import Grid
+from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets, WatermarkLag, with_buckets
 from tidemark.watermarks.sources import SourceLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
-SLICES, EVERY = 4, 40_000
-GRID = Grid(0, EVERY)
-COLUMNS = """
-    lane long, side string, partition string, clock long, tiebreak long, event_time long, id long, bucket long,
-    rejected string, floored boolean, slice long, owning_slice long
-"""
 PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}
 
 
@@ -63,17 +55,7 @@ def overtakes_what_holds():
 
 @pytest.fixture(scope="module")
 def drawn():
-    found = []
-    phases = [Phase.explicit, Phase.generate]
-
-    @settings(max_examples=EXAMPLES, phases=phases, database=None, suppress_health_check=list(HealthCheck))
-    @example(overtakes_what_holds())
-    @given(streams())
-    def draw(stream):
-        found.append(stream)
-
-    draw()
-    return found
+    return [overtakes_what_holds(), *drawn_from(streams(), EXAMPLES)]
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
@@ -92,11 +74,11 @@ def test_labels_equal_the_oracle(spark, drawn, jobs, exact):
             expected |= {(lane, one[0]): one[1:] for one in oracle.met}
         buckets = SourceLane.fitting(lanes, Buckets(GRID, job, 5_000))
         with tuned_for_tiny_queries(spark):
-            rows = _rows(spark, drawn, buckets)
+            rows = placed(spark, drawn, buckets, "partition string")
             told = SourceLane.timelines(rows, lanes, buckets)
-            placed = with_buckets(told.rows, told.lines, SourceLane.known_of_buckets)
-            settled, maybe_late = SourceLane.split(placed, exact=exact)
-            found = {(row["lane"], row["id"]): _marks(row) for row in maybe_late.collect()}
+            known = with_buckets(told.rows, told.lines, SourceLane.known_of_buckets)
+            settled, maybe_late = SourceLane.split(known, exact=exact)
+            found = {(row["lane"], row["id"]): marks_of(row) for row in maybe_late.collect()}
             on_time = settled.collect()
         lines = told.lines
         assert told.maxima[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
@@ -114,25 +96,9 @@ def test_labels_equal_the_oracle(spark, drawn, jobs, exact):
         ]
 
 
-def _rows(spark, drawn, buckets):
-    rows = [
-        {**row, "lane": lane, "bucket": None, "rejected": None, "floored": False, "slice": 0, "owning_slice": 0}
-        for lane, stream in enumerate(drawn)
-        for row in stream["rows"]
-        if buckets.holds(row["clock"])
-    ]
-    slice_number = F.call_function("div", F.col("clock"), F.lit(EVERY))
-    found = spark.createDataFrame(rows, COLUMNS)
-    return found.withColumn("bucket", buckets.number(F.col("lane"), slice_number, F.col("clock")))
-
-
 def held_by(marks):
     left, right, combined = marks
     return "left" if left == combined else "right" if right == combined else "neither"
-
-
-def _marks(row):
-    return row["left_watermark"], row["right_watermark"], row["watermark"]
 
 
 def _end(watermarks):

@@ -8,31 +8,36 @@ from tests.semantics.flink_datastream_interval import Event, oracle_of
 from tidemark import conformance
 from tidemark.spark.tuning import tuned_for_tiny_queries
 
-FILE = Path(__file__).parent / "vectors" / "flink_datastream_interval.jsonl.gz"
-VECTORS = [vector for vector in conformance.read_vectors(FILE) if len(vector["events"]) < 1000]
+FOLDER = Path(__file__).parent / "vectors"
+FILES = [FOLDER / f"flink_datastream_interval{part}.jsonl.gz" for part in ("", "_restarted")]
+VECTORS = [[one for one in conformance.read_vectors(file) if len(one["events"]) < 1000] for file in FILES]
 
 
 def buffers_of_the_oracle(vector):
     """After each event, the ids in the buffers."""
     oracle = oracle_of(vector)
-    for event in vector["events"]:
+    for at, event in enumerate(vector["events"]):
+        if at in vector.get("restarts", ()):
+            oracle.restart()
         oracle.feed(Event(**event))
         yield {kept.id for buffer in oracle.buffers.values() for kept in buffer}
 
 
 @pytest.fixture(scope="module")
 def carried(spark):
-    """Of each vector, a slice per event in one job: the rows that outlive their slice."""
-    cases = [conformance.Case(vector, cut) for vector in VECTORS for cut in conformance.parse_cuts("each", vector)]
-    with tuned_for_tiny_queries(spark):
-        [rows] = [answer.carried.collect() for answer in conformance.replays(spark, cases)]
-    lanes = [[] for _ in cases]
-    for row in rows:
-        lanes[row["lane"]].append(row)
-    return {case.vector["name"]: kept for case, kept in zip(cases, lanes, strict=True)}
+    """Of each vector, a slice per event in one job of its file: the rows that outlive their slice."""
+    kept = {}
+    for vectors in VECTORS:
+        cases = [conformance.Case(vector, cut) for vector in vectors for cut in conformance.parse_cuts("each", vector)]
+        with tuned_for_tiny_queries(spark):
+            [rows] = [answer.carried.collect() for answer in conformance.replays(spark, cases)]
+        kept |= {case.vector["name"]: [] for case in cases}
+        for row in rows:
+            kept[cases[row["lane"]].vector["name"]].append(row)
+    return kept
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", [vector for vectors in VECTORS for vector in vectors], ids=lambda v: v["name"])
 def test_buffers_after_each_event(carried, vector):
     for number, expected in enumerate(buffers_of_the_oracle(vector)):
         if number == len(vector["events"]) - 1 and vector["drain"]:

@@ -28,6 +28,7 @@ KEPT = ("superseded", "states", "garbage", "docs", "logs")
          dict.fromkeys(("left.where", "left.where_at", "join.keys.0.left"), "answer")),
         ({"guard": "off"}, dict.fromkeys(("guard.earliest", "guard.latest", "guard.ahead_of_arrival"), "answer")),
         ({"quality": [{"type": "expect_table_row_count_to_be_between", "min_value": 1}]}, None),
+        ({"restarts": ["2024-01-01T02:00:00Z"]}, {"restarts.0": "slices since"}),
         ({"name": "other"}, {"name": "other pipeline", "output": "other pipeline"}),
         ({"slices__end": "2025-01-01T00:00:00Z"}, {"slices.end": "no row"}),
     ],

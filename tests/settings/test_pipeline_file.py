@@ -1,6 +1,6 @@
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +13,7 @@ from tidemark.settings import load_pipeline, load_reference, pipeline_files, pip
 from tidemark.settings.values import format_duration, parse_allowance
 
 PROJECT = Path(__file__).resolve().parents[2]
+BEFORE = {"left": {"tumbling": "1 min"}, "right": {"tumbling": "5 min"}, "holds": "left < right"}
 FILES = pipeline_files(PROJECT / "include" / "pipelines")
 
 
@@ -33,6 +34,10 @@ def changed(path, **changes):
     return path
 
 
+DAYS = {"slices__every": "1 day", "slices__start": "2026-10-23T22:00Z", "slices__time_zone": "Europe/Berlin"}
+APIA = DAYS | {"slices__time_zone": "Pacific/Apia"}
+RECORDED = {"left__watermark": "w", "left__watermark_delay": None}
+RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in sorted((PROJECT / "docs").glob("*.md"))
@@ -76,6 +81,48 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ),
         ({"join__window": {"tumbling": "1 hour"}}, "join: give exactly one of interval, window"),
         (
+            {"join__interval": None, "join__window_inequality": BEFORE},
+            "join: flink-datastream has no window_inequality; it has interval, window",
+        ),
+        (
+            {"dialect": "spark", "join__window_inequality": BEFORE},
+            "join: give exactly one of interval, window, event_time_equality, window_inequality",
+        ),
+        (
+            {"dialect": "spark", "join__interval": None, "join__window_inequality": {**BEFORE, "holds": "<"}},
+            "join.window_inequality.holds: should be 'left < right', 'left <= right', 'left > right' or",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": {**BEFORE, "right": {"session": {"gap": "1 min"}}},
+            },
+            "join.window_inequality.right: spark joins on tumbling and sliding windows only",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": {**BEFORE, "left": {"sliding": {"size": "1 min", "slide": "1 hour"}}},
+            },
+            "join.window_inequality.left.sliding: spark has no slide above the size",
+        ),
+        (
+            {"dialect": "spark", "join__interval": None, "join__window_inequality": BEFORE, "join__type": "left"},
+            "join.type: spark refuses a left join without right.watermark_delay and left > right (or >=): no row",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "left__watermark_delay": None,
+                "join__interval": None,
+                "join__window_inequality": BEFORE,
+                "join__type": "full",
+            },
+            "join.type: spark refuses a full join without right.watermark_delay and left > right (or >=), or left.",
+        ),
+        (
             {"join__interval": None, "join__event_time_equality": True},
             "join: flink-datastream has no event_time_equality",
         ),
@@ -112,6 +159,59 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration; write a number and a unit"),
         ({"left__idle_after": "0 s"}, "left.idle_after: must be longer than nothing"),
         ({"dialect": "spark", "right__partition": "p"}, "right.partition: is for Flink's dialects"),
+        ({"left__watermark": "w"}, "left: watermark: is what the job recorded, in place of watermark_delay; leave one"),
+        (
+            {**RECORDED, "dialect": "spark"},
+            "left.watermark: is for Flink's dialects; what a Spark query had is told by",
+        ),
+        ({**RECORDED, "left__arrival": None, "right__arrival": None}, "left.watermark: was recorded as rows arrived; "),
+        ({**RECORDED, "right__idle_after": "1 s"}, "right.idle_after: does not go with a watermark that was recorded"),
+        (
+            {**RECORDED, "join__interval": None, "join__window": {"tumbling": "1 h"}, "join__trigger": {"count": 2}},
+            "join.trigger: does not go with a recorded watermark; put left.watermark_delay in its place",
+        ),
+        ({"restarts": ["soon"]}, "restarts.0: 'soon' is not an instant"),
+        (
+            {**RESTARTED, "dialect": "spark"},
+            "restarts: a Spark query has its watermark in its checkpoint, so that none",
+        ),
+        (
+            {**RESTARTED, "dialect": "flink-sql", "join__interval": None, "join__window": {"tumbling": "1 h"}},
+            "restarts: go with intervals of flink-sql only: what its windows keep differs by version of Flink; leave",
+        ),
+        (
+            {**RESTARTED, "join__interval": None, "join__window": {"session": {"gap": "1 h"}}},
+            "restarts: go with tumbling windows only; which of a row's windows have fired before one is not kept",
+        ),
+        (
+            {**RESTARTED, "join__interval": None, "join__window": {"tumbling": "1 h"}, "join__emit": "latest"},
+            "restarts: do not go with join.emit; leave one of them out",
+        ),
+        (
+            {**RESTARTED, "left__arrival": None, "right__arrival": None},
+            "restarts: are told by when rows arrived; name an arrival column on both inputs",
+        ),
+        ({**RESTARTED, "right__idle_after": "1 s"}, "restarts: do not go with right.idle_after; leave one of them out"),
+        (
+            {"time_zone": "Europe/Berln"},
+            "'Europe/Berln' is no name of the IANA time zone database; did you mean Europe/",
+        ),
+        ({"time_zone": "+02:00"}, "time_zone: '+02:00' is an offset, as which Flink SQL takes no zone; write a name"),
+        ({"time_zone": "CET"}, "time_zone: 'CET' is no name of the IANA time zone database; write one such as"),
+        ({"time_zone": "Europe/Berlin"}, "time_zone: is for windows; bounds of an interval are the same in every zone"),
+        (
+            {"time_zone": "Europe/Berlin", "join__interval": None, "join__window": {"tumbling": "1 day"}},
+            "time_zone: windows of Flink's DataStream API are told in UTC; give them an `offset` in place of it",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "time_zone": "Europe/Berlin",
+                "join__interval": None,
+                "join__window": {"tumbling": "1 day"},
+            },
+            "time_zone: Spark's window() counts from 1970 in UTC, whatever the session's time zone; leave it out",
+        ),
         ({"join__keys": []}, "join.keys: "),
         ({"name": "9 lives"}, "name: "),
         ({"join__condition": "left_v +"}, "join.condition: is no SQL expression, at +; see its syntax there"),
@@ -126,6 +226,20 @@ def test_on_off_yes_and_no_are_words(tmp_path):
         ({"compare": {"with": "s", "within": -1}}, "compare.within: should be greater than or equal to 0, not -1"),
         ({"compare": {"with": "s", "every": "90 min"}}, "compare.every (1 hour 30 minutes) has to be a multiple of"),
         ({"compact": {"after": "-1 hour", "into": "1 day"}}, "compact.after: must not be negative"),
+        ({"slices__time_zone": "Europe/Berlin"}, "slices: every (1 hour) goes with no time_zone, in which slices are"),
+        (DAYS | {"slices__time_zone": "Europe/Berlim"}, "slices.time_zone: 'Europe/Berlim' is no name of the IANA"),
+        (
+            DAYS | {"slices__start": "2026-10-24T00:00Z"},
+            "no midnight in Europe/Berlin; the one before is 2026-10-23T22",
+        ),
+        (DAYS | {"slices__start": "0001-01-01T00:00Z"}, "slices: 0001-01-01T00:00Z lies in no year from 1 to 9999 of"),
+        (DAYS | {"slices__end": "2026-10-26T22:00Z"}, "is no slice boundary; the one before is 2026-10-25T23:00Z"),
+        (DAYS | {"slices__end": "2026-10-22T22:00Z"}, "slices: end (2026-10-22T22:00Z) is not after start"),
+        (DAYS | {"compare": {"with": "s", "every": "2 days"}}, "compare.every (2 days) has to be 1 day, as slices are"),
+        (
+            APIA | {"slices__start": "2011-12-01T10:00Z"},
+            "slices: time_zone: 2011-12-30 is no whole day in Pacific/Apia",
+        ),
         ({"compact": {"after": "1 day", "into": "90 min"}}, "compact.into (1 hour 30 minutes) has to be a multiple of"),
         ({"compact": {"after": "1 day", "into": "1 hour"}}, "compact.into (1 hour) has to be a multiple of"),
         ({"compact": {"after": "1 day"}}, "compact.into: is missing"),
@@ -370,6 +484,13 @@ def test_who_tells_of_the_stream_is_looked_for_beside_the_file(tmp_path, monkeyp
     assert load_reference(FILES[0]) is None
 
 
+def test_restarts_are_a_set_of_instants(tmp_path):
+    told = ["2013-01-01T05:00:00Z", "2013-01-01T04:00:00Z", "2013-01-01T06:00:00+01:00"]
+    found = load_pipeline(changed(tmp_path / "p.yaml", restarts=told)).semantic_settings()
+    assert found.pop("restarts") == ["2013-01-01T04:00Z", "2013-01-01T05:00Z"]
+    assert found == load_pipeline(FILES[0]).semantic_settings()
+
+
 def test_slices_may_end_and_only_on_their_grid(tmp_path):
     base = load_pipeline(FILES[0])
     ended = load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 3 * base.slices.every))
@@ -378,6 +499,15 @@ def test_slices_may_end_and_only_on_their_grid(tmp_path):
         load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start + 1.5 * base.slices.every))
     with pytest.raises(PipelineFileError, match="is not after start"):
         load_pipeline(changed(tmp_path / "p.yaml", slices__end=base.slices.start))
+    days = load_pipeline(changed(tmp_path / "p.yaml", **DAYS, slices__end="2026-10-25T23:00Z"))
+    assert [one.slices.last for one in (days, ended, base)] == [
+        datetime(2026, 10, 24, 22, tzinfo=UTC),
+        base.slices.start + 2 * base.slices.every,
+        None,
+    ]
+    assert load_pipeline(changed(tmp_path / "p.yaml", slices__time_zone="UTC")) == base
+    later = load_pipeline(changed(tmp_path / "p.yaml", **APIA | {"slices__start": "2012-01-01T00:00+14:00"}))
+    assert later.slices.last is None
 
 
 def test_how_airflow_runs_it_is_no_setting_of_the_join(tmp_path):

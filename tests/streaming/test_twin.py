@@ -23,6 +23,11 @@ from tidemark.watermarks.traces import QueryTrace
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id int, k string, happened timestamp, arrived timestamp, v int"
 REPEATED = "array_repeat(named_struct('left_id', left_id, 'right_id', right_id), left_v)"
+BEFORE = {
+    "left": {"sliding": {"size": "1 hour", "slide": "30 minutes"}},
+    "right": {"tumbling": "20 minutes", "offset": "5 minutes"},
+    "holds": "left <= right",
+}
 INTERVAL = {"lower": "-30 minutes", "upper": "1 hour", "upper_inclusive": False}
 
 
@@ -68,7 +73,8 @@ def replayed(spark, lake, settings, told, per_job="auto"):
 
 def emitted(spark, path):
     rows = spark.read.format("delta").load(str(path))
-    ids = [F.col(name) if name in rows.columns else F.lit(None) for name in ("left_id", "right_id", "_window_start")]
+    names = ("left_id", "right_id", "_window_start", "_window_end", "_right_window_start", "_right_window_end")
+    ids = [F.col(name) if name in rows.columns else F.lit(None) for name in names]
     return Counter(tuple(row) for row in rows.select(*ids, "_emission").collect())
 
 
@@ -85,8 +91,9 @@ def emitted(spark, path):
             {},
             marks=pytest.mark.slow,
         ),
+        pytest.param({"type": "full", "interval": None, "window_inequality": BEFORE}, {}, marks=pytest.mark.slow),
     ],
-    ids=["inner", "left, condition, max, flatten", "semi, sliding"],
+    ids=["inner", "left, condition, max, flatten", "semi, sliding", "full, windows compared"],
 )
 def test_a_replay_of_the_twins_trace_equals_the_twin(spark, lake, settings, twin, join, more):
     told = twin(settings(str(join), join=join, **more), 60)

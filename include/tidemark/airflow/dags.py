@@ -17,11 +17,13 @@ from airflow.sdk import (
     DAG,
     Asset,
     AssetAny,
+    CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
     Param,
     TaskGroup,
     get_parsing_context,
 )
+from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
@@ -34,7 +36,7 @@ from tidemark.airflow.operators import (
     WaitForInputs,
     inlets_of,
 )
-from tidemark.airflow.project import Project, page
+from tidemark.airflow.project import Project, page, refuse_two_midnights
 from tidemark.errors import PipelineFileError
 from tidemark.settings import Pipeline, load_pipeline, load_reference
 from tidemark.settings.values import format_instant
@@ -178,14 +180,21 @@ def _found(file: Path | str, project: Project | None) -> tuple[Path, Pipeline, P
     return path, load_pipeline(path), project or Project(path.parent)
 
 
-def _slice_options(pipeline: Pipeline, _: Path) -> dict[str, Any]:
-    """Each data interval is a slice, in order: this timetable's intervals go on from `start_date`, on no other grid."""
-    slices = pipeline.slices
+def _intervals(pipeline: Pipeline, file: Path, every: timedelta) -> BaseTimetable:
+    """Data intervals of a length on the pipeline's grid: of a day, where slices are local days."""
+    if pipeline.slices.time_zone == "UTC":
+        return DeltaDataIntervalTimetable(every)
+    refuse_two_midnights(pipeline, file)
+    return CronDataIntervalTimetable("0 0 * * *", timezone=pipeline.slices.time_zone)
+
+
+def _slice_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+    """Each data interval is a slice, in order: the timetable's intervals go on from `start_date`, on no other grid."""
     return {
-        "schedule": DeltaDataIntervalTimetable(slices.every),
-        "start_date": slices.start,
+        "schedule": _intervals(pipeline, file, pipeline.slices.every),
+        "start_date": pipeline.slices.start,
         # Airflow's is that of the last run, inclusive.
-        "end_date": slices.end and slices.end - slices.every,
+        "end_date": pipeline.slices.last,
         "catchup": True,
         # The run after a failed one would wait for it and, as the only active run, keep it from running again.
         "max_consecutive_failed_dag_runs": 1,
@@ -239,7 +248,7 @@ def _compare_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
         raise PipelineFileError(f"{file}: compare: is missing, so there is nothing to compare with")
     if settings.every:
         return {
-            "schedule": DeltaDataIntervalTimetable(settings.every),
+            "schedule": _intervals(pipeline, file, settings.every),
             "start_date": pipeline.slices.start,
             "catchup": True,
             **_without_backfills(),

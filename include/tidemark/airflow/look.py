@@ -44,14 +44,14 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     An instant off the grid is for the job to refuse, and so are other settings, by the next slice that is new.
     """
     grid = Grid.of(pipeline.slices)
-    first, last = (divmod(micros(instant) - grid.start, grid.every) for instant in (start, end))
-    if first[1] or last[1] or first >= last:
+    first, last = (grid.number_at(micros(instant)) for instant in (start, end))
+    if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
         return False
     try:
         ledger = Ledger.seen(PipelineTables.of(pipeline, lake), grid)
     except OlderFormatError:
         return False
-    return all(number in ledger.entries for number in range(first[0], last[0])) and not stale(ledger)
+    return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
 def short_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import PipelineFileError
-from tidemark.settings import CompareSettings, Completeness, Pipeline, load_pipeline, load_reference, pipeline_files
+from tidemark.settings import (
+    CompareSettings,
+    Completeness,
+    Input,
+    Pipeline,
+    load_pipeline,
+    load_reference,
+    pipeline_files,
+)
 from tidemark.settings.checks import DOCS_PAGE
-from tidemark.settings.values import format_duration, format_instant
+from tidemark.settings.local_days import day_of_two_midnights, local_day
+from tidemark.settings.values import format_duration, format_instant, micros
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -46,6 +55,7 @@ class Project:
             try:
                 pipeline = load_pipeline(file)
                 load_reference(file)
+                refuse_two_midnights(pipeline, file)
             except PipelineFileError as error:
                 errors.append(str(error))
                 continue
@@ -73,16 +83,32 @@ class Project:
             raise PipelineFileError("\n".join(errors))
 
 
+def refuse_two_midnights(pipeline: Pipeline, file: Path) -> None:
+    """See that Airflow has data intervals for a pipeline's slices.
+
+    Raises:
+        PipelineFileError: they are days of which one has two midnights; Airflow's timetables go by the second.
+    """
+    zone = pipeline.slices.time_zone
+    first = local_day(micros(pipeline.slices.start), zone)
+    if zone != "UTC" and (found := day_of_two_midnights(first, zone)):
+        raise PipelineFileError(
+            f"{file}: slices.time_zone: Airflow has no timetable for days of {zone}, where {found} has two midnights; "
+            "use `tidemark run` without Airflow, or leave time_zone out"
+        )
+
+
 def page(pipeline: Pipeline, file: Path, lake: str) -> str:
     """A pipeline's settings as its DAGs' pages show them, in Markdown."""
     slices = pipeline.slices
     keys = ", ".join(k.left if k.left == k.right else f"{k.left} = {k.right}" for k in pipeline.join.keys)
     inputs = "\n".join(
         f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_of(table)}` "
-        f"| {'none' if table.watermark_delay is None else format_duration(table.watermark_delay)} "
+        f"| {_watermark(table)} "
         f"| {_complete(table.complete)} |"
         for side, table in (("left", pipeline.left), ("right", pipeline.right))
     )
+    each = "every " + format_duration(slices.every) if slices.time_zone == "UTC" else f"days of {slices.time_zone}"
     until = f" to {format_instant(slices.end)}" if slices.end else ""
     return f"""\
 **{pipeline.name}**: {pipeline.join.type} join, answered as `{pipeline.dialect}` would, from `{file.name}`.
@@ -93,12 +119,18 @@ def page(pipeline: Pipeline, file: Path, lake: str) -> str:
 
 - keys: {keys}
 - {pipeline.join.describe()}
-- slices: every {format_duration(slices.every)} from {format_instant(slices.start)}{until}
+- slices: {each} from {format_instant(slices.start)}{until}
 - tables: `{lake}/{pipeline.output}`
 - what was judged: `{lake}/{pipeline.output}/{DOCS_PAGE}`, and over time `tidemark quality {file.name}`
 - a range at once is `{pipeline.name}__range`, committed slices again `{pipeline.name}__reprocess`: use these, not a
   backfill, which Airflow refuses here on SQLite, whose lock it would not survive
 {_comparison(pipeline.compare) if pipeline.compare else ""}"""
+
+
+def _watermark(table: Input) -> str:
+    if table.watermark:
+        return f"none, it is recorded in `{table.watermark.column}`"
+    return "none" if table.watermark_delay is None else format_duration(table.watermark_delay)
 
 
 def _complete(rule: Completeness | None) -> str:

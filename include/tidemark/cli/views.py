@@ -29,6 +29,7 @@ _Line = tuple[str, Callable[[Status], str]]
 _FOLLOWS: Mapping[Effect, str] = {
     "other pipeline": "its tables begin anew",
     "answer": "committed slices: reprocess",
+    "slices since": "committed slices behind it: reprocess",
     "next slice": "slices from now on",
     "no row": "no row",
 }

@@ -40,7 +40,7 @@ def committed(spark: SparkSession, ledger: Ledger, name: Answer, as_of: datetime
     if not beyond.any():
         return read_now(spark, path)
     passed = int(stored["commit"][beyond].min())
-    standing = stored[~beyond & (stored["commit"] <= passed)].drop_duplicates("number", keep="last")
+    standing = standing_before(stored, beyond)
     late = standing["commit"] == passed
     before, after = _version(ledger, stored, name, passed), _version(ledger, stored, name, passed + 1)
     parts = [
@@ -48,6 +48,18 @@ def committed(spark: SparkSession, ledger: Ledger, name: Answer, as_of: datetime
         for version, chosen in ((before, ~late), (after, late))
     ]
     return parts[0].unionByName(parts[1], allowMissingColumns=True)
+
+
+def standing_before(stored: pd.DataFrame, beyond: pd.Series[bool]) -> pd.DataFrame:
+    """Of attempts those that readers saw before the first one beyond a watermark, which its commit may have had too.
+
+    Where a job has restarted, watermarks are lower again behind that one.
+    """
+    passed = stored["commit"][beyond].min()
+    first = stored["number"][beyond & (stored["commit"] == passed)].min()
+    before = (stored["commit"] < passed) | ((stored["commit"] == passed) & (stored["number"] < first))
+    standing: pd.DataFrame = stored[~beyond & before].drop_duplicates("number", keep="last")
+    return standing
 
 
 def _combined(stored: pd.DataFrame) -> pd.Series[float]:

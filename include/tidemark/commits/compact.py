@@ -114,7 +114,7 @@ def _period(grid: Grid, settings: Compact, number: int) -> int:
 
 
 def _slices_of(grid: Grid, settings: Compact, period: int) -> range:
-    first, stop = (-((grid.start - n * micros(settings.into)) // grid.every) for n in (period, period + 1))
+    first, stop = (grid.first_from(n * micros(settings.into)) for n in (period, period + 1))
     return range(max(first, 0), stop)
 
 

@@ -27,12 +27,13 @@ from tidemark.commits.runs import FOLDER
 from tidemark.commits.vacuum import Removed
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.log import DeltaLog, OvertakenError
-from tidemark.delta.log_files import LogFiles, write_checkpoint
+from tidemark.delta.log_files import LogFiles, shorten
 from tidemark.delta.staging import read_files, stage
 from tidemark.delta.storage import file_system, files_under, remove
 from tidemark.errors import FaultError
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SideName
+from tidemark.spark.columns import of_file
 
 REJECTED = "rejected_output"
 _HOLDERS = (*TABLES, REJECTED)
@@ -86,9 +87,9 @@ def rows_aside(
     if log is None or log.files.empty:
         return {}
     rows = read_files(spark, log.path, log.schema, log.files["path"])
-    met = rows.where(meets(spark, pipeline, where, log, REJECTED)).groupBy("_metadata.file_path").count()
+    met = rows.where(meets(spark, pipeline, where, log, REJECTED))
     place = places_of(log.files["path"])
-    return {place(row[0]): row[1] for row in met.collect()}
+    return {place(row[0]): row[1] for row in met.groupBy(of_file(met, "file_path")).count().collect()}
 
 
 def forget_aside(
@@ -152,7 +153,7 @@ def _holding(spark: SparkSession, log: DeltaLog, paths: Sequence[str], met: Colu
     place = places_of(paths)
     try:
         rows = read_files(spark, log.path, log.schema, paths).where(met)
-        return {place(row[0]) for row in rows.select("_metadata.file_path").distinct().collect()}
+        return {place(row[0]) for row in rows.select(of_file(rows, "file_path")).distinct().collect()}
     except (PySparkException, Py4JJavaError):  # of another type, or with a page that is no good
         if len(paths) == 1:
             return set(paths)
@@ -171,14 +172,7 @@ def _shorten(log: DeltaLog) -> None:
     """Let a log begin with the table as it stands: commits before it have the least and greatest values of files."""
     now = DeltaLog.open(log.path)
     assert now is not None, "it was there"
-    if not write_checkpoint(now, now.version):
-        raise FaultError(
-            f"the checkpoint of version {now.version} of {log.path} has other files than that version, so that its log "
-            "is left as it is; run the command again"
-        )
-    for info in LogFiles.of(now).behind(now.version):
-        with suppress(FileNotFoundError):
-            now.folder.delete_file(info.path)
+    shorten(now, now.version)
 
 
 def _strip(tables: PipelineTables) -> None:

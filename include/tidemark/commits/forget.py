@@ -38,6 +38,7 @@ from tidemark.settings.expressions import columns_of, fields_told, over_row, ren
 from tidemark.settings.functions import ColumnsOf
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import format_instant
+from tidemark.spark.columns import of_file
 from tidemark.spark.confined import confined
 from tidemark.wording import quoted
 
@@ -234,7 +235,7 @@ def _found(
     side = F.col("side") if name == "checkpoint" else F.lit("left")
     rows = read_files(spark, log.path, log.schema, log.files["path"]).where(met)
     start, stop = (grid.number_column(F.unix_micros(one)).alias(to) for one, to in ((first, "start"), (last, "stop")))
-    told = rows.select(F.col("_metadata.file_path").alias("file"), side.alias("of"), start, stop)
+    told = rows.select(of_file(rows, "file_path").alias("file"), side.alias("of"), start, stop)
     place = places_of(log.files["path"])
     for row in told.groupBy(*told.columns).count().collect():
         stop = row["stop"] + (first == last)

@@ -382,7 +382,7 @@ def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
     waiting, landed = stored["waiting"].to_pylist(), stored["landed_from"].to_pylist()
     plain = stored.drop_columns(["waiting", "landed_from"]).to_pandas(integer_object_nulls=True)
     found = plain.assign(
-        number=(_micros(stored["slice"]) - grid.start) // grid.every,
+        number=grid.numbers_at(_micros(stored["slice"])),
         landed_from=pd.Series([one and grid.number_at(micros(one)) for one in landed], dtype="object"),
         waiting=pd.Series([one and [grid.number_at(micros(at)) for at in one] for one in waiting], dtype="object"),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
@@ -32,7 +32,8 @@ def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
 def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     """What a replay has joined, a row each: the inputs' columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
 
-    Window joins have `_window_start` and `_window_end` too, rows that tell their `lane` have `_lane`. Input columns are
+    Window joins have `_window_start` and `_window_end` too, and where the right row has a window of its own
+    `_right_window_start` and `_right_window_end`; rows that tell their `lane` have `_lane`. Input columns are
     `left_NAME` and `right_NAME`; a coGroup has the arrays `left` and `right`, semi and anti joins the left columns
     alone. In flink-datastream the condition is a filter behind the join; elsewhere the join itself has seen to it.
     """
@@ -48,16 +49,24 @@ def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         "_pane": F.col("pane").cast("int"),
         "_result_time": F.timestamp_millis("result_time"),
     }
-    if join.window:
-        provenance |= {f"_{name}": F.timestamp_millis(name) for name in ("window_start", "window_end")}
+    bounds = ["window_start", "window_end"] if join.window or join.window_inequality else []
     if join.window and join.window.session and pipeline.dialect == "flink-sql":
-        provenance["_right_window_start"] = F.timestamp_millis("right_window_start")
+        bounds.append("right_window_start")
+    elif join.window_inequality and join.type not in HALVES:
+        bounds += ["right_window_start", "right_window_end"]
+    provenance |= {f"_{name}": _bound(pipeline, name) for name in bounds}
     if "lane" in joined.columns:
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
         wide = wide.where(confined(wide.sparkSession, join.condition).column)
     return wide
+
+
+def _bound(pipeline: Pipeline, name: str) -> Column:
+    """The bound of a window: an instant, or in a time zone the local time, which is Flink's type TIMESTAMP."""
+    bound = F.timestamp_millis(name)
+    return bound.cast("timestamp_ntz") if pipeline.zone_of_windows else bound
 
 
 def of_pairs(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -133,7 +142,8 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     if pipeline.join.api == "cogroup":
         rows = {side: ArrayType(kind) for side, kind in rows.items()}
     labels = {"emission": StringType()}
-    names = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "right_window_start")
+    of_windows = ("window_start", "window_end", "right_window_start", "right_window_end")
+    names = ("slice", "emission", "pane", "result_time", *of_windows)
     fields = [StructField(name, labels.get(name, LongType())) for name in names]
     joined = engine_of(spark).empty(StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
@@ -189,7 +199,7 @@ def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
         "behind_ms",
         "held_by",
         "would_match",
-        *(F.timestamp_millis(name).alias(name) for name in ("window_start", "window_end")),
+        *(_bound(pipeline, name).alias(name) for name in ("window_start", "window_end")),
         "fate",
         "left",
         "right",

@@ -25,7 +25,7 @@ from tidemark.commits.ledger import WITH_SHADOWS, Entry, Ledger, attempts, newes
 from tidemark.commits.prepare import prepare
 from tidemark.commits.references import FOLLOWING, publish
 from tidemark.commits.runs import FOLDER, StagedRun, run_of
-from tidemark.commits.settings_of_runs import settings_apart, settings_of, settings_text
+from tidemark.commits.settings_of_runs import settings_of, settings_text, under_others
 from tidemark.commits.shadows import shadow_ledger
 from tidemark.commits.staleness import stale
 from tidemark.delta.log import DataFile, DeltaLog, Opened
@@ -117,15 +117,17 @@ def _refuse(pipeline: Pipeline, name: str, shadow: Ledger, served: Ledger) -> No
     grid, command = shadow.grid, f"tidemark run {pipeline.name} --shadow {name}"
     settings = settings_text(pipeline)
     if served.last and (old := settings_of(served.last.settings)["slices"]) != settings_of(settings)["slices"]:
+        zone = f" in {old['time_zone']}" if "time_zone" in old else ""
         raise UserError(
-            f"what {pipeline.name} serves has other slices (every {old['every']}, from {old['start']} on); a pipeline "
-            "whose slices change needs a new `output`"
+            f"what {pipeline.name} serves has other slices (every {old['every']}{zone}, from {old['start']} on); a "
+            "pipeline whose slices change needs a new `output`"
         )
-    if others := [entry for entry in shadow.entries.values() if entry.settings != settings]:
+    if other := next(under_others(shadow.entries.values(), settings, grid), None):
+        first, apart = grid.name(other[0]), other[1]
         raise UserError(
-            f"slices of shadow {name} from {grid.name(others[0].number)} on have run under other settings than those "
-            f"of the pipeline file ({settings_apart(others[0].settings, settings)}); promote it with the file that it "
-            f"has run with, or tidemark reprocess {pipeline.name} --shadow {name} --from {grid.name(others[0].number)}"
+            f"slices of shadow {name} from {first} on have run under other settings than those of the pipeline file "
+            f"({apart}); promote it with the file that it has run with, or tidemark reprocess {pipeline.name} --shadow "
+            f"{name} --from {first}"
         )
     if behind := stale(shadow):
         raise UserError(f"slices of shadow {name} are stale, from {grid.name(min(behind))} on; {command} mends them")

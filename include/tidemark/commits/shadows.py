@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from tidemark.commits.ledger import Ledger
+from tidemark.clock.slices import Grid
+from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.references import logs_of
-from tidemark.commits.settings_of_runs import settings_apart, settings_of
+from tidemark.commits.settings_of_runs import settings_apart, settings_of, settings_up_to
 from tidemark.delta.lake import PipelineTables
 from tidemark.delta.storage import file_system, files_under, is_file, remove, write_text
 from tidemark.errors import SliceOrderError, UserError
@@ -95,6 +96,13 @@ def _unknown(pipeline: Pipeline, lake: str, name: str) -> UserError:
     return UserError(f"{pipeline.name} has no shadow {name} (there are: {known}); {command} fills one")
 
 
+def _apart(served: Entry, mine: Entry, grid: Grid) -> str:
+    """In which settings a shadow is not what is served, as far as both have come."""
+    both = min(served.number, mine.number)
+    was, now = (settings_up_to(one.settings, grid, both) for one in (served, mine))
+    return settings_apart(was, now)
+
+
 def _look(ledger: Ledger, name: str, served: Ledger) -> Shadow | None:
     if ledger.last is None:
         return None
@@ -104,7 +112,7 @@ def _look(ledger: Ledger, name: str, served: Ledger) -> Shadow | None:
         len(ledger.entries),
         ledger.grid.name(next(iter(ledger.entries))),
         ledger.grid.name(ledger.last.number + 1),
-        settings_apart(served.last.settings, ledger.last.settings) if served.last else "",
+        _apart(served.last, ledger.last, ledger.grid) if served.last else "",
         sum(len(log.files) for log in logs),
         sum(int(log.files["size"].sum()) for log in logs),
     )

@@ -19,6 +19,7 @@ from tidemark.clock.slices import Grid, ranges
 from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import FOLLOWING, TRIES, files_from_rows
 from tidemark.commits.runs import merged_at, spans
+from tidemark.commits.settings_of_runs import settings_up_to
 from tidemark.commits.sound_files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
 from tidemark.commits.staleness import stale
 from tidemark.delta.lake import PipelineTables
@@ -173,7 +174,8 @@ def _chain(ledger: Ledger) -> Iterator[Finding]:
             detail = f"slice {ledger.grid.name(number)} has continued one that the ledger does not have"
             yield Finding("ledger row gone", "ledger", detail, slices=_named(ledger.grid, [number - 1]))
     for before, entry in pairwise(ledger.entries.values()):
-        follows = entry.number == before.number + 1 and entry.carried_in_digest == before.digest
+        restarted = settings_up_to(entry.settings, ledger.grid, before.number) != entry.settings
+        follows = entry.number == before.number + 1 and entry.carried_in_digest == before.digest and not restarted
         for side in SIDES:
             was, now = getattr(before.watermarks, side), getattr(entry.watermarks, side)
             if follows and now < was:

@@ -5,11 +5,13 @@ Nothing here reads a table; docs/decisions/0012-attempts-and-ripple.md has the r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Entry, Ledger
+from tidemark.commits.settings_of_runs import settings_up_to
 
 Why = Literal["another state", "landed rows went home", "changed settings"]
 
@@ -71,7 +73,8 @@ def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
     for number, entry in ledger.entries.items():
         while newer and newer[-1].commit <= entry.commit:
             newer.pop()
-        if number > after and (why := _why_stale(ledger.entries, entry, newer[-1].number if newer else None)):
+        before, newest = ledger.entry(number - 1), newer[-1].number if newer else None
+        if number > after and (why := _why_stale(ledger.grid, before, entry, newest)):
             found[number] = why
         newer.append(entry)
     return found
@@ -111,15 +114,14 @@ def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
     for count, entry in enumerate(entries[:-1], start=1):
         known[entry.number] = entry
         behind = known.get(entry.number + 1)
-        if behind and _why_stale(known, behind, entry.number) is None:
+        if behind and _why_stale(ledger.grid, entry, behind, entry.number) is None:
             return count
     return len(entries)
 
 
-def _why_stale(entries: Mapping[int, Entry], entry: Entry, newer: int | None) -> Why | None:
+def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> Why | None:
     """Why a slice is stale; `newer` is the nearest one before it that was committed after it."""
-    before = entries.get(entry.number - 1)
-    if before and before.settings != entry.settings:
+    if before and before.settings != settings_up_to(entry.settings, grid, before.number):
         return "changed settings"
     if before and before.digest != entry.carried_in_digest:
         return "another state"

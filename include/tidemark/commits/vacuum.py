@@ -16,8 +16,7 @@ from tidemark.commits.ledger import Ledger
 from tidemark.commits.references import FOLLOWING
 from tidemark.commits.runs import run_of
 from tidemark.delta.log import DeltaLog
-from tidemark.delta.log_files import LogFiles, write_checkpoint
-from tidemark.errors import FaultError
+from tidemark.delta.log_files import LogFiles, shorten
 from tidemark.settings import Pipeline
 
 
@@ -67,7 +66,7 @@ def vacuum_tables(
     if not dry_run:
         Ledger.of(pipeline, lake)  # brings tables up to what was committed meanwhile
         for one in unneeded:
-            _remove(one)
+            _remove(one, kept.superseded)
     data = [sum(map(_is_data, one.table.unknown)) - sum(map(_is_data, one.garbage)) for one in unneeded]
     return Vacuumed(
         _removed((one.table, filter(_is_data, one.garbage)) for one in unneeded),
@@ -164,8 +163,10 @@ def _unneeded(table: _Table, pipeline: Pipeline, now: datetime, at_work: Contain
     return _Unneeded(table, garbage, superseded, first, table.log_files.behind(first) if first > oldest else [])
 
 
-def _remove(what: _Unneeded) -> None:
+def _remove(what: _Unneeded, superseded: timedelta | None) -> None:
     """Remove files, but for those that the table has by now once more, and then what told of them.
+
+    Where superseded files go, checkpoints tell of them no longer than they are there.
 
     Raises:
         FaultError: the log cannot do without what would go.
@@ -175,14 +176,10 @@ def _remove(what: _Unneeded) -> None:
     again = set(map(unquote, now.files["path"])) if now else set[str]()
     paths = [info.path for info in (*what.garbage, *what.superseded) if info.path not in again]
     _delete(log, [*paths, *{_checksum(path) for path in paths}.intersection(table.listed)])
-    if not what.behind:
-        return
-    if not write_checkpoint(log, what.first):
-        raise FaultError(
-            f"the checkpoint of version {what.first} of {log.path} has other files than that version, so that its log "
-            "is left as it is; run the command again"
-        )
-    _delete(log, [info.path for info in what.behind])
+    if what.behind:
+        shorten(log, what.first)
+    if now and superseded is not None:
+        now.keep_removed(superseded)
 
 
 def _delete(log: DeltaLog, paths: Iterable[str]) -> None:

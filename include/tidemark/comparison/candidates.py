@@ -17,24 +17,27 @@ from tidemark.errors import PipelineFileError
 from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration
+from tidemark.settings.values import format_duration, format_instant, from_micros
 
 _UNITS = (timedelta(minutes=1), timedelta(seconds=1), timedelta(milliseconds=1))
 _LONGER = (0.5, 0.9, 1.0)
 """The shares of the late rows that only the stream has which longer delays are to keep."""
 _SHORTER = (0.5, 0)
 """How much of a delay is tried where the stream lacks rows."""
-Changes = Mapping[str, str]
+Changes = Mapping[str, str | tuple[str, ...]]
 """Settings by their dotted names, as a pipeline file has them."""
 
 
 def candidates(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
     """Settings under which the stream may have come to rows that differ; those of the pipeline's dialect first."""
     pipeline, found = view.pipeline, _Extent.of(unexplained)
-    wanted = [*_bounds(pipeline, found, view, stream), *_longer_delays(pipeline, found)]
+    wanted: list[Changes] = [*_bounds(pipeline, found, view, stream), *_longer_delays(pipeline, found)]
     # With more rows late an interval join lacks rows, where a window may fire again and an anti join emits more.
     if found.lacks or pipeline.join.window:
         wanted += _shorter_delays(pipeline)
+    # Of flink-sql a restart would have all rows replayed one by one.
+    if found.late_since is not None and not pipeline.restarts and pipeline.dialect == "flink-datastream":
+        wanted.append({"restarts": (format_instant(from_micros(found.late_since)),)})
     wanted += [{"dialect": dialect} for dialect in get_args(Dialect) if dialect != pipeline.dialect]
     once = {tuple(changes.items()): changes for changes in wanted}
     yield from (changes for changes in once.values() if _allowed(pipeline, changes))
@@ -51,6 +54,8 @@ class _Extent:
     """How far apart the times of pairs are that only the stream has, at least and at most."""
     lacks: bool
     """Whether the stream lacks rows."""
+    late_since: int | None
+    """The clock of the first late row, in microseconds, of which only the stream has something; None for none."""
 
     @classmethod
     def of(cls, rows: DataFrame) -> _Extent:
@@ -62,17 +67,19 @@ class _Extent:
             lateness = [F.when(mine & of["held_by"].isin(*held_by), of["behind_ms"]) for of in (left, right)]
             return F.percentile(F.greatest(*lateness), _LONGER)
 
+        late = [F.when(mine & of["behind_ms"].isNotNull(), of["clock"]) for of in (left, right)]
         apart = F.when(mine & (F.col("_emission") == "matched"), right["event_time"] - left["event_time"])
         extent = rows.agg(
             *(asked(side).alias(side) for side in SIDES), asked(*SIDES).alias("all"),
             F.min(apart).alias("least"), F.max(apart).alias("most"), F.count_if(~mine).alias("lacks"),
+            F.min(F.least(*late)).alias("late_since"),
         ).first()  # fmt: skip
         assert extent is not None, "an aggregate has one row"
         behind = {
             held_by: tuple(timedelta(milliseconds=int(ms) + 1) for ms in extent[held_by] or ())
             for held_by in (*SIDES, "all")
         }
-        return cls(behind, _spans(extent), extent["lacks"] > 0)
+        return cls(behind, _spans(extent), extent["lacks"] > 0, extent["late_since"])
 
 
 def _longer_delays(pipeline: Pipeline, found: _Extent) -> Iterator[Changes]:

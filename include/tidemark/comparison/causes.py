@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -64,12 +64,21 @@ class Sides:
     @property
     def settings_apart(self) -> str | None:
         """The settings, but for those of tables and clocks, in which the reference is not the batch."""
+        return "; ".join(f"{name} {other}, not {one}" for name, (one, other) in self._apart.items()) or None
+
+    @property
+    def restarts_apart(self) -> str | None:
+        """The restarts of the job in which the reference is not the batch, if it differs in nothing else."""
+        return self.settings_apart if all(name.startswith("restarts.") for name in self._apart) else None
+
+    @cached_property
+    def _apart(self) -> dict[str, tuple[str, str]]:
+        """Settings that differ, with the values of the batch and of the reference."""
         if self.reference is None:
-            return None
+            return {}
         one, other = (_settings_of(view.pipeline) for view in (self.batch, self.reference))
-        names = (name for name in one | other if one.get(name) != other.get(name))
-        apart = [f"{name} {in_one_line(str(other.get(name)))}, not {in_one_line(str(one.get(name)))}" for name in names]
-        return "; ".join(apart) or None
+        told = {name: (one.get(name), other.get(name)) for name in one | other}
+        return {name: (_told(mine), _told(its)) for name, (mine, its) in told.items() if mine != its}
 
 
 def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identity: Sequence[str]) -> DataFrame:
@@ -201,7 +210,7 @@ def _rules(sides: Sides, rows: DataFrame) -> Iterator[_Rule]:
     matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
     batch, grid, no_reference = sides.batch, sides.batch.grid, F.lit(sides.reference is None)
 
-    due = F.when(matched, F.col("_clock")).otherwise(F.unix_micros("_slice") + grid.every - 1)
+    due = F.when(matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
     buffered = _either("batch", lambda label: label["buffered"])
     not_run = F.col("_clock") >= grid.start_of(batch.end)
     yield _Rule("pending", only_stream & F.coalesce(not_run | (~matched & buffered.isNotNull()), F.lit(False)))
@@ -225,12 +234,13 @@ def _rules(sides: Sides, rows: DataFrame) -> Iterator[_Rule]:
         yield _Rule("missing in an input", only & told_by & unknown.isNotNull(), unknown)
     landed = _either("batch", lambda label: label["landed"])
     yield _Rule("landed after the slice", (only_stream | no_reference) & landed.isNotNull(), landed)
+    by_restarts = F.lit(f"only by a restart: {sides.restarts_apart}") if sides.restarts_apart else None
     for where, applies, view, reasons in (
         ("stream", only_batch & as_reference, "reference", _DROPPED),
         ("batch", only_stream & as_reference, "batch", _LATE),
     ):
         late = _either(view, _has_reason(*reasons))
-        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, view)
+        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, view, by_restarts)
     behind = _either("reference", _has_reason("behind_watermark"))
     yield _Rule(
         "evicted before its partner", only_batch & as_reference & matched & behind.isNotNull(), behind, "reference"
@@ -313,9 +323,13 @@ def _has_reason(*reasons: str) -> Callable[[Column], Column]:
 
 def _settings_of(pipeline: Pipeline) -> dict[str, Any]:
     told = flat(pipeline.deciding_settings())
-    delays = tuple(f"{side}.watermark_delay" for side in SIDES)
+    watermarks = tuple(f"{side}.watermark" for side in SIDES)
     return {
         name: value
         for name, value in told.items()
-        if name.startswith(("dialect", "guard", "join.", "flatten", *delays))
+        if name.startswith(("dialect", "guard", "join.", "flatten", "restarts", *watermarks))
     }
+
+
+def _told(value: Any) -> str:
+    return in_one_line(str(value))

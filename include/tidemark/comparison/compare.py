@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.variants import Tried
+from tidemark.comparison.variants import PROVENANCE, WINDOWS, Tried
 from tidemark.delta.lake import DeltaInput
 from tidemark.errors import InputError, UserError, nearest
 from tidemark.joins.firings import HALVES
@@ -29,8 +29,6 @@ from tidemark.wording import quoted
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """What Tidemark adds to emissions and an engine does not tell."""
-_WINDOWS = ("_window_start", "_window_end", "_right_window_start")
-_OPTIONAL = ("_emission", *_WINDOWS)
 _TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType)
 _Counts = Mapping[int | None, Counter[tuple[str, str]]]
 """Rows that differ: by the start of their slice in microseconds (None where that is not known), then by cause and the
@@ -234,7 +232,7 @@ def _stream(
     if "_emission" in names and "_emission" not in stream.columns and (kind := _kind(stream, batch)) is not None:
         stream = stream.withColumn("_emission", kind)
     for name in [name for name in names if name not in stream.columns]:
-        if name not in _OPTIONAL:
+        if name not in PROVENANCE:
             missing = _no_column(f"table {asked.table}", name, stream.columns)
             raise InputError(f"{missing}; pass --ignore {name}, or leave it out of `{named_by}`")
         names.remove(name)
@@ -283,7 +281,7 @@ def _leading(batch: CommittedView, names: list[str]) -> tuple[str, ...]:
     for side in SIDES:
         wanted = {getattr(pipeline, side).event_time.column}.union(*(pair.columns(side) for pair in pipeline.join.keys))
         found += [name for name, column in batch.columns(side).items() if column in wanted]
-    return tuple(name for name in (*found, *_WINDOWS) if name in names)
+    return tuple(name for name in (*found, *WINDOWS) if name in names)
 
 
 def _identity(leading: Sequence[str], names: list[str], asked: Asked) -> list[str]:
@@ -293,8 +291,8 @@ def _identity(leading: Sequence[str], names: list[str], asked: Asked) -> list[st
     if asked.identity:
         return list(asked.identity)
     # Where no column tells a key or an event time, any row could be another one with changed values.
-    told = any(name not in _WINDOWS for name in leading)
-    return [name for name in names if name in leading or name in _OPTIONAL] if told else names
+    told = any(name not in WINDOWS for name in leading)
+    return [name for name in names if name in leading or name in PROVENANCE] if told else names
 
 
 def _no_column(what: str, name: str, known: list[str]) -> str:

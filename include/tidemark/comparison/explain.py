@@ -227,18 +227,26 @@ class _Story:
         """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
         late = committed(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
         mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
-        times = {name: F.unix_micros(name) for name in ("_slice", "watermark", "window_start")}
+        names = ("_slice", "watermark", "window_start")
+        times = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
         return mine.transform(with_columns, times).collect()
 
     def _lateness(self, late: Row) -> str:
         sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
-        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held"
+        holder = getattr(self.view.pipeline, late["held_by"])
+        recorded = f", as its column {holder.watermark.column} has it" if holder.watermark else ""
+        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held{recorded}{self._anew}"
         if late["window_start"] is not None:
-            sentence += f", for the window from {_instant(late['window_start'])}"
+            sentence += f", for the window from {self._bound(late['window_start'])}"
         if late["fate"]:
             sentence += f"; {late['fate']}"
         partner = {True: "a partner had come", False: "no partner had come", None: None}[late["would_match"]]
         return f"{sentence}; {partner}" if partner else sentence
+
+    def _bound(self, microseconds: int) -> str:
+        """The start of a window, in a time zone the local time."""
+        zone = self.view.pipeline.zone_of_windows
+        return f"{_instant(microseconds).removesuffix('Z')} {zone}" if zone else _instant(microseconds)
 
     def _on_time(self, number: int) -> str:
         """How far on time the row was, by the watermark that it met, which a replay of its slice tells."""
@@ -258,9 +266,16 @@ class _Story:
         if met is None:
             return "on time"
         if met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
-            return "on time: there was no watermark yet"
+            return f"on time: there was no watermark yet{self._anew}"
         ahead = self.row["event_time"] * pipeline.tick // 1000 - met["watermark"]
-        return f"on time by {_span(ahead)}: the watermark was {_instant(met['watermark'] * 1000)}"
+        return f"on time by {_span(ahead)}: the watermark was {_instant(met['watermark'] * 1000)}{self._anew}"
+
+    @property
+    def _anew(self) -> str:
+        """The last restart before the row, with which the watermark that it met had begun anew."""
+        restarts = (at for at in map(micros, self.view.pipeline.restarts) if self.view.grid.start < at)
+        began = max((at for at in restarts if at <= self.row["clock"]), default=None)
+        return "" if began is None else f", the job having restarted at {_instant(began)}"
 
     def _emitted(self) -> list[str]:
         """A line for each slice and kind of emission."""

@@ -82,6 +82,13 @@ def reproduce(
         raise UserError("--reproduce: a row of `flatten` is not a pair, which a vector has; compare without flatten")
     if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
         raise UserError("--reproduce: a vector has neither partitions nor idle inputs")
+    if pipeline.recorded:
+        raise UserError(
+            f"--reproduce: the watermark of {pipeline.recorded[0]} is recorded, and a few rows do not have all of it; "
+            "compare with a watermark_delay in its place"
+        )
+    if pipeline.restarts:
+        raise UserError("--reproduce: where the job has restarted, a few rows do not tell; compare without restarts")
     sources = (pipeline.left, pipeline.right)
     if any(source.where is not None and not pipeline.filters_at_source(source) for source in sources):
         raise UserError("--reproduce: a vector has no rows that `where` leaves out behind the watermark")

@@ -25,7 +25,9 @@ from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.columns import with_columns
 from tidemark.wording import counted, quoted
 
-_PROVENANCE = frozenset({"_emission", "_window_start", "_window_end", "_right_window_start"})
+WINDOWS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
+"""The bounds of windows, where emissions tell them."""
+PROVENANCE = ("_emission", *WINDOWS)
 """What emissions tell beside columns of the inputs, and engines too."""
 
 
@@ -33,7 +35,7 @@ _PROVENANCE = frozenset({"_emission", "_window_start", "_window_end", "_right_wi
 class Tried:
     """A set of settings under which all slices were replayed."""
 
-    settings: dict[str, str]
+    settings: dict[str, str | tuple[str, ...]]
     """Those in which it is not the pipeline's, by their dotted names."""
     explains: int
     """Rows without another cause that it gives as often as the stream has them."""
@@ -53,7 +55,8 @@ class Tried:
     @property
     def told(self) -> str:
         """The settings and both counts, in words."""
-        settings = " and ".join(f"{name}: {value}" for name, value in self.settings.items())
+        values = {name: one if isinstance(one, str) else ", ".join(one) for name, one in self.settings.items()}
+        settings = " and ".join(f"{name}: {value}" for name, value in values.items())
         return f"{settings} explains {counted(self.explains, 'row')} and contradicts {self.contradicts:,}"
 
 
@@ -80,7 +83,7 @@ def try_settings(
     with tuned_for(view.spark, view.inputs, len(sets)):
         # Planning keeps one core busy, and each has jobs of its own.
         with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(lambda part: _answer(view, part, contents, until), _by_dialect(sets)))
+            answers = list(pool.map(lambda part: _answer(view, part, contents, until), _by_kind(sets)))
         parts = [
             _copies(unexplained, contents.of_rows(unexplained), F.lit(_OPEN), F.col("_copies")),
             *(
@@ -117,7 +120,7 @@ class _Contents:
         }
         others = [name for name in names if not any(name in columns for columns in sides.values())]
         as_joined = view.pipeline.join.condition is None and view.pipeline.flatten is None
-        return cls(sides, others, by_hash=_PROVENANCE.issuperset(others) and as_joined)
+        return cls(sides, others, by_hash=set(others).issubset(PROVENANCE) and as_joined)
 
     def of_rows(self, rows: DataFrame) -> Column:
         """A hash of rows of emissions."""
@@ -181,9 +184,9 @@ class _Judged:
         return Tried(dict(settings), *(totals.get[f"{self.name}_{sum_}"] or 0 for sum_ in ("explains", "contradicts")))
 
 
-def _by_dialect(sets: Sequence[Changes]) -> Iterator[dict[int, Changes]]:
+def _by_kind(sets: Sequence[Changes]) -> Iterator[dict[int, Changes]]:
     """Sets by their number, those together that can be lanes of one job."""
-    for _, part in groupby(enumerate(sets), key=lambda one: one[1].get("dialect")):
+    for _, part in groupby(enumerate(sets), key=lambda one: (one[1].get("dialect"), "restarts" in one[1])):
         yield dict(part)
 
 
@@ -199,7 +202,7 @@ def _answer(view: CommittedView, sets: Mapping[int, Changes], contents: _Content
     unknown = {name for name in contents.others if name not in emitted.columns}
     emitted = emitted.transform(with_columns, dict.fromkeys(unknown, F.lit(None)))
     number = (F.col("_lane") + min(sets)).cast("string")
-    not_due = F.lit(False) if until is None else F.unix_micros("_slice") + view.grid.every > until
+    not_due = F.lit(False) if until is None else view.grid.end_column(F.unix_micros("_slice")) > until
     return _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)
 
 

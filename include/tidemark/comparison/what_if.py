@@ -114,6 +114,11 @@ def what_if(
     if pipeline.trace:
         raise UserError("--vary: the watermarks of a trace are recorded; name arrival columns to ask what others give")
     decides_lateness = not setting.startswith("join.interval")
+    if decides_lateness and (recorded := pipeline.recorded):
+        raise UserError(
+            f"--vary {setting}: the watermark of {recorded[0]} is recorded; put {recorded[0]}.watermark_delay in place "
+            f"of {recorded[0]}.watermark to ask what others give"
+        )
     if decides_lateness and pipeline.join.time == "processing":
         raise UserError(f"--vary {setting}: no row is late on processing time; vary the bounds of an interval")
     grid, inputs = Grid.of(pipeline.slices), stored_inputs(spark, pipeline, lake)
@@ -192,7 +197,7 @@ def _emitted(answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, Stor
     output = emissions(with_lane(answer.joined), pipeline, grid)
     names = [(source.side, f"{source.side.name}_{source.side.event.name}") for source in inputs]
     times = [replace(side.event, name=name).micros for side, name in names if name in output.columns]
-    end = F.unix_micros("_slice") + grid.every
+    end = grid.end_column(F.unix_micros("_slice"))
     latest = F.greatest(*times) if len(times) > 1 else (times or [F.lit(None).cast("long")])[0]
     counted = output.groupBy(F.col("_lane").alias("lane"), F.col("_emission").alias("emission"))
     return counted.agg(F.count("*").alias("rows"), F.sum(end - latest).alias("waited")).toPandas()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +14,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from typing_extensions import override
 
+from tidemark.clock.zones import Zone, changes_by_hours, changes_yearly, local_time
 from tidemark.conformance.kind import KEYS, Kind, Params, Row
 from tidemark.conformance.vectors import Cut
 from tidemark.execution.replay import Replay
-from tidemark.joins import Join, flink_datastream, flink_sql
+from tidemark.joins import Join, flink_datastream, flink_sql, lane_of
 from tidemark.joins.firings import HALVES, JoinType
 from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
+from tidemark.joins.restarted import RestartedIntervalJoin, RestartedWindowJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
@@ -26,17 +30,28 @@ from tidemark.joins.window import WindowJoin, Windows
 from tidemark.settings import Pipeline
 from tidemark.settings.bounds import closed_bounds
 from tidemark.settings.sides import SIDES
-from tidemark.watermarks.buckets import Lane
+from tidemark.settings.values import from_micros
+from tidemark.watermarks.buckets import Lane, Watermarks
 from tidemark.watermarks.processing_time import ClockLane
+from tidemark.watermarks.restarted import RestartedLane
 
 _SIDES = {"L": "left", "R": "right"}
 _BOUNDS = ("lower", "upper")
+_RECORDED = {"column": "watermark", "unit": "ms"}
+_AROUND = timedelta(days=10)
+"""Where else a window of a vector's rows may begin or end."""
 
 
 class FlinkKind(Kind):
-    """An event a step."""
+    """An event a step.
+
+    An input without a delay has recorded its watermarks: what an event has as `watermark` came just before it. The job
+    has failed before the events whose numbers `restarts` has, and they are the first of those read then; or behind the
+    last event, by the number that would be next.
+    """
 
     dialect: str
+    columns = (("watermark", int),)
 
     @property
     @abstractmethod
@@ -46,20 +61,38 @@ class FlinkKind(Kind):
     @override
     def pipeline(self) -> Pipeline:
         watermark = self.vector["watermark"]
-        left, right = ({"watermark_delay": f"{watermark[f'delay_ms_{side}']} ms"} for side in SIDES)
+        delays = {side: watermark[f"delay_ms_{side}"] for side in SIDES}
+        left, right = (
+            {"watermark": _RECORDED} if delay is None else {"watermark_delay": f"{delay} ms"}
+            for delay in delays.values()
+        )
         join = {"keys": [*KEYS, *self.params], **self.join_settings}
-        settings = self.settings(left, right, "ms", dialect=self.dialect, watermark_kind=watermark["kind"], join=join)
-        return Pipeline.model_validate(settings)
+        more = {"watermark_kind": watermark["kind"], "join": join, "restarts": [from_micros(n) for n in self._restarts]}
+        return Pipeline.model_validate(self.settings(left, right, "ms", dialect=self.dialect, **more))
 
     @override
-    def lane(self, pipeline: Pipeline, _clocks: Sequence[int]) -> Lane:
-        return Lane(watermark_lag(pipeline))
+    def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
+        lane = lane_of(pipeline, Watermarks())
+        if isinstance(lane, RestartedLane):
+            every = [*clocks, clocks[-1] + 1]
+            return replace(lane, restarts=tuple(every[step] for step in self._restarts))
+        return lane
 
     @override
     def steps(self) -> Iterator[list[Row]]:
         for event in self.vector["events"][: self._last + 1]:
             ts = None if event["ts"] == -(2**63) else event["ts"]  # Flink's mark of a row without a timestamp
             yield [{**event, "side": _SIDES[event["side"]], "ts": ts}]
+
+    @property
+    def _recorded(self) -> tuple[str, ...]:
+        """The inputs that have recorded their watermarks."""
+        return tuple(side for side in SIDES if self.vector["watermark"][f"delay_ms_{side}"] is None)
+
+    @property
+    def _restarts(self) -> list[int]:
+        """The steps with which the job has begun again."""
+        return list(self.vector.get("restarts", ()))
 
     @property
     def _fails(self) -> bool:
@@ -121,7 +154,11 @@ class DatastreamInterval(FlinkKind):
     """DataStream API, interval join."""
 
     dialect = "flink-datastream"
-    group = "all"
+
+    @property
+    @override
+    def group(self) -> object:
+        return self._recorded, bool(self._restarts)
 
     @property
     @override
@@ -138,7 +175,8 @@ class DatastreamInterval(FlinkKind):
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
-        return DatastreamIntervalJoin(flink_datastream.IntervalRules(self.param("lower"), self.param("upper")))
+        join = RestartedIntervalJoin if self._restarts else DatastreamIntervalJoin
+        return join(flink_datastream.IntervalRules(self.param("lower"), self.param("upper")))
 
     @override
     def found_emission(self, row: SparkRow) -> tuple[int, str]:
@@ -158,7 +196,8 @@ class DatastreamWindow(FlinkKind):
     @property
     @override
     def group(self) -> object:
-        return self.vector["params"]["mode"], self.vector["params"]["window"] == "session"
+        given = self.vector["params"]
+        return self._recorded, bool(self._restarts), given["mode"], given["window"] == "session"
 
     @property
     @override
@@ -190,8 +229,10 @@ class DatastreamWindow(FlinkKind):
         given, lateness = self.vector["params"], self.param("lateness")
         rules, inner, cogroup = flink_datastream.WindowRules(lateness), JoinType.of("inner"), given["mode"] == "cogroup"
         if given["window"] == "session":
-            return SessionJoin(self.param("gap"), lateness, rules, inner, by_side=False, cogroup=cogroup)
+            return SessionJoin(self.param("gap"), rules, inner, by_side=False, cogroup=cogroup)
         windows = Windows(self.param("size"), self.param("slide"), self.param("offset"), F.lit(False))
+        if self._restarts:
+            return RestartedWindowJoin(windows, rules, inner, refires=False, cogroup=cogroup)
         return WindowJoin(windows, rules, inner, refires=True, cogroup=cogroup)
 
     @override
@@ -213,7 +254,11 @@ class SqlInterval(FlinkKind):
     """Flink SQL, interval join. The vectors bound the left time by the right one."""
 
     dialect = "flink-sql"
-    group = "all"
+
+    @property
+    @override
+    def group(self) -> object:
+        return self._recorded, bool(self._restarts)
 
     @property
     @override
@@ -296,7 +341,8 @@ class SqlWindow(FlinkKind):
     @property
     @override
     def group(self) -> object:
-        return self._by_session, self.vector["params"]["join_type"] in HALVES
+        of_halves = self.vector["params"]["join_type"] in HALVES
+        return self._recorded, self._by_session, of_halves, self._changes
 
     @property
     @override
@@ -316,24 +362,47 @@ class SqlWindow(FlinkKind):
                 raise ValueError(f"{given} are no windows")
         return {"window": window, "type": given["join_type"]}
 
+    @override
+    def settings(self, left: dict[str, Any], right: dict[str, Any], unit: str, **more: Any) -> dict[str, Any]:
+        zone = {"time_zone": self._zone} if self._zone else {}
+        return {**super().settings(left, right, unit, **more), **zone}
+
     @cached_property
     @override
     def params(self) -> Params:
         given = self.vector["params"]
+        zone: Params = {"zone": self._zone, "changes": changes_yearly(self._zone)} if self._zone else {}
         if self._by_session:
-            return {"type": given["join_type"], "gap": given["gap"]}
+            return {"type": given["join_type"], "gap": given["gap"], **zone}
         slide = given.get("slide", given.get("step", given["size"]))
         shape = {"size": given["size"], "slide": slide, "offset": given.get("offset", 0)}
-        return {"type": given["join_type"], "cumulating": given["tvf"] == "CUMULATE", **shape}
+        return {"type": given["join_type"], "cumulating": given["tvf"] == "CUMULATE", **shape, **zone}
 
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
         types = frozenset(str(other.params["type"]) for other in others)
-        join_type, rules = JoinType(self.param("type"), types), flink_sql.WindowRules()
+        zone = Zone(self.param("zone"), self.param("changes")) if self._zone else None
+        join_type, rules, odd = JoinType(self.param("type"), types), flink_sql.WindowRules(zone), self._changes == "odd"
         if self._by_session:
-            return SessionJoin(self.param("gap"), F.lit(0), rules, join_type, by_side=True)
-        shape = Windows(*(self.param(name) for name in ("size", "slide", "offset", "cumulating")))
-        return WindowJoin(shape, rules, join_type, refires=False)
+            return SessionJoin(self.param("gap"), rules, join_type, by_side=True, zone=zone, replays_all=odd)
+        size, slide, offset, cumulating = (self.param(name) for name in ("size", "slide", "offset", "cumulating"))
+        shape = Windows(size, slide, offset, cumulating, zone)
+        return WindowJoin(shape, rules, join_type, refires=False, exact_watermarks=odd)
+
+    @property
+    def _zone(self) -> str | None:
+        """The time zone of the session, None for UTC."""
+        zone = self.vector["params"].get("time_zone")
+        return None if zone is None else str(zone)
+
+    @property
+    def _changes(self) -> str:
+        """How the clocks change: of a lane that goes by UTC not at all."""
+        if self._zone is None:
+            return ""
+        times = [event["ts"] for event in self.vector["events"] if event["ts"] is not None]
+        first, last = (datetime.fromtimestamp(time / 1000, UTC) for time in (min(times), max(times)))
+        return "by an hour" if changes_by_hours(self._zone, first - _AROUND, last + _AROUND) else "odd"
 
     @property
     def _by_session(self) -> bool:
@@ -370,11 +439,12 @@ class SqlWindow(FlinkKind):
 
 def _window_ends(row: SparkRow) -> range:
     """The ends of all windows of a row."""
-    step = row["ts"] - (row["ts"] - row["offset"]) % row["slide"]
+    time = local_time(row["ts"], row["zone"]) if "zone" in row else row["ts"]
+    step = time - (time - row["offset"]) % row["slide"]
     if row["cumulating"]:
-        base = row["ts"] - (row["ts"] - row["offset"]) % row["size"]
+        base = time - (time - row["offset"]) % row["size"]
         return range(step + row["slide"], base + row["size"] + 1, row["slide"])
-    return range(step + row["size"], row["ts"], -row["slide"])
+    return range(step + row["size"], time, -row["slide"])
 
 
 KINDS: dict[str, type[Kind]] = {

@@ -17,12 +17,14 @@ from tidemark.conformance.kind import KEYS, Kind, Params, Row
 from tidemark.conformance.vectors import Cut
 from tidemark.execution.replay import Replay
 from tidemark.joins import Join, lane_of
+from tidemark.joins.compared import ComparedWindowJoin, ComparedWindows
 from tidemark.joins.condition import Condition
 from tidemark.joins.firings import JoinType
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.joins.spark import Range, Rules
 from tidemark.joins.window import Windows
-from tidemark.settings import Interval, Pipeline
+from tidemark.settings import Join as JoinSettings
+from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
 from tidemark.watermarks.buckets import Lane, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
@@ -39,7 +41,7 @@ class StreamStream(Kind):
     @property
     @override
     def group(self) -> object:
-        return self.vector["window"] is not None, self._on_event_time, self._binned
+        return self.vector["window"] is not None, self._on_event_time, self._binned, self._compared is not None
 
     @override
     def pipeline(self) -> Pipeline:
@@ -61,9 +63,12 @@ class StreamStream(Kind):
         params: Params = {"type": self._type, "condition": self._condition, "ranged": self.vector["bounds"] is not None}
         params |= {f"{side}_watermarked": self.vector[f"delay_{side}_ms"] is not None for side in SIDES}
         if window := self.vector["window"]:
-            size, slide = window["size_ms"], window["slide_ms"] or window["size_ms"]
-            params |= {"size": size * 1000, "slide": slide * 1000}
-        range_ = Range.of(self._interval)
+            params |= _params_of(window)
+        if compared := self._compared:
+            params |= {"operator": str(compared["operator"])}
+            for side in SIDES:
+                params |= {f"{side}_{name}": part for name, part in _params_of(compared[side]).items()}
+        range_ = Range.of_join(self._join)
         waits = {f"{side}_wait": wait for side, wait in range_.waits.items()}
         return {**params, "least": range_.least, "greatest": range_.greatest, **waits}
 
@@ -81,11 +86,15 @@ class StreamStream(Kind):
             greatest=self.param("greatest"),
             waits={side: self.param(f"{side}_wait") for side in SIDES},
         )
-        windows = None
-        if self.vector["window"]:
-            windows = Windows(self.param("size"), self.param("slide"), F.lit(0), cumulating=F.lit(False))
         condition = Condition.chosen(self.param("condition"), conditions)
+        if self._compared:
+            left, right = (self._windows(f"{side}_") for side in SIDES)
+            return ComparedWindowJoin(rules, condition, ComparedWindows(left, right, self.param("operator")))
+        windows = self._windows() if self.vector["window"] else None
         return MicroBatchJoin(rules, condition, windows, self._on_event_time, self._binned)
+
+    def _windows(self, of: str = "") -> Windows:
+        return Windows(self.param(f"{of}size"), self.param(f"{of}slide"), F.lit(0), cumulating=F.lit(False))
 
     @override
     def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
@@ -111,19 +120,21 @@ class StreamStream(Kind):
             slices[executed["batch"]] = cut.slice_of(last)
             yield from [f"slice {cut.slice_of(last)}: a row late"] * executed["rows_dropped_by_watermark"]
         for row in self.vector["expected"]:
-            ids, start = (row["left_id"], row["right_id"]), row.get("window_start_ms")
-            yield f"slice {slices[row['batch']]}: {_text(*ids, start)}"
+            ids = row["left_id"], row["right_id"]
+            starts = row.get("window_start_ms"), row.get("right_window_start_ms")
+            yield f"slice {slices[row['batch']]}: {_text(*ids, *starts)}"
 
     @override
     def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
         for row in answer.joined.collect():
             left, right = row["left"], row["right"]
             ids = left and int(left["id"]), right and int(right["id"])
-            yield (left or right)["lane"], f"slice {row['slice']}: {_text(*ids, row['window_start'])}"
+            starts = row["window_start"], row["right_window_start"] if self._compared else None
+            yield (left or right)["lane"], f"slice {row['slice']}: {_text(*ids, *starts)}"
         for row in answer.late.collect():
             its = row[row["side"]]
             if row["reason"] in {"late", "late_for_window"}:
-                copies = _windows(its) if row["reason"] == "late" else 1
+                copies = _copies(its, row["side"]) if row["reason"] == "late" else 1
                 yield from [(its["lane"], f"slice {row['slice']}: a row late")] * copies
 
     @property
@@ -136,12 +147,18 @@ class StreamStream(Kind):
 
     @property
     def _binned(self) -> bool:
-        bounded = self._interval is not None and None not in {self._interval.lower, self._interval.upper}
+        interval = self._join.interval
+        bounded = interval is not None and None not in {interval.lower, interval.upper}
         return bounded and not self._on_event_time
 
+    @property
+    def _compared(self) -> dict[str, Any] | None:
+        return self.vector.get("window_inequality")
+
     @cached_property
-    def _interval(self) -> Interval | None:
-        return Interval.model_validate(self._shape["interval"]) if "interval" in self._shape else None
+    def _join(self) -> JoinSettings:
+        """The join without what its lane adds."""
+        return JoinSettings.model_validate({"keys": KEYS, "type": self._type, **self._shape})
 
     @property
     def _shape(self) -> dict[str, Any]:
@@ -150,11 +167,11 @@ class StreamStream(Kind):
             given = [name for name in ("lower", "upper") if bounds[f"{name}_ms"] is not None]
             interval = {name: f"{bounds[f'{name}_ms']} ms" for name in given}
             shape["interval"] = interval | {f"{name}_inclusive": bounds[f"{name}_inclusive"] for name in given}
-        match self.vector["window"]:
-            case {"size_ms": size, "slide_ms": None}:
-                shape["window"] = {"tumbling": f"{size} ms"}
-            case {"size_ms": size, "slide_ms": slide}:
-                shape["window"] = {"sliding": {"size": f"{size} ms", "slide": f"{slide} ms"}}
+        if window := self.vector["window"]:
+            shape["window"] = _window(window)
+        if compared := self._compared:
+            windows = {side: _window(compared[side]) for side in SIDES}
+            shape["window_inequality"] = {**windows, "holds": f"left {compared['operator']} right"}
         return shape
 
     @property
@@ -168,15 +185,28 @@ class StreamStream(Kind):
         return " AND ".join(parts)
 
 
-def _text(left: int | None, right: int | None, window_start: int | None) -> str:
-    return f"{left}, {right} in {window_start}"
+def _window(told: dict[str, Any]) -> dict[str, Any]:
+    """A vector's windows as a pipeline file has them."""
+    size, slide = f"{told['size_ms']} ms", told["slide_ms"]
+    return {"tumbling": size} if slide is None else {"sliding": {"size": size, "slide": f"{slide} ms"}}
 
 
-def _windows(row: SparkRow) -> int:
+def _params_of(window: dict[str, Any]) -> Params:
+    size, slide = window["size_ms"], window["slide_ms"] or window["size_ms"]
+    return {"size": size * 1000, "slide": slide * 1000}
+
+
+def _text(left: int | None, right: int | None, window_start: int | None, right_window_start: int | None) -> str:
+    return f"{left}, {right} in {window_start}, {right_window_start}"
+
+
+def _copies(row: SparkRow, side: str) -> int:
     """How many windows a row is in; one without windows."""
-    if "slide" not in row:
+    of = "" if "size" in row else f"{side}_"
+    if f"{of}size" not in row:
         return 1
-    return len(range(row["ts"] // row["slide"] * row["slide"], row["ts"] - row["size"], -row["slide"]))
+    size, slide = row[f"{of}size"], row[f"{of}slide"]
+    return len(range(row["ts"] // slide * slide, row["ts"] - size, -slide))
 
 
 KINDS: dict[str, type[Kind]] = {"spark": StreamStream}

@@ -10,8 +10,9 @@ import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
+from math import ceil
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,10 +39,11 @@ UPKEEP = "tidemark.upkeep"
 """Stands in the info of Tidemark's own commits that follow none of the ledger's; others' commits have neither."""
 _INDEXED = {"delta.dataSkippingNumIndexedCols": "-1"}
 """By default delta-rs reads the statistics of the first 32 columns alone, and those by which files go come last."""
+_KEPT = "delta.deletedFileRetentionDuration"
 CONFIGURATION = _INDEXED | {
     # Old answers are the table's earlier versions.
     "delta.logRetentionDuration": "interval 3650 days",
-    "delta.deletedFileRetentionDuration": "interval 365 days",
+    _KEPT: "interval 365 days",
 }
 
 
@@ -360,6 +362,16 @@ class DeltaLog:
         except CommitFailedError as error:
             raise OvertakenError from error
 
+    def keep_removed(self, span: timedelta) -> None:
+        """Let checkpoints tell for so long of files that went, and `VACUUM` of others leave them; no row changes.
+
+        Each commit reads what the last checkpoint tells. Where another process writes at the same time, it is left.
+        """
+        kept = {_KEPT: f"interval {ceil(span / timedelta(seconds=1))} seconds"}
+        if not kept.items() <= self.table.metadata().configuration.items():
+            with suppress(CommitFailedError):
+                self.table.alter.set_table_properties(kept)
+
     def compact(self) -> None:
         """Make one file of many small ones; where another process writes at the same time, leave it."""
         with suppress(CommitFailedError):
@@ -373,8 +385,8 @@ def create_table(path: str, schema: T.StructType, *, change_feed: bool) -> Delta
 
 
 def create_arrow_table(path: str, schema: pa.Schema) -> DeltaLog:
-    """The same with Arrow's columns, for a table that only Tidemark reads."""
-    return _created(path, Schema.from_arrow(schema), CONFIGURATION)
+    """The same with Arrow's columns, for a table that only Tidemark reads: by its newest version."""
+    return _created(path, Schema.from_arrow(schema), CONFIGURATION | {_KEPT: "interval 30 days"})
 
 
 def arrow_columns(schema: pa.Schema) -> T.StructType:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tidemark.delta.log import DeltaLog, is_elsewhere
 from tidemark.delta.storage import is_address
+from tidemark.errors import FaultError
 
 LOG = "_delta_log"
 _FILE = re.compile(r"\.?(\d{20})\.(json|crc|checkpoint\.|\d{20}\.compacted\.json).*")
@@ -94,12 +96,32 @@ def oldest_whole(log: DeltaLog, since: int = 0) -> int:
     return max((version for path, version in removed.items() if path not in there), default=least)
 
 
-def write_checkpoint(log: DeltaLog, version: int) -> bool:
+def shorten(log: DeltaLog, version: int) -> None:
+    """Let a log begin with a checkpoint of a version: what only earlier ones need goes, the oldest first.
+
+    Another process may do so at the same time.
+
+    Raises:
+        FaultError: the checkpoint, read back, is not of that version; nothing has gone.
+    """
+    files = LogFiles.of(log)
+    if not write_checkpoint(files, version):
+        raise FaultError(
+            f"the checkpoint of version {version} of {log.path} has other files than that version, so that its log "
+            "is left as it is; run the command again"
+        )
+    for info in files.behind(version):
+        with suppress(FileNotFoundError):
+            log.folder.delete_file(info.path)
+
+
+def write_checkpoint(files: LogFiles, version: int) -> bool:
     """See that a version can be told by a checkpoint alone: whether it can, as it was read back."""
+    log = files.log
     then = DeltaLog.open(log.path, version)
     if then is None:
         return False
-    if version not in LogFiles.of(log).checkpoints:
+    if version not in files.checkpoints:
         then.table.create_checkpoint()
     with log.folder.open_input_file(f"{LOG}/{version:020d}.checkpoint.parquet") as file:
         added = pq.ParquetFile(file).read(["add.path"])["add"].to_pylist()

@@ -34,6 +34,7 @@ def read(spark: SparkSession, task: Task) -> JobInput:
         SliceOrderError: another process has run the slice before again since the ledger was read.
     """
     plan, first = task.plan, task.slices[0]
+    plan.grid.check(spark, task.slices)
     earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
     consumed = [consumed_versions(earlier, side) for side in range(len(plan.inputs))]
     if task.landing != "append":

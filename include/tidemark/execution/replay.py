@@ -18,6 +18,7 @@ from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import SIDES
 from tidemark.spark.once import computed_once
+from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 from tidemark.watermarks.filtered import is_filtered
 
@@ -187,8 +188,7 @@ def _most(found: _Placed, stays: Column) -> int:
     ]
     table = pd.concat(newest, ignore_index=True).dropna()
     kinds = "before long, end long, side string, event_time long, rows long"
-    spark = found.placed.sparkSession
-    might = spark.createDataFrame(table.astype({"event_time": "int64"}), kinds).where(stays)
+    might = from_pandas(found.placed.sparkSession, table.astype({"event_time": "int64"}), kinds).where(stays)
     return sum(row["rows"] for row in might.select("rows").collect())
 
 

@@ -34,7 +34,7 @@ def job_rows(task: Task, written: Written, tallied: Tally) -> JobRows:
         name: partial(rows_of, spark, task, name, before) for name in tables
     }
     figures = history(task.ledger.entries, tallied.entries, task.slices, plan.grid)
-    return JobRows(_starts(task), tables, days, earlier, figures)
+    return JobRows(_starts(task), tables, days, earlier, figures, plan.grid)
 
 
 def input_rows(task: Task, rows: DataFrame) -> JobRows:

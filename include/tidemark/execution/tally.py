@@ -9,9 +9,11 @@ import pandas as pd
 
 from tidemark.commits.digest import digests
 from tidemark.commits.ledger import Counts, Entry
+from tidemark.commits.settings_of_runs import settings_up_to
 from tidemark.execution.replay import Replay
 from tidemark.execution.task import Task
 from tidemark.execution.write import Written
+from tidemark.joins.flink_sql import HOUR
 from tidemark.settings.sides import SIDES
 from tidemark.settings.values import millis
 from tidemark.watermarks.buckets import END_OF_INPUT, Watermarks
@@ -76,12 +78,16 @@ def _facts(
 ) -> pd.DataFrame:
     slices, lane, marks = task.slices, task.lane, list(ends.values())
     facts = written.emissions.reindex(slices)
-    starts = pd.Series([w.combined for w in [lane.before, *marks[:-1]]], index=slices, dtype="float")
-    newest = pd.Series([max(w.newest(lane.lag), lane.before.combined) for w in marks], index=slices, dtype="float")
+    starts = pd.Series(lane.least_in(slices, task.plan.grid, ends), index=slices, dtype="float")
+    told = [lane.newest(one) for one in marks]
+    reached = [None if one is None else max(one, lane.before.combined) for one in told]
+    newest = pd.Series(reached, index=slices, dtype="float")
     join = task.plan.pipeline.join
-    lateness = millis(join.allowed_lateness)
+    # A timer of local time can be an hour apart from the result's own time, on either side.
+    apart = HOUR if task.plan.pipeline.zone_of_windows else 0
+    lateness = millis(join.allowed_lateness) + apart
     # A firing before its window's end has that end all the same.
-    early = 0 if join.fires_by_default or join.reach is None else millis(join.reach)
+    early = apart if join.fires_by_default or join.reach is None else millis(join.reach)
     if join.time == "processing":
         starts, newest = starts * float("nan"), newest * float("nan")
     return facts.assign(
@@ -127,7 +133,7 @@ def _entries(
             run=task.run,
             attempt=task.attempts[number],
             commit=task.commit,
-            settings=plan.settings,
+            settings=settings_up_to(plan.settings, plan.grid, number),
             versions=(left_version, right_version),
             watermarks=ends[number],
             read=(left.read, right.read),

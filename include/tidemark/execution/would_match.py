@@ -68,13 +68,13 @@ def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: D
 
 def _reach(pipeline: Pipeline) -> int | None:
     """How many ticks the event times of a pair are apart at most; None for any number."""
-    reach = pipeline.join.reach
+    reach = pipeline.reach
     return None if reach is None else micros(reach) // pipeline.tick + 1
 
 
 def _around(extent: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:
     """Where partners of late rows may lie in event time: [start, end) in microseconds; None for anywhere."""
-    if pipeline.join.reach is None:
+    if pipeline.reach is None:
         return None, None
-    reach, tick = micros(pipeline.join.reach), pipeline.tick
+    reach, tick = micros(pipeline.reach), pipeline.tick
     return extent["oldest"] * tick - reach, (extent["newest"] + 1) * tick + reach

@@ -69,7 +69,7 @@ def _write_output(
     counted = of_pairs(wide, plan.pipeline).observe(observed, F.count("*").alias("rows"))
     staged = stage_run(counted, plan.tables.emissions, task.run)
     facts = slice_facts(staged.rows(spark), plan.pipeline)
-    by_number = facts.set_index((facts["slice_start"] - plan.grid.start) // plan.grid.every)
+    by_number = facts.set_index(plan.grid.numbers_at(facts["slice_start"].to_numpy(dtype="int64")))
     told = None if plan.pipeline.flatten is None else _pairs_of_slices(task, joined)
     return staged, by_number, int(observed.get.get("rows", 0)), told
 

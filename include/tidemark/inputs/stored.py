@@ -37,6 +37,7 @@ from tidemark.spark.confined import confined, in_one_line
 from tidemark.spark.deferred import awake
 from tidemark.spark.engine import engine_of
 from tidemark.watermarks.filtered import FILTERED
+from tidemark.watermarks.recorded import RECORDED
 from tidemark.watermarks.traces import QueryTrace
 from tidemark.wording import quoted
 
@@ -62,6 +63,7 @@ class Side:
     | `floored` | whether the event time had a finer part |
     | `key_0`.. | the join keys, in the type both sides share; fractions as text where zeros have signs |
     | `partition` | of the input, string; absent where neither input has partitions |
+    | `recorded` | the input's watermark as the row has recorded it, ms; absent where neither input has any |
     | `rejected` | why the row takes no part, null where it does: `watermarks.filtered` where `where` leaves it out |
     | `left` or `right` | the table's own columns, struct |
     """
@@ -84,6 +86,8 @@ class Side:
     """Microseconds: what the dialect compares event times in."""
     at_source: bool = False
     """Whether rows that `where` leaves out are as if the table did not have them."""
+    recorded: Clock | None = None
+    """The column with the watermarks that the job has recorded."""
     left_out: tuple[str, ...] = ()
     """Predicates over the table's columns: rows that meet one are forgotten, and as if the table did not have them."""
 
@@ -129,9 +133,11 @@ class Side:
         clock = F.when(self.unusable, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
         owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
         tiebreak, event_time, rejected = F.lit(0).cast("long"), self.event.ticks(self.tick), self._rejected
+        recorded = [self.recorded.ticks(_MILLISECOND)] if self.recorded else []
         if filters:
             takes = F.coalesce(self._takes(rows.sparkSession), F.lit(False))
-            event_time = F.when(takes | self._bad_times.isNull(), event_time)
+            believed = takes | self._bad_times.isNull()
+            event_time, recorded = F.when(believed, event_time), [F.when(believed, one) for one in recorded]
             rejected = F.when(~takes, F.lit(FILTERED)).otherwise(rejected)
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quoted(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
@@ -145,6 +151,7 @@ class Side:
             (F.pmod(self.event.micros, F.lit(self.tick)) != 0).alias("floored"),
             *(self._key(number).alias(key_name(number)) for number in range(len(self.keys))),
             *([self._partition] if self.settings.partition else []),
+            *(one.alias(RECORDED) for one in recorded),
             rejected.alias("rejected"),
             F.struct(*(F.col(quoted(name)) for name in self.schema.names)).alias(self.name),
         )
@@ -587,6 +594,8 @@ def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: li
     """
     settings: Input = getattr(pipeline, which)
     where = f"input {settings.table}"
+    if pipeline.dialect == "spark":
+        _refuse_window(schema[settings.event_time.column], where)
     event = Clock.of(settings.event_time, schema, where)
     match settings.arrival:
         case None:
@@ -608,8 +617,24 @@ def side_of(pipeline: Pipeline, which: SideName, schema: T.StructType, kinds: li
         null_times=pipeline.takes_null_times,
         signed_zeros=pipeline.dialect != "spark",
         tick=pipeline.tick,
+        recorded=Clock.of(settings.watermark, schema, where) if settings.watermark else None,
         at_source=pipeline.filters_at_source(settings),
     )
+
+
+def _refuse_window(field: T.StructField, where: str) -> None:
+    """See that the event time is no window: Spark takes a watermark on such a struct, and makes nonsense of it.
+
+    Raises:
+        InputError: says how the watermark is said rightly.
+    """
+    kind = field.dataType
+    if isinstance(kind, T.StructType) and kind.names == ["start", "end"]:
+        raise InputError(
+            f"{where}: event_time {field.name} is a window ({kind.simpleString()}), and of such a struct Spark's "
+            "withWatermark reads raw bytes: an instant of 1970, whatever the rows; name the timestamp that the windows "
+            "are made of, and let join.window or join.window_inequality make them: rows are late by their ends then"
+        )
 
 
 def _absurd(time: Clock, guard: Guard | None) -> Column:
@@ -623,6 +648,7 @@ def _absurd(time: Clock, guard: Guard | None) -> Column:
 def _need_columns(table: DeltaInput, settings: Input) -> None:
     wanted = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
     wanted["partition"] = settings.partition
+    wanted["watermark"] = settings.watermark.column if settings.watermark else None
     wanted["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
     for role, column in wanted.items():
         if column is not None and column not in table.schema.names:

@@ -11,8 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.clock.times import whole
+from tidemark.clock.zones import Zone, changes_by_hours
 from tidemark.joins import flink_datastream, flink_sql, window
 from tidemark.joins.base import Join, clock_of_rows
+from tidemark.joins.compared import ComparedWindowJoin, ComparedWindows
 from tidemark.joins.condition import Condition, refuse_event_times
 from tidemark.joins.firing import Firing
 from tidemark.joins.firings import JoinType
@@ -20,6 +22,7 @@ from tidemark.joins.flink import watermark_lag
 from tidemark.joins.interval import DatastreamIntervalJoin
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.joins.panes import PaneSpec
+from tidemark.joins.restarted import RestartedIntervalJoin, RestartedWindowJoin
 from tidemark.joins.session import SessionJoin
 from tidemark.joins.spark import Rules, evicts
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
@@ -32,10 +35,12 @@ from tidemark.settings.values import micros, millis
 from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
 from tidemark.watermarks.micro_batches import QueryLane
 from tidemark.watermarks.processing_time import ClockLane
+from tidemark.watermarks.recorded import RecordedLane
+from tidemark.watermarks.restarted import RestartedLane, RestartedRecordedLane
 from tidemark.watermarks.sources import SourceLane
 from tidemark.watermarks.traces import QueryTrace
 
-__all__ = ["Join", "join_of", "lane_of"]
+__all__ = ["Join", "has_odd_changes", "join_of", "lane_of"]
 
 
 def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, StructType]) -> Join:
@@ -51,19 +56,35 @@ def join_of(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, Struct
         if pipeline.by_clock_alone:
             return ProcessingTimeJoin(rules, clock_of_rows(), join_type, condition)
         return SqlIntervalJoin(rules, join_type, condition)
-    return DatastreamIntervalJoin(flink_datastream.IntervalRules.of(pipeline.join.interval))
+    by_epochs = RestartedIntervalJoin if pipeline.restarts else DatastreamIntervalJoin
+    return by_epochs(flink_datastream.IntervalRules.of(pipeline.join.interval))
 
 
 def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, trace: QueryTrace | None = None) -> Lane:
     """The one stream of a pipeline, with its watermarks when the first slice starts, and the batches of its query."""
     if pipeline.by_clock_alone:
         return ClockLane(WatermarkLag(0, 0), before, drain)
-    if pipeline.dialect != "spark":
-        inputs = pipeline.left, pipeline.right
-        if not any(source.partition or source.idle_after for source in inputs):
-            return Lane(watermark_lag(pipeline), before, drain)
-        left, right = (micros(source.idle_after) if source.idle_after else None for source in inputs)
-        return SourceLane(watermark_lag(pipeline), before, drain, idle_after={"left": left, "right": right})
+    if pipeline.dialect == "spark":
+        return _query_lane(pipeline, before, drain, trace)
+    return _flink_lane(pipeline, before, drain)
+
+
+def _flink_lane(pipeline: Pipeline, before: Watermarks, drain: int | None) -> Lane:
+    lag, recorded, restarts = watermark_lag(pipeline), pipeline.recorded, tuple(map(micros, pipeline.restarts))
+    if recorded and restarts:
+        return RestartedRecordedLane(lag, before, drain, recorded=recorded, restarts=restarts)
+    if recorded:
+        return RecordedLane(lag, before, drain, recorded=recorded)
+    if restarts:
+        return RestartedLane(lag, before, drain, restarts=restarts)
+    inputs = pipeline.left, pipeline.right
+    if not any(source.partition or source.idle_after for source in inputs):
+        return Lane(lag, before, drain)
+    left, right = (micros(source.idle_after) if source.idle_after else None for source in inputs)
+    return SourceLane(lag, before, drain, idle_after={"left": left, "right": right})
+
+
+def _query_lane(pipeline: Pipeline, before: Watermarks, drain: int | None, trace: QueryTrace | None) -> QueryLane:
     delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
     given = {side: delay for side, delay in delays.items() if delay is not None}
     return QueryLane(
@@ -81,36 +102,49 @@ def lane_of(pipeline: Pipeline, before: Watermarks, drain: int | None = None, tr
 
 def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
     refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in SIDES})
-    join, windows = pipeline.join, None
-    if join.window:
-        size, slide, offset = (whole(micros(part)) for part in _size_and_slide(join.window))
-        windows = Windows(size, slide, offset, cumulating=F.lit(False))
+    join, rules, per_slice = pipeline.join, Rules.of(pipeline), millis(pipeline.slices.every) if pipeline.trace else 1
+    if compared := join.window_inequality:
+        windows = ComparedWindows(_in_micros(compared.left), _in_micros(compared.right), F.lit(compared.operator))
+        return ComparedWindowJoin(rules, condition, windows, buckets_per_slice=per_slice)
     bounded = join.interval is not None and None not in {join.interval.lower, join.interval.upper}
     return MicroBatchJoin(
-        Rules.of(pipeline),
+        rules,
         condition,
-        windows,
+        _in_micros(join.window) if join.window else None,
         on_event_time=join.event_time_equality,
         binned=bounded and not join.event_time_equality,
-        buckets_per_slice=millis(pipeline.slices.every) if pipeline.trace else 1,
+        buckets_per_slice=per_slice,
     )
+
+
+def _in_micros(window: WindowSettings) -> Windows:
+    size, slide, offset = (whole(micros(part)) for part in _size_and_slide(window))
+    return Windows(size, slide, offset, cumulating=F.lit(False))
 
 
 def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     join, sql = pipeline.join, pipeline.dialect == "flink-sql"
     lateness = whole(millis(join.allowed_lateness))
-    rules: window.Rules = flink_sql.WindowRules() if sql else flink_datastream.WindowRules(lateness)
+    zone = Zone.of(pipeline.zone_of_windows) if pipeline.zone_of_windows else None
+    rules: window.Rules = flink_sql.WindowRules(zone) if sql else flink_datastream.WindowRules(lateness)
     join_type, cogroup, latest = JoinType.of(join.type), join.api == "cogroup", join.emit == "latest"
     condition = join.condition if sql else None
     if not join.fires_by_default:
         return _triggered_join(pipeline, settings, rules)
     if settings.session:
         gap = whole(millis(settings.session.gap))
-        return SessionJoin(gap, lateness, rules, join_type, sql, cogroup, latest, condition)
+        return SessionJoin(gap, rules, join_type, sql, cogroup, latest, condition, zone, has_odd_changes(pipeline))
     size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
-    shape = Windows(size, slide, offset, cumulating=F.lit(settings.cumulate is not None))
+    shape = Windows(size, slide, offset, F.lit(settings.cumulate is not None), zone)
     refires = join.allowed_lateness > timedelta()
-    return WindowJoin(shape, rules, join_type, refires, cogroup, latest, condition)
+    by_epochs = RestartedWindowJoin if pipeline.restarts else WindowJoin
+    return by_epochs(shape, rules, join_type, refires, cogroup, latest, condition, has_odd_changes(pipeline))
+
+
+def has_odd_changes(pipeline: Pipeline) -> bool:
+    """Whether changes of the clocks may lie where Flink's timers are out of order, or before the last of their rows."""
+    zone, guard = pipeline.zone_of_windows, pipeline.guard
+    return zone is not None and (guard is None or not changes_by_hours(zone, guard.earliest, guard.latest))
 
 
 def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.Rules) -> Join:

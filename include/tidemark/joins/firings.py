@@ -6,15 +6,16 @@ members. The second, here, is an ordinary join for each firing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tidemark.clock.zones import Zone
 from tidemark.joins.base import EMISSION
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.settings.sides import OTHER
 from tidemark.spark.columns import with_columns
 from tidemark.spark.confined import confined
@@ -32,12 +33,16 @@ class Members:
     rows: DataFrame
     by_start: bool = True
     """Whether windows with equal ends and different starts are different ones."""
+    zone: Zone | None = None
+    """In whose local time they begin and end; None for UTC."""
+    by_epoch: bool = False
+    """Whether a window may fire once in each epoch of its job, `until` which its rows wait."""
 
     @property
     def firing(self) -> list[str]:
         """The columns that name a firing."""
-        keys = key_columns(self.rows)
-        return [*keys, "slice", "pane", "window_end", *(["window_start"] if self.by_start else [])]
+        more = [name for name, tells in (("window_start", self.by_start), ("until", self.by_epoch)) if tells]
+        return [*key_columns(self.rows), "slice", "pane", "window_end", *more]
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class JoinType:
 
 def join_members(members: Members, join_type: JoinType, condition: str | None = None) -> DataFrame:
     """The rows that the firings emit (`base.EMISSION`, and `right_window_start`)."""
+    if join_type.types <= {"inner", "semi"}:  # null keys meet nobody, and a firing's would all be one task's
+        members = replace(members, rows=members.rows.where(~has_null_key(members.rows)))
     sides = _sides(members, condition)
     parts = []
     if join_type.types - set(HALVES):
@@ -75,7 +82,7 @@ def join_members(members: Members, join_type: JoinType, condition: str | None = 
         chosen = _joined(*sides, members.firing, f"left_{half}", condition).where(join_type.is_one_of(half))
         none = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in ("right", "start_of_right")}
         parts.append(chosen.withColumns({"emission": F.lit(half), **none}))
-    chosen_parts = (part.select(*_emission()) for part in parts)
+    chosen_parts = (part.select(*_emission(members)) for part in parts)
     return reduce(DataFrame.unionByName, chosen_parts)
 
 
@@ -84,14 +91,14 @@ def group_members(members: Members) -> DataFrame:
     both = {side: F.collect_list(F.when(F.col("side") == side, F.col(side))).alias(side) for side in PADDING}
     grouped = members.rows.groupBy(*members.firing).agg(*both.values())
     start = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
-    return (
-        grouped.select("*", *start).withColumn("emission", F.lit("grouped")).select(*_emission(), *key_columns(grouped))
-    )
+    grouped = grouped.select("*", *start).withColumn("emission", F.lit("grouped"))
+    return grouped.select(*_emission(members), *key_columns(grouped))
 
 
-def _emission() -> list[Column]:
+def _emission(members: Members) -> list[Column]:
+    last = F.col("window_end") - 1
     known = {
-        "result_time": F.col("window_end") - 1,
+        "result_time": members.zone.instant(last) if members.zone else last,
         "window_start": F.coalesce("start_of_left", "start_of_right"),
         "right_window_start": F.col("start_of_right"),
     }

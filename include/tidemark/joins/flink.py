@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.settings import Interval, Pipeline
+from tidemark.settings import Input, Interval, Pipeline
 from tidemark.settings.dialects import TICK
 from tidemark.settings.pipeline import WatermarkKind
 from tidemark.settings.values import millis
@@ -15,11 +15,19 @@ def watermark_kind(pipeline: Pipeline) -> WatermarkKind:
 
 
 def watermark_lag(pipeline: Pipeline) -> WatermarkLag:
-    """`forBoundedOutOfOrderness(d)` gives max - d - 1; SQL's `ts - INTERVAL d` gives max - d."""
+    """`forBoundedOutOfOrderness(d)` gives max - d - 1; SQL's `ts - INTERVAL d` gives max - d.
+
+    A watermark that was recorded lags behind nothing.
+    """
     extra = 0 if watermark_kind(pipeline) == "sql" else 1
-    assert pipeline.left.watermark_delay is not None, "settings.dialects sees to it"
-    assert pipeline.right.watermark_delay is not None, "settings.dialects sees to it"
-    return WatermarkLag(millis(pipeline.left.watermark_delay) + extra, millis(pipeline.right.watermark_delay) + extra)
+    return WatermarkLag(_lag(pipeline.left, extra), _lag(pipeline.right, extra))
+
+
+def _lag(source: Input, extra: int) -> int:
+    if source.watermark:
+        return 0
+    assert source.watermark_delay is not None, "settings.dialects sees to it"
+    return millis(source.watermark_delay) + extra
 
 
 def inclusive_bounds(interval: Interval) -> tuple[int, int]:

@@ -58,6 +58,11 @@ class IntervalRules:
         """
         return F.greatest(event_time + wait, watermark + 1)
 
+    @staticmethod
+    def evicted_anew(event_time: Column, wait: Column) -> Column:
+        """The same once the row's job has restarted: its timer is recovered, and any watermark is an advance."""
+        return event_time + wait
+
     def evicted_before_match(
         self, left: Column, left_watermark: Column, right: Column, right_watermark: Column
     ) -> Column:

@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.clock.times import whole
+from tidemark.clock.zones import Zone
 from tidemark.joins.flink import inclusive_bounds
 from tidemark.settings import Interval
 
@@ -98,18 +99,39 @@ class IntervalRules:
         return ~self.empty & ((self.min_cleanup > 0) | (event_time <= 0) | (event_time + wait <= 0))
 
 
+HOUR = 3_600_000
+"""By how many ms a timer of local time is apart from what it is set for, at the most."""
+
+
+@dataclass(frozen=True)
 class WindowRules:
-    """The rules of window joins: no lateness is allowed, and a row counts as late for each window by itself."""
+    """The rules of window joins: no lateness is allowed, and a row counts as late for each window by itself.
 
-    @staticmethod
-    def fires_at(end: Column) -> Column:
+    In a time zone the bounds of windows are local times, and their timers instants (`TimeWindowUtil`).
+    """
+
+    zone: Zone | None = None
+
+    def fires_at(self, end: Column) -> Column:
         """The least watermark at which a window fires, once."""
-        return end - 1
+        return self._timer_at(end - 1)
 
-    @staticmethod
-    def purged_at(end: Column) -> Column:
+    def purged_at(self, end: Column) -> Column:
         """The least watermark at which a window is gone; a row that meets it, or a later one, does not enter."""
-        return end - 1
+        return self._timer_at(end - 1)
+
+    def _timer_at(self, local: Column) -> Column:
+        """The instant of the timer for a local time.
+
+        Of one that the clocks skip, the full hour before it would be; of one that they show twice, the second time. The
+        engine knows either by the hour that follows, and only in zones whose clocks change every year; elsewhere it
+        takes the first time, and for one that is skipped what it would have been.
+        """
+        if self.zone is None:
+            return local
+        at, next_hour = self.zone.instant(local), self.zone.instant(local + HOUR)
+        changed = F.when(at == next_hour, at - at % HOUR).when(next_hour - at > HOUR, at + HOUR)
+        return F.when(self.zone.changes, changed.otherwise(at)).otherwise(at)
 
     @staticmethod
     def dropped(event_time: Column, watermark: Column) -> Column:

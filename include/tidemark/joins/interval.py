@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -11,8 +12,9 @@ from typing_extensions import override
 from tidemark.clock.times import div
 from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.settings.sides import SIDES
+from tidemark.watermarks.buckets import Horizon
 from tidemark.watermarks.structs import unnested
 
 
@@ -22,14 +24,16 @@ class DatastreamIntervalJoin(Join):
 
     rules: IntervalRules
 
+    labels: ClassVar[tuple[str, ...]] = ("slice", "watermark")
+    """What of a row's labels decides about its pairs."""
+
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.within(left, right)
 
     @override
     def leaves_at(self, watermark: Column) -> Column:
-        wait = F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
-        return self.rules.evicted_at(F.col("event_time"), watermark, wait)
+        return self.rules.evicted_at(F.col("event_time"), watermark, self._wait)
 
     @override
     def apply(self, came: JobRows) -> JoinResult:
@@ -40,16 +44,33 @@ class DatastreamIntervalJoin(Join):
         late = came.maybe_late.where(F.col("rejected").isNotNull() | is_late)
         carried = came.perhaps_carried(~is_late)
         return JoinResult(
-            joined=self._pairs(on_time, horizon.first),
+            joined=self._pairs(self._labelled(on_time, horizon), horizon.first),
             late=with_reason(late, F.coalesce("rejected", F.lit("late"))),
-            kept=horizon.first_slice_reaching(carried, self.leaves_at(F.col("watermark")), "reached"),
+            kept=self._kept(carried, horizon),
         )
+
+    @property
+    def _wait(self) -> Column:
+        """How long after its event time a row is kept."""
+        return F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
+
+    def _labelled(self, rows: DataFrame, horizon: Horizon) -> DataFrame:  # noqa: ARG002
+        """Rows on time with all `labels`."""
+        return rows
+
+    def _kept(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
+        """Rows that entered the buffers, with the slice that evicts them."""
+        return horizon.first_slice_reaching(rows, self.leaves_at(F.col("watermark")), "reached")
+
+    def _evicted(self) -> Column:
+        """Whether of a pair one row was evicted before the other came."""
+        times = F.col("left_event_time"), F.col("right_event_time")
+        met = F.col("left_watermark"), F.col("right_watermark")
+        return self.rules.evicted_before_match(times[0], met[0], times[1], met[1])
 
     def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
         """Each pair once, in the slice of its later row."""
-        met = F.col("left_watermark"), F.col("right_watermark")
         times = F.col("left_event_time"), F.col("right_event_time")
-        evicted = self.rules.evicted_before_match(times[0], met[0], times[1], met[1])
         later = F.greatest("left_slice", "right_slice")
         columns = {
             "slice": later,
@@ -59,8 +80,8 @@ class DatastreamIntervalJoin(Join):
             "window_start": F.lit(None).cast("long"),
             "window_end": F.lit(None).cast("long"),
         }
-        joins = self.rules.within(*times) & ~evicted & (later >= first)
-        found = candidates(rows, self.rules.lower, self.rules.upper, ("slice", "watermark"), joins)
+        joins = self.rules.within(*times) & ~self._evicted() & (later >= first)
+        found = candidates(rows, self.rules.lower, self.rules.upper, self.labels, joins)
         return found.select(*(column.alias(name) for name, column in columns.items()), *EMISSION[-2:])
 
 
@@ -76,6 +97,7 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
     keys = key_columns(rows)
+    rows = rows.where(~has_null_key(rows))  # they meet nobody, and would all be few tasks'
     left, left_row = one_side(rows, "left", keys, labels)
     right, right_row = one_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")

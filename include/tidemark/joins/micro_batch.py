@@ -16,14 +16,18 @@ from tidemark.joins.condition import Condition
 from tidemark.joins.firings import PADDING
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.spark import Rules
-from tidemark.joins.window import Windows
+from tidemark.joins.window import WindowsOf
 from tidemark.settings.dialects import TICK
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.spark.columns import with_columns
 from tidemark.spark.once import computed_once
 
+Columns = Callable[[str], Column]
+"""What tells a copy's columns by their names."""
+_MARKS: tuple[str, ...] = ("matched",)
 _MATCHED = "map<int, bigint>"
-_SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", "window_start", "window_end")
+BOUNDS = ("window_start", "window_end")
+_SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", *BOUNDS)
 """What a row shows of itself to the rows of the other side."""
 
 
@@ -38,7 +42,7 @@ class MicroBatchJoin(Join):
 
     rules: Rules
     condition: Condition
-    windows: Windows | None = None
+    windows: WindowsOf | None = None
     """The windows, in us: a row's is among the keys."""
     on_event_time: bool = False
     """Whether event time is among the keys."""
@@ -47,8 +51,8 @@ class MicroBatchJoin(Join):
     buckets_per_slice: int | None = 1
     """A bucket is a micro-batch: a slice, or a millisecond of it, since no two batches of a query begin in the same."""
 
-    carries = ("matched",)
-    dated = ("matched",)
+    carries = _MARKS
+    dated = _MARKS
     tick = TICK["spark"]
 
     def admitted(self, rows: DataFrame) -> DataFrame:
@@ -164,15 +168,25 @@ class MicroBatchJoin(Join):
         left, right = _of("left"), _of("right")
         stored = self.rules.in_state(left, right) & ~left("early") & ~right("early")
         due = F.greatest(left("slice"), right("slice")) >= first
-        return self.rules.in_range(left("event_time"), right("event_time")) & self.condition.both & stored & due
+        return self._pair_up(left, right) & self.condition.both & stored & due
+
+    def _pair_up(self, left: Columns, right: Columns) -> Column:
+        """Whether the times of copies with equal keys are those of a pair."""
+        return self.rules.in_range(left("event_time"), right("event_time"))
+
+    def _bounds(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:
+        """What an emission tells of the windows of its copies; None for the one that is not there."""
+        of = left or right
+        assert of, "one is there"
+        return {name: of(name) for name in BOUNDS}
 
     def _pairs(self, copies: DataFrame, first: int) -> DataFrame:
         """Each pair once, in the slice of its later row."""
         met = self._meetings(copies, "left", "inner", first)
         emission = {"slice": F.greatest("left.slice", "right.slice"), "emission": F.lit("matched")}
         rows: dict[str, Column] = {side: F.col(f"{side}.row") for side in SIDES}
-        bounds = {name: F.col(f"left.{name}") for name in ("window_start", "window_end")}
-        return _emitted(met.where(~self.rules.join_type.is_one_of("semi")), {**emission, **bounds, **rows})
+        matched = met.where(~self.rules.join_type.is_one_of("semi"))
+        return _emitted(matched, {**emission, **self._bounds(_of("left"), _of("right")), **rows})
 
     def _tracked(self, copies: DataFrame, side: str, first: int) -> DataFrame:
         """One side's copies with `matched_in`, the slice in which each met its first partner, null for none yet."""
@@ -187,8 +201,8 @@ class MicroBatchJoin(Join):
 
     def _alone(self, rows: DataFrame, side: str, first: int) -> Iterator[DataFrame]:
         """What is emitted of one side without a partner: padded when evicted, or once for a semi join."""
-        names = ("window_start", "window_end", *SIDES)
-        kept_columns = {name: F.col(name) for name in names}
+        bounds = self._bounds(F.col, None) if side == "left" else self._bounds(None, F.col)
+        kept_columns: dict[str, Column] = {**bounds, "left": F.col("left"), "right": F.col("right")}
         if self.rules.join_type.types & set(PADDING[side]):
             due = self.rules.preserved(side) & F.col("matched_in").isNull() & (F.col("evicted") >= first)
             yield _emitted(
@@ -202,7 +216,7 @@ class MicroBatchJoin(Join):
         """The rows of accepted copies, each in the state until its last copy has gone: for a semi join when matched."""
         if not self.rules.tracks(side):  # the first copy is the one of the last window
             none = F.lit(None).cast(_MATCHED)
-            return _row_columns(
+            return self._row_columns(
                 copies.where(F.col("copy") == 0).withColumns({"reached": F.col("evicted"), "matched": none})
             )
         semi = self.rules.join_type.is_one_of("semi") if side == "left" else F.lit(False)
@@ -210,7 +224,7 @@ class MicroBatchJoin(Join):
         first_match = F.when(F.col("matched_in").isNotNull(), F.struct("copy", "matched_in"))
         if not self.windows:
             matched = F.when(F.col("matched_in").isNotNull(), F.create_map("copy", "matched_in"))
-            return _row_columns(copies.withColumns({"reached": gone, "matched": matched}))
+            return self._row_columns(copies.withColumns({"reached": gone, "matched": matched}))
         copies = copies.withColumns({"gone": gone, "first_match": first_match})
         rows = copies.groupBy("id").agg(
             F.first(F.struct(*(name for name in copies.columns if name not in {"id", "gone", "first_match"}))).alias(
@@ -220,7 +234,13 @@ class MicroBatchJoin(Join):
             F.map_from_entries(F.collect_list("first_match")).alias("first_matches"),
         )
         both = F.map_zip_with("row.matched", "first_matches", lambda _, before, now: F.coalesce(before, now))
-        return _row_columns(rows.select("row.*", "reached", both.alias("known")).withColumn("matched", F.col("known")))
+        return self._row_columns(
+            rows.select("row.*", "reached", both.alias("known")).withColumn("matched", F.col("known"))
+        )
+
+    def _row_columns(self, rows: DataFrame) -> DataFrame:
+        labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "reached")
+        return rows.select(*labels, *self.carries, *key_columns(rows), *SIDES)
 
     def _late(self, came: JobRows) -> DataFrame:
         """Rejected and late rows; a row that is late for some of its windows only is told for each of these."""
@@ -251,18 +271,12 @@ def _by_side(rule: Callable[[str], Column]) -> Column:
     return F.when(F.col("side") == "left", rule("left")).otherwise(rule("right"))
 
 
-def _of(side: str) -> Callable[[str], Column]:
+def _of(side: str) -> Columns:
     return lambda name: F.col(f"{side}.{name}")
 
 
 def _emitted(rows: DataFrame, columns: dict[str, Column]) -> DataFrame:
-    """Emissions in the columns of `EMISSION`: windows in ms, no result time."""
+    """Emissions in the columns of `EMISSION`, and the right row's window where it has its own: ms, no result time."""
     known = {**columns, "pane": F.lit(0), "result_time": F.lit(None).cast("bigint")}
-    known |= {name: floor_div(columns[name], 1000) for name in ("window_start", "window_end")}
-    return rows.select(*(known[name].alias(name) for name in EMISSION))
-
-
-def _row_columns(rows: DataFrame) -> DataFrame:
-    keys = key_columns(rows)
-    labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "matched", "reached")
-    return rows.select(*labels, *keys, *SIDES)
+    known |= {name: floor_div(column, 1000) for name, column in columns.items() if name.endswith(BOUNDS)}
+    return rows.select(*(known[name].alias(name) for name in dict.fromkeys((*EMISSION, *known))))

@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
+from tidemark.clock.zones import Zone
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
@@ -27,7 +28,8 @@ _ROLES = T.StructType([
     T.StructField("role", T.StringType()),
     *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "refired_in")),
 ])  # fmt: skip
-_ORDER = ("clock", "tiebreak", "side", "event_time")
+_ORDER = ("clock", "tiebreak", "met", "side", "event_time")
+"""Rows at one place have met one watermark, unless each has recorded its own."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,6 @@ class SessionJoin(Join):
     """A window join or coGroup on sessions: of both inputs together (DataStream), or of each by itself (SQL)."""
 
     gap: Column
-    lateness: Column
     rules: Rules
     join_type: JoinType
     by_side: bool
@@ -44,12 +45,18 @@ class SessionJoin(Join):
     latest: bool = False
     """Emit each session once, with all of its rows, when it is gone."""
     condition: str | None = None
+    zone: Zone | None = None
+    """In whose local time they begin, end and have gaps; None for UTC."""
+    replays_all: bool = False
+    """Whether a session that ends later may be gone sooner, so that no run is one as it stands."""
 
     exact_watermarks = True
     carries = ("left_watermark", "right_watermark", "watermark")
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
+        if self.zone:
+            left, right = self.zone.local(left), self.zone.local(right)
         return F.abs(left - right) <= self.gap
 
     def apply(self, came: JobRows) -> JoinResult:
@@ -66,7 +73,7 @@ class SessionJoin(Join):
         firing = in_state if self.latest else state.unionByName(replayed.where(F.col("role") == "member"))
         fired = horizon.first_slice_reaching(firing.withColumnRenamed("slice", "came"), level, "fired_in")
         fired = fired.withColumn("slice", F.coalesce("refired_in", "fired_in"))
-        members = Members(fired.where(F.col("slice") >= horizon.first), by_start=not self.by_side)
+        members = Members(fired.where(F.col("slice") >= horizon.first), not self.by_side, self.zone)
         joined = group_members(members) if self.cogroup else join_members(members, self.join_type, self.condition)
         late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("met"))
         late = late.select(*came.maybe_late.columns)
@@ -84,27 +91,35 @@ class SessionJoin(Join):
     def _runs(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         """The rows of runs that are sessions as they stand (with `window_start` and `window_end`), and the others.
 
+        Both have their `time`, which sessions are made of, when a session of it alone `fires` and is `gone`, and the
+        watermark that was `met`.
+
         A run is a session if no part of it fired before the rest came: each row but the newest met a watermark before
         the end of what the next one prolongs, and each row one before the end of it all.
         """
         own = F.when(F.col("side") == "left", F.col("left_watermark")).otherwise(F.col("right_watermark"))
-        added = {"met": own if self.by_side else F.col("watermark"), "gap": self.gap, "lateness": self.lateness}
+        time = self.zone.local(F.col("event_time")) if self.zone else F.col("event_time")
+        added = {"met": own if self.by_side else F.col("watermark"), "gap": self.gap, "time": time}
         parts = self._parts(rows)
-        by_time, end = Window.partitionBy(*parts).orderBy("event_time", "met"), F.col("event_time") + F.col("gap")
-        # By event time and watermark: what follows the last row of one time is the least watermark met at the next.
-        next_time, next_met = (F.lead(name).over(by_time) for name in ("event_time", "met"))
-        prolonged = (next_time > F.col("event_time")) & (next_time <= end)
-        broken = prolonged & (next_met >= end - 1)
-        begins = F.coalesce(F.lag(end).over(by_time) < F.col("event_time"), F.lit(False))
+        by_time, end = Window.partitionBy(*parts).orderBy("time", "met"), F.col("time") + F.col("gap")
+        timers = {"fires": self.rules.fires_at(end), "gone": self.rules.purged_at(end)}
+        # By time and watermark: what follows the last row of one time is the least watermark met at the next.
+        next_time, next_met = (F.lead(name).over(by_time) for name in ("time", "met"))
+        prolonged = (next_time > F.col("time")) & (next_time <= end)
+        broken = prolonged & (next_met >= F.col("fires"))
+        begins = F.coalesce(F.lag(end).over(by_time) < F.col("time"), F.lit(False))
         numbered = (
             rows.transform(with_columns, added)
+            .transform(with_columns, timers)
             .withColumns({"begins": begins.cast("long"), "broken": F.coalesce(broken, F.lit(False))})
             .withColumn("session", F.sum("begins").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
         )
         run = Window.partitionBy(*parts, "session")
-        bounds = {"window_start": F.min("event_time").over(run), "window_end": F.max(end).over(run)}
+        bounds = {"window_start": F.min("time").over(run), "window_end": F.max(end).over(run)}
         known = numbered.withColumns({**bounds, "broken": F.max("broken").over(run), "latest": F.max("met").over(run)})
-        whole = ~F.col("broken") & (F.col("latest") < F.col("window_end") - 1)
+        whole = ~F.col("broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
+        if self.replays_all:
+            whole = F.lit(False)
         inner = ("begins", "broken", "latest")
         return known.where(whole).drop(*inner), known.where(~whole).drop(*inner, "window_start", "window_end")
 
@@ -113,10 +128,14 @@ class SessionJoin(Join):
 class _Session:
     start: int
     end: int
+    fires: int
+    """The watermark at which it does."""
+    gone: int
+    """The watermark at which it is."""
     rows: list[int]
     """Offsets of its rows in the table."""
-    fired: int
-    """How often it has, or the most often of those that it was merged from."""
+    fired: int = 0
+    """How often it has fired, or the most often of those that it was merged from."""
     due: bool = True
     """Whether its firing on time is to come."""
 
@@ -140,41 +159,44 @@ class _Fates:
 def _replayed(rows: pa.Table) -> pa.Table:
     """Replay the rows of one run: members of firings, late rows, and the session that each other row ends in.
 
-    A session fires at end - 1 and is gone at end - 1 + lateness, both by the watermark that the rows met.
+    A session fires and is gone by the watermark that the rows met, both as the last of its times would alone.
     """
     rows = rows.sort_by([(name, "ascending") for name in _ORDER])
-    gap, lateness = rows["gap"][0].as_py(), rows["lateness"][0].as_py()
+    gap = rows["gap"][0].as_py()
     fates, in_flight = _Fates(), list[_Session]()
-    labels = (rows[name].to_pylist() for name in ("event_time", "met", "slice"))
-    for offset, (time, met, number) in enumerate(zip(*labels, strict=True)):
-        in_flight = _advance(in_flight, met, lateness, fates)
+    labels = (rows[name].to_pylist() for name in ("time", "fires", "gone", "met", "slice"))
+    for offset, (time, fires, gone, met, number) in enumerate(zip(*labels, strict=True)):
+        in_flight = _advance(in_flight, met, fates)
         touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
+        last = max([*touched, _Session(time, time + gap, fires, gone, [])], key=lambda one: one.end)
         session = _Session(
             min([time, *(one.start for one in touched)]),
-            max([time + gap, *(one.end for one in touched)]),
+            last.end,
+            last.fires,
+            last.gone,
             [member for one in touched for member in one.rows] + [offset],
             max((one.fired for one in touched), default=0),
         )
-        if session.end - 1 + lateness <= met:
+        if session.gone <= met:
             fates.tell([offset], "late", session)
             continue
         in_flight = [one for one in in_flight if one not in touched] + [session]
-        if session.end - 1 <= met:
+        if session.fires <= met:
             fates.tell(session.rows, "member", session, number)
             session.fired, session.due = session.fired + 1, False
-    _advance(in_flight, END_OF_INPUT, lateness, fates)
+    _advance(in_flight, END_OF_INPUT, fates)
     found = rows.take(pa.array(fates.offsets, pa.int64()))
     for column in to_arrow_schema(_ROLES):
         found = found.append_column(column, pa.array(fates.columns[column.name], column.type))
     return found
 
 
-def _advance(in_flight: list[_Session], watermark: int, lateness: int, fates: _Fates) -> list[_Session]:
+def _advance(in_flight: list[_Session], watermark: int, fates: _Fates) -> list[_Session]:
     """Fire what is due on time, and let go of what is gone; gives the sessions that stay."""
     for session in in_flight:
-        if session.due and session.end - 1 <= watermark:
+        if session.due and session.fires <= watermark:
             fates.tell(session.rows, "member", session)
             session.fired, session.due = session.fired + 1, False
-        if session.end - 1 + lateness <= watermark:
+        if session.gone <= watermark:
             fates.tell(session.rows, "state", session)
-    return [session for session in in_flight if session.end - 1 + lateness > watermark]
+    return [session for session in in_flight if session.gone > watermark]

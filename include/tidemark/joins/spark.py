@@ -7,7 +7,7 @@ one rule of the engine; nothing else in Tidemark decides a boundary of this dial
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column
@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div, whole
 from tidemark.joins.firings import PADDING, JoinType
-from tidemark.settings import Interval, Pipeline
+from tidemark.settings import Interval, Join, Pipeline, WindowInequality
 from tidemark.settings.dialects import TICK
-from tidemark.settings.sides import SIDES
+from tidemark.settings.sides import OTHER, SIDES, SideName
 from tidemark.settings.values import millis
 
 FOREVER = 2**52
@@ -33,6 +33,21 @@ class Range:
     greatest: int
     waits: Mapping[str, int]
     """How far behind W a side's rows are evicted, in ms: `FOREVER` where its bound is absent."""
+
+    @classmethod
+    def of_join(cls, join: Join) -> Range:
+        """What limits rows by their times, keys aside."""
+        return cls.between_windows(join.window_inequality) if join.window_inequality else cls.of(join.interval)
+
+    @classmethod
+    def between_windows(cls, windows: WindowInequality) -> Range:
+        """What Spark derives where windows are compared: as of a bound of 0, strict or not, between event times.
+
+        It limits the side with the greater windows alone, and holds for the ends of its windows, as if these were what
+        is compared. Where the other side's windows are the longer ones, a row may go before its last partner comes.
+        """
+        waits = {"left": FOREVER, "right": FOREVER, OTHER[windows.lesser]: int(windows.inclusive)}
+        return cls(-FOREVER * 1000, FOREVER * 1000, waits)
 
     @classmethod
     def of(cls, interval: Interval | None) -> Range:
@@ -68,7 +83,7 @@ class Rules:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Rules:
         """The rules of a pipeline file's join."""
-        join, range_ = pipeline.join, Range.of(pipeline.join.interval)
+        join, range_ = pipeline.join, Range.of_join(pipeline.join)
         watermarked: dict[str, Column] = {
             side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES
         }
@@ -137,3 +152,23 @@ def evicts(pipeline: Pipeline) -> bool:
     if join.window or join.event_time_equality:
         return any(given)
     return all(given)
+
+
+def kept_for_ever(pipeline: Pipeline) -> Iterator[tuple[SideName, str]]:
+    """The sides of which no row is ever evicted, each with why.
+
+    An event time that is null is kept for ever too, whatever the side.
+    """
+    join = pipeline.join
+    if not evicts(pipeline):
+        lacking = " and ".join(side for side in SIDES if getattr(pipeline, side).watermark_delay is None)
+        yield from ((side, f"{lacking} has no watermark_delay") for side in SIDES)
+    elif not (join.window or join.event_time_equality):
+        waits = Range.of_join(join).waits
+        yield from ((side, _unlimited(join, side)) for side in SIDES if waits[side] == FOREVER)
+
+
+def _unlimited(join: Join, side: SideName) -> str:
+    if join.window_inequality:
+        return f"{join.window_inequality.holds} holds for any later window of {OTHER[side]}"
+    return f"join.interval has no {'upper' if side == 'left' else 'lower'}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
+from tidemark.clock.zones import Zone
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
 from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
 from tidemark.spark.columns import with_columns
+from tidemark.watermarks.buckets import Horizon
 
 
 class Rules(Protocol):
@@ -28,6 +30,13 @@ class Rules(Protocol):
         """Whether a row that is in no window counts as late."""
 
 
+class WindowsOf(Protocol):
+    """What tells a row's windows."""
+
+    def of(self, event_time: Column) -> Column:
+        """All windows of an event time: an array of [start, end)."""
+
+
 @dataclass(frozen=True)
 class Windows:
     """Sliding windows; tumbling ones slide by their size. Cumulating ones share a start and grow by the slide."""
@@ -36,9 +45,13 @@ class Windows:
     slide: Column
     offset: Column
     cumulating: Column
+    zone: Zone | None = None
+    """In whose local time they begin and end; None for UTC."""
 
     def of(self, event_time: Column) -> Column:
         """All windows of an event time: an array of [start, end) in ms, empty where it falls into a gap."""
+        if self.zone:
+            event_time = self.zone.local(event_time)
         step = event_time - F.pmod(event_time - self.offset, self.slide)
         sliding = F.transform(
             _sequence(step, event_time - self.size + 1, -self.slide),
@@ -66,6 +79,10 @@ class WindowJoin(Join):
     """Emit each window once, with all of its rows, when it is gone."""
     condition: str | None = None
     """Part of the match, over `left_*` and `right_*`."""
+    exact_watermarks: bool = False
+    """Needed where a window may fire before the last of its event times."""
+    by_epoch: ClassVar[bool] = False
+    """Whether the job has restarted (`restarted`)."""
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -84,11 +101,11 @@ class WindowJoin(Join):
         entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
         level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
         on_time = entered if self.latest else entered.where(F.col("watermark") < level)
-        fired = horizon.first_slice_reaching(on_time.drop("slice"), level, "slice")
+        fired = self._first_slice(horizon, on_time.drop("slice"), level, "slice")
         members = fired.where(F.col("slice") >= horizon.first).withColumn("pane", F.lit(0))
         if self.refires and not self.latest:
             members = members.unionByName(self._refired(entered, horizon.first))
-        found = Members(members)
+        found = Members(members, zone=self.windows.zone, by_epoch=self.by_epoch)
         joined = group_members(found) if self.cogroup else join_members(found, self.join_type, self.condition)
         dropped = self.rules.dropped(F.col("event_time"), F.col("watermark"))
         enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last()), ~dropped)
@@ -96,8 +113,12 @@ class WindowJoin(Join):
         return JoinResult(
             joined,
             self._late(came),
-            kept=horizon.first_slice_reaching(carried, self.leaves_at(F.col("watermark")), "reached"),
+            kept=self._first_slice(horizon, carried, self.leaves_at(F.col("watermark")), "reached"),
         )
+
+    def _first_slice(self, horizon: Horizon, rows: DataFrame, level: Column, name: str) -> DataFrame:
+        """Add the slice in which a level is reached that is above what a row has met."""
+        return horizon.first_slice_reaching(rows, level, name)
 
     def _refired(self, entered: DataFrame, first: int) -> DataFrame:
         """The members of late firings: each late row fires its window with all rows that came before it, and itself."""

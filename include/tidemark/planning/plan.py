@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tidemark.clock.slices import Grid, ranges
+from tidemark.clock.slices import Grid, LocalDays, ranges
 from tidemark.commits.checkpoint import kept_runs
 from tidemark.commits.forgotten import as_text
 from tidemark.commits.ledger import Entry, Ledger
 from tidemark.commits.outputs import check_expressions
-from tidemark.commits.settings_of_runs import settings_apart, settings_text
+from tidemark.commits.settings_of_runs import settings_text, under_others
 from tidemark.commits.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
 from tidemark.delta.lake import PipelineTables
 from tidemark.errors import IncompleteError, InputError, SliceOrderError
@@ -25,6 +26,7 @@ from tidemark.inputs.completeness import Reach, reaches
 from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
 from tidemark.joins.firings import HALVES
+from tidemark.joins.spark import kept_for_ever
 from tidemark.planning.estimate import Estimate, estimate, past_jobs
 from tidemark.planning.grouping import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
@@ -149,7 +151,7 @@ class Plan:
 
     @cached_property
     def settings(self) -> str:
-        """The pipeline's settings as the ledger holds them."""
+        """The pipeline's settings, as the ledger holds them of a slice behind all others."""
         return settings_text(self.pipeline)
 
     @cached_property
@@ -257,8 +259,11 @@ class _Scene:
         notes = [*notes, *self._of_arrivals(ahead)]
         files = [InputFiles.of(source, self.grid) for source in self.inputs] if ahead else []
         room = self._room() if ahead else None
-        rows_of_jobs = {job: rows for one in ahead for job, rows in _cut(one.slices, files, room or self._size)}
+        rows_of_jobs = {
+            job: rows for one in ahead for job, rows in _cut(one.slices, files, room or self._size, self._alone)
+        }
         scans = [of_input.to_read(one.slices for one in ahead) for of_input in files] or [ScanEstimate(0, 0, 0)] * 2
+        notes = [*notes, *self._of_growth(ahead, files)]
         made = Plan(
             self.pipeline, self.grid, self.tables, self.inputs, self.ledger,
             tuple(ahead),
@@ -276,6 +281,26 @@ class _Scene:
             asked=tuple(self.asked),
         )  # fmt: skip
         return self._checked(made) if made.jobs else made
+
+    @property
+    def _alone(self) -> list[int]:
+        """Slices that no other one shares a job with: where Flink SQL's job restarts, rows are replayed one by one."""
+        restarts = self.pipeline.restarts if self.pipeline.dialect == "flink-sql" else ()
+        return sorted({self.grid.number_at(micros(restart)) for restart in restarts})
+
+    def _of_growth(self, ahead: Sequence[Segment], files: Sequence[InputFiles]) -> Iterator[str]:
+        """Of which inputs no row is ever evicted, and how many more rows each slice carries for it."""
+        if not ahead or self.pipeline.dialect != "spark":
+            return
+        carried = dict(zip(SIDES, self.ledger.last.carried if self.ledger.last else (0, 0), strict=True))
+        slices = sum(len(segment.slices) for segment in ahead)
+        for side, why in kept_for_ever(self.pipeline):
+            number = SIDES.index(side)
+            more = sum(float(files[number].rows_per_slice(one.slices).sum()) for one in ahead) / slices
+            yield (
+                f"no row of {self.inputs[number].table.name} is ever evicted, because {why}: {carried[side]:,} are "
+                f"carried, and each slice adds about {more:,.0f}"
+            )
 
     def _of_arrivals(self, ahead: Sequence[Segment]) -> Iterator[str]:
         """From when on arrivals by commits are known, where that is not so of all rows; slices before are refused."""
@@ -423,6 +448,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     PipelineTables.of(pipeline, lake).check()
     inputs, ledger = stored_inputs(spark, pipeline, lake), Ledger.of(pipeline, lake)
     scene = _Scene(pipeline, request, ledger.grid, ledger.tables, inputs, ledger, lake)
+    _refuse_other_days(scene)
     return _plan_to_reprocess(scene) if request.reprocess else _plan_to_run(scene)
 
 
@@ -510,16 +536,24 @@ def _asked_for(scene: _Scene, last: Entry) -> list[Segment]:
     return sorted(segments, key=lambda segment: segment.slices[0])
 
 
-def _cut(slices: range, files: Sequence[InputFiles], size: Room | int) -> Iterator[tuple[range, float]]:
-    """Cut a segment into jobs of so many slices, or as many as fit; with about how many rows each reads."""
+def _cut(
+    slices: range, files: Sequence[InputFiles], size: Room | int, alone: Sequence[int]
+) -> Iterator[tuple[range, float]]:
+    """Cut a segment into jobs of so many slices, or as many as fit; with about how many rows each reads.
+
+    Slices that are `alone`, by their numbers in order, are a job each.
+    """
     rows = np.sum([one.rows_per_slice(slices) for one in files], axis=0)
     held = np.append(0.0, rows.cumsum())
-    if isinstance(size, Room):
-        jobs = size.jobs(slices, rows)
-    else:
-        jobs = (slices[start : start + size] for start in range(0, len(slices), size))
-    for job in jobs:
-        yield job, float(held[job.stop - slices.start] - held[job.start - slices.start])
+    ends = [at for number in alone for at in (number, number + 1) if at in slices]
+    for start, stop in pairwise([slices.start, *ends, slices.stop]):
+        part = range(start, stop)
+        if isinstance(size, Room):
+            jobs = size.jobs(part, rows[start - slices.start : stop - slices.start])
+        else:
+            jobs = (part[first : first + size] for first in range(0, len(part), size))
+        for job in jobs:
+            yield job, float(held[job.stop - slices.start] - held[job.start - slices.start])
 
 
 def _stale(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
@@ -618,24 +652,50 @@ def _refuse_gap(first: int, last: Entry | None, grid: Grid) -> None:
 
 
 def _refuse_other_settings(scene: _Scene) -> None:
-    start = start_of_chain(scene.ledger)
-    if start and (changed := settings_apart(start.settings, settings_text(scene.pipeline))):
-        label = scene.grid.name(start.number)
+    other = next(_under_others(scene, scene.ledger.last), None)
+    if other and stale(scene.ledger).get(other[0]) != "changed settings":
+        label = scene.grid.name(other[0])
         raise SliceOrderError(
-            f"slices from {label} on were written under other settings ({changed}), whose state lacks what the present "
-            f"ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or fill the new version "
-            "beside what is served, with tidemark run --shadow NAME"
+            f"slices from {label} on were written under other settings ({other[1]}), whose state lacks what the "
+            f"present ones need; restore them, or {_reprocess_command(scene.pipeline)} --from {label}, or fill the new "
+            "version beside what is served, with tidemark run --shadow NAME"
         )
+
+
+def _refuse_other_days(scene: _Scene) -> None:
+    """See that local days which are committed under the present settings are as long as they were."""
+    ledger, grid = scene.ledger, scene.grid
+    if not isinstance(grid, LocalDays) or ledger.rows.empty:
+        return
+    others = dict(under_others(ledger.entries.values(), settings_text(scene.pipeline), grid))
+    for row in ledger.rows[["number", "slice", "slice_end"]].to_dict("records"):
+        number, was = int(row["number"]), (row["slice"], row["slice_end"])
+        now = grid.datetime_of(number), grid.datetime_of(number + 1)
+        if was != now and number not in others:
+            then, here = (" to ".join(map(format_instant, bounds)) for bounds in (was, now))
+            raise SliceOrderError(
+                f"a slice was committed as the day {then} of {grid.zone}, which is {here} by Python's time zone "
+                "database; use the one of then, or give the pipeline a new `output`"
+            )
 
 
 def _refuse_older_settings(scene: _Scene, first: int) -> None:
     before = scene.ledger.entry(first - 1)
-    start = start_of_chain(scene.ledger)
-    if before and start and (changed := settings_apart(before.settings, settings_text(scene.pipeline))):
+    others = dict(_under_others(scene, before))
+    if before and before.number in others:
         raise SliceOrderError(
-            f"slice {scene.grid.name(before.number)} was written under other settings ({changed}), so its checkpoint "
-            f"cannot be continued; reprocess from {scene.grid.name(start.number)}"
+            f"slice {scene.grid.name(before.number)} was written under other settings ({others[before.number]}), so "
+            f"its checkpoint cannot be continued; reprocess from {scene.grid.name(min(others))}"
         )
+
+
+def _under_others(scene: _Scene, last: Entry | None) -> Iterator[tuple[int, str]]:
+    """The slices up to one, without a gap, that ran under other settings than the file has, and in which ones."""
+    start = start_of_chain(scene.ledger, last)
+    if start is None or last is None:
+        return iter(())
+    chain = (scene.ledger.entries[number] for number in range(start.number, last.number + 1))
+    return under_others(chain, settings_text(scene.pipeline), scene.grid)
 
 
 def _reprocess_command(pipeline: Pipeline) -> str:

@@ -9,6 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock.times import floor_div
+from tidemark.clock.zones import Zone
+from tidemark.joins.compared import holds, window
 from tidemark.settings import Pipeline
 from tidemark.wording import quoted
 
@@ -72,10 +74,21 @@ def _outside(kinds: Mapping[str, str], pipeline: Pipeline) -> Column:
             outside = outside | (right - left < lower)
         if upper is not None:
             outside = outside | (right - left > upper)
-    if pipeline.join.window and {"_window_start", "_window_end"} <= kinds.keys():
-        start, end = (floor_div(F.unix_micros(name), tick) for name in ("_window_start", "_window_end"))
-        right_start = start
-        if "_right_window_start" in kinds:
-            right_start = floor_div(F.unix_micros("_right_window_start"), tick)
-        outside = outside | (left < start) | (left >= end) | (right < right_start) | (right >= end)
+    compared = pipeline.join.window_inequality
+    if (pipeline.join.window or compared) and {"_window_start", "_window_end"} <= kinds.keys():
+        if zone := pipeline.zone_of_windows:
+            left, right = (Zone.of(zone).local(time) for time in (left, right))
+        names = {
+            name: f"_right{name}" if f"_right{name}" in kinds else name for name in ("_window_start", "_window_end")
+        }
+        start, end = (floor_div(_micros(name), tick) for name in names)
+        right_start, right_end = (floor_div(_micros(name), tick) for name in names.values())
+        outside = outside | (left < start) | (left >= end) | (right < right_start) | (right >= right_end)
+        if compared:
+            outside = outside | ~holds(F.lit(compared.operator), window(start, end), window(right_start, right_end))
     return outside
+
+
+def _micros(name: str) -> Column:
+    """A window's bound: local times are counted as those of UTC."""
+    return F.unix_micros(F.col(name).cast("timestamp"))

@@ -14,8 +14,8 @@ from tidemark.commits.ledger import Counts, Entry
 from tidemark.quality.findings import LOOKS_AT, Finding, Measure, called
 from tidemark.settings import Expectation
 from tidemark.settings.history import FIGURES, TO_USUAL
+from tidemark.settings.local_days import DAY
 
-DAY = 86_400_000_000
 DAYS = 28
 """The usual is that of the slices at the same time of day in so many days before; where slices do not divide a day, of
 so many slices before."""

@@ -10,11 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
-from tidemark.clock.times import floor_div
 from tidemark.settings import Expectation
+from tidemark.settings.local_days import DAY
 
-DAY = 86_400_000_000
-"""Microseconds; days are those of UTC."""
+UTC_DAYS = Grid(0, DAY)
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,13 @@ class JobRows:
     """What slices before the job have committed of the days that begin before it."""
     figures: pd.DataFrame | None = None
     """Of each slice, and how many times the usual ones they are (`history`)."""
+    grid: Grid = UTC_DAYS
+    """Whose days they are."""
 
     def units(self, asked: Expectation) -> Units | None:
         """What an expectation looks at; None where that is not there yet, as of a day that goes on."""
         table, start = "emissions" if asked.on == "pairs" else asked.on, F.unix_micros("_slice")
-        rows, day = self.tables[table], floor_div(start, DAY)
+        rows, day = self.tables[table], self.grid.day_column(start)
         if asked.per == "day":
             if not self.last_of_day:
                 return None
@@ -66,7 +67,7 @@ class JobRows:
 
 def last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict[int, int]:
     """The places of those slices that are the last to begin in their days, by day; `end` is behind the last of all."""
-    days = [grid.start_of(number) // DAY for number in range(slices.start, slices.stop + 1)]
+    days = [grid.day_of(number) for number in range(slices.start, slices.stop + 1)]
     return {
         days[place]: place for place, number in enumerate(slices) if days[place] != days[place + 1] or number + 1 == end
     }
@@ -74,5 +75,5 @@ def last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict[int,
 
 def slices_before(grid: Grid, slices: range, days: Mapping[int, int]) -> range:
     """The slices before these that begin in one of some days."""
-    first = min(days, default=0) * DAY
-    return range(min(slices.start, max(0, -((grid.start - first) // grid.every))), slices.start)
+    first = grid.first_from(grid.start_of_day(min(days, default=0)))
+    return range(min(slices.start, max(0, first)), slices.start)

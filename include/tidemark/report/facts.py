@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pandas as pd
 from pyspark.sql import SparkSession
@@ -197,9 +198,10 @@ def _periods(comparison: Comparison, batch: CommittedView) -> tuple[str, tuple[P
         if one.slice is not None
     ]
     table = pd.DataFrame(rows, columns=["start", "same", "explained", "unexplained"]).set_index("start").sort_index()
+    table.index = _local(table.index, _zone(batch))
     span = _stretch(table.index, _every(batch))
     summed = _resampled(table, span).sum()
-    bounds = _bounds(summed.index, span)
+    bounds = _bounds(summed.index, span, _zone(batch))
     return format_duration(span), tuple(
         Period(*bound, *map(int, row)) for bound, row in zip(bounds, summed.to_numpy(), strict=True)
     )
@@ -208,7 +210,8 @@ def _periods(comparison: Comparison, batch: CommittedView) -> tuple[str, tuple[P
 def _state(view: CommittedView, slices: range) -> CarriedState:
     ledger = view.ledger.rows
     ledger = ledger[ledger["number"].isin(slices)]
-    index = pd.DatetimeIndex([view.grid.datetime_of(int(number)) for number in ledger["number"]], tz=UTC)
+    starts = [view.grid.datetime_of(int(number)) for number in ledger["number"]]
+    index = _local(pd.Index(starts), _zone(view))
     carried = pd.Series(
         [sum(counts["carried_out"] for counts in both) for both in zip(*(ledger[s] for s in SIDES), strict=True)],
         index=index,
@@ -216,7 +219,7 @@ def _state(view: CommittedView, slices: range) -> CarriedState:
     )
     span = _stretch(index, _every(view))
     most = _resampled(carried, span).max().ffill()
-    held = (Held(*bound, int(rows)) for bound, rows in zip(_bounds(most.index, span), most, strict=True))
+    held = (Held(*bound, int(rows)) for bound, rows in zip(_bounds(most.index, span, _zone(view)), most, strict=True))
     return CarriedState(
         view.pipeline.name, format_duration(span), tuple(held), int(carried.max() if len(carried) else 0)
     )
@@ -233,14 +236,25 @@ def _every(view: CommittedView) -> timedelta:
     return timedelta(microseconds=view.grid.every)
 
 
+def _zone(view: CommittedView) -> ZoneInfo:
+    """The zone whose days are shown: that of the slices."""
+    return ZoneInfo(view.pipeline.slices.time_zone)
+
+
+def _local(starts: pd.Index[Any], zone: ZoneInfo) -> pd.DatetimeIndex:
+    """What the clocks of a zone show at instants, without it: there all days are of one length."""
+    return pd.DatetimeIndex(pd.to_datetime(starts, utc=True)).tz_convert(zone).tz_localize(None)
+
+
 def _resampled(table: Any, span: timedelta) -> Any:
-    """The rows of each stretch of time together; whole days begin at midnight, UTC."""
+    """The rows of each stretch of time together; whole days begin at midnight."""
     return table.resample(span, origin="start_day" if span % _DAY == timedelta() else "start")
 
 
-def _bounds(starts: pd.Index[Any], span: timedelta) -> Iterator[tuple[str, str]]:
+def _bounds(starts: pd.Index[Any], span: timedelta, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     for start in starts:
-        yield format_instant(start.to_pydatetime()), format_instant(start.to_pydatetime() + span)
+        first = start.to_pydatetime().replace(tzinfo=zone)
+        yield format_instant(first), format_instant(first + span)
 
 
 def _what_if(
@@ -253,6 +267,8 @@ def _what_if(
             None,
             f"{pipeline.name} replays a trace, whose watermarks are recorded; no other delay can be asked",
         )
+    if pipeline.recorded:
+        return None, f"{pipeline.name} goes by watermarks that were recorded; no other delay can be asked"
     if pipeline.clock != "arrival":
         return None, (
             f"{pipeline.name} runs in order of event time, where no delay decides; name a pipeline on the clock "

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pandas as pd
 
+from tidemark.clock.slices import Grid
 from tidemark.commits.ledger import Ledger
 from tidemark.delta.log import DeltaLog
 from tidemark.execution.replay import STILL_IN
@@ -16,13 +17,21 @@ from tidemark.quality.seen import Seen, seen
 from tidemark.report.render import environment
 from tidemark.settings import Pipeline
 from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration, format_instant, micros
+from tidemark.settings.values import format_duration, micros
 from tidemark.wording import counted
 
 FORMATS = (".html",)
 MOST_SPANS = 300
 """How many stretches of time a chart shows at most."""
 _QUANTILES = {"median": 0.5, "99 %": 0.99}
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """What is shown as one: so many slices."""
+
+    grid: Grid
+    slices: int
 
 
 @dataclass(frozen=True)
@@ -80,10 +89,10 @@ class Trends:
 
 def gather(pipeline: Pipeline, ledger: Ledger, rows: pd.DataFrame) -> Trends:
     """The trends of all committed slices; `rows` are those of the table `quality`."""
-    grid, every = ledger.grid, timedelta(microseconds=ledger.grid.every)
+    grid = ledger.grid
     numbers = list(ledger.entries)
     known = [grid.number_at(micros(at)) for at in rows["slice"].drop_duplicates()] + numbers
-    stretch = every * -(-(max(known, default=0) - min(known, default=0) + 1) // MOST_SPANS)
+    stretch = _Stretch(grid, -(-(max(known, default=0) - min(known, default=0) + 1) // MOST_SPANS))
     found = seen(rows)
     silent = tuple(one for one in found if one.worst is None and not _values(rows, one).notna().any())
     expected = tuple(_expected(rows, one, stretch) for one in found if one not in silent)
@@ -92,7 +101,7 @@ def gather(pipeline: Pipeline, ledger: Ledger, rows: pd.DataFrame) -> Trends:
         grid.name(numbers[0]) if numbers else "",
         grid.name(numbers[-1] + 1) if numbers else "",
         len(numbers),
-        format_duration(stretch),
+        format_duration(stretch.slices * timedelta(microseconds=grid.every)),
         expected,
         silent,
         tuple(_flow(ledger, stretch)),
@@ -112,7 +121,7 @@ def _values(rows: pd.DataFrame, one: Seen) -> pd.Series[float]:
     return pd.Series(mine["value"].to_numpy(), index=pd.DatetimeIndex(mine["slice"]), dtype="float64")
 
 
-def _expected(rows: pd.DataFrame, one: Seen, stretch: timedelta) -> Trend:
+def _expected(rows: pd.DataFrame, one: Seen, stretch: _Stretch) -> Trend:
     mine = rows[(rows["expectation"] == one.expectation) & (rows["severity"] == one.severity)]
     broken = pd.Series((mine["verdict"] != "passed").to_numpy(), index=pd.DatetimeIndex(mine["slice"]))
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in one.outcomes.items())
@@ -122,7 +131,7 @@ def _expected(rows: pd.DataFrame, one: Seen, stretch: timedelta) -> Trend:
     return Trend(one.expectation, told, spans, one.least, one.greatest)
 
 
-def _flow(ledger: Ledger, stretch: timedelta) -> Iterator[Trend]:
+def _flow(ledger: Ledger, stretch: _Stretch) -> Iterator[Trend]:
     rows = ledger.rows
     if rows.empty:
         return
@@ -159,14 +168,13 @@ def _behind(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
     return found
 
 
-def _spans(values: pd.Series[float], stretch: timedelta, broken: pd.Series[bool] | None = None) -> Iterator[Span]:
+def _spans(values: pd.Series[float], stretch: _Stretch, broken: pd.Series[bool] | None = None) -> Iterator[Span]:
     known = values.dropna()
     if known.empty:
         return
-    first = known.index[0]
-    for number, mine in known.groupby((known.index - first) // stretch):
-        start = (first + number * stretch).to_pydatetime()
+    numbers = stretch.grid.numbers_at(pd.DatetimeIndex(known.index).as_unit("us").asi8)
+    for start, mine in known.groupby(numbers - (numbers - numbers[0]) % stretch.slices):
         wrong = mine[:0] if broken is None else mine[broken.loc[mine.index].to_numpy()]
         worst = float(wrong.max()) if len(wrong) else 0.0
-        ends = format_instant(start), format_instant(start + stretch)
-        yield Span(*ends, float(mine.min()), float(mine.max()), bool(len(wrong)), worst)
+        first, end = (stretch.grid.name(number) for number in (int(start), int(start) + stretch.slices))
+        yield Span(first, end, float(mine.min()), float(mine.max()), bool(len(wrong)), worst)

@@ -3,7 +3,7 @@
 from tidemark.settings.airflow import AirflowSettings
 from tidemark.settings.checks import Budget, CompareSettings, Expectation
 from tidemark.settings.inputs import Commits, Completeness, Input, TimeColumn, Trace
-from tidemark.settings.join import Interval, Join, KeyPair, WindowSettings
+from tidemark.settings.join import Interval, Join, KeyPair, WindowInequality, WindowSettings
 from tidemark.settings.load import (
     changed,
     load_pipeline,
@@ -30,6 +30,7 @@ __all__ = [
     "Slices",
     "TimeColumn",
     "Trace",
+    "WindowInequality",
     "WindowSettings",
     "changed",
     "load_pipeline",

@@ -38,8 +38,9 @@ class Expectation(Settings):
     left or the right input's, with its own columns, before they are joined; or the slice's figures beside those of
     earlier slices (`settings.history.COLUMNS`), a number each."""
     per: Literal["slice", "day", "job"] = "slice"
-    """What it is judged on: the rows of each slice; of each day (UTC), once the last slice that begins in it is there,
-    which then fails; or of all slices that one Spark job takes, which then fail all."""
+    """What it is judged on: the rows of each slice; of each day (UTC, or that of `slices.time_zone`),
+    once the last slice that begins in it is there, which then fails; or of all slices that one Spark job takes, which
+    then fail all."""
     notes: str | list[str] | None = None
     """What there is to say of it, which its results hold."""
     meta: dict[str, str | int | float | bool] = {}

@@ -7,12 +7,13 @@ from typing import Any, Literal, get_args
 
 from tidemark.settings.pipeline import Pipeline
 
-Effect = Literal["other pipeline", "answer", "next slice", "no row"]
-"""The gravest first. `other pipeline`: its tables are elsewhere; `answer`: committed slices have to run again; `next
-slice`: slices from now on have other columns, or take landed rows otherwise; `no row`: what the join gives stays as it
-is."""
+Effect = Literal["other pipeline", "answer", "slices since", "next slice", "no row"]
+"""The gravest first. `other pipeline`: its tables are elsewhere; `answer`: committed slices have to run again; `slices
+since`: those do that lie behind the instant; `next slice`: slices from now on have other columns, or take landed rows
+otherwise; `no row`: what the join gives stays as it is."""
 
 _ELSEWHERE = ("name", "output")
+_SINCE = ("restarts",)
 _FROM_NOW_ON = ("select", "late_landing", "input_deletes")
 
 
@@ -56,6 +57,8 @@ def _effect(name: str, decides: set[str]) -> Effect:
     top = name.partition(".")[0]
     if top in _ELSEWHERE:
         return "other pipeline"
+    if top in _SINCE:
+        return "slices since"
     if name in decides:
         return "answer"
     return "next slice" if top in _FROM_NOW_ON else "no row"

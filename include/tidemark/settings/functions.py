@@ -36,9 +36,7 @@ WHY = {
 
 _OF_THE_GRAMMAR = ("timestampadd", "timestampdiff")
 """Functions that Spark's grammar has and its catalogue has not."""
-_COLUMN = re.compile(
-    r"(left|right)(_.*)?|_(slice|emission|pane|result_time|window_start|window_end|right_window_start)", re.DOTALL
-)
+_COLUMN = re.compile(r"(left|right)(_.*)?|_(slice|emission|pane|result_time|(right_)?window_(start|end))", re.DOTALL)
 
 
 def words(text: str) -> frozenset[str]:

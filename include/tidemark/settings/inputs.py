@@ -127,7 +127,9 @@ def landed_from_kafka(source: Any, *, partitions: bool) -> Any:
     """
     match source:
         case {"arrival": {"kafka": column, **others}} if not others:
-            columns = {"tiebreak": "offset"} | ({"partition": "partition"} if partitions else {})
+            # What the job recorded knows of the partitions already.
+            by_partition = partitions and source.get("watermark") is None
+            columns = {"tiebreak": "offset"} | ({"partition": "partition"} if by_partition else {})
             return {**columns, **source, "arrival": column}
     return source
 
@@ -148,6 +150,9 @@ class Input(Settings):
     """An integer column that orders rows of equal arrival, such as a log offset."""
     watermark_delay: Duration | None = None
     """Bounded out-of-orderness: watermark = max event time so far - delay. Dialect spark has inputs without one."""
+    watermark: TimeColumn | None = None
+    """In place of `watermark_delay`, in Flink's dialects: the column with the input's watermark as the job recorded it
+    beside each row, such as `CURRENT_WATERMARK(rowtime)`; null where there was none yet."""
     partition: str | None = None
     """A column that tells the log's partitions apart: the input's watermark is the least of those of its partitions."""
     idle_after: PositiveDuration | None = None
@@ -176,6 +181,12 @@ class Input(Settings):
         if value is not None:
             check_expression(value, ColumnsOf())
         return value
+
+    @model_validator(mode="after")
+    def _one_watermark(self) -> Self:
+        if self.watermark and self.watermark_delay is not None:
+            raise ValueError("watermark: is what the job recorded, in place of watermark_delay; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _filters_something(self) -> Self:

@@ -124,6 +124,30 @@ class WindowSettings(Settings):
         return self
 
 
+class WindowInequality(Settings):
+    """Windows that each side makes of its own rows, compared: by their starts, equal ones by their ends."""
+
+    left: WindowSettings
+    right: WindowSettings
+    holds: Literal["left < right", "left <= right", "left > right", "left >= right"]
+    """What is true of the windows of a pair."""
+
+    @property
+    def operator(self) -> str:
+        """SQL's operator, between the window of the left row and that of the right one."""
+        return self.holds.split()[1]
+
+    @property
+    def lesser(self) -> SideName:
+        """The side with the lesser window, whose rows wait for partners that may always come."""
+        return "left" if self.operator.startswith("<") else "right"
+
+    @property
+    def inclusive(self) -> bool:
+        """Whether windows may be equal."""
+        return self.operator.endswith("=")
+
+
 class Trigger(Settings):
     """When a window fires: exactly one of Flink's triggers, `event_time` and `processing_time` by their bare names."""
 
@@ -196,7 +220,7 @@ class Evictor(Settings):
 
 
 class Join(Settings):
-    """Which rows belong together: equal keys, and one of interval, window, or equal event times."""
+    """Which rows belong together: equal keys, and one of interval, window, equal event times, or windows compared."""
 
     type: JoinTypeName = "inner"
     """flink-datastream: inner; flink-sql: inner, left, right, full, on windows semi and anti too; spark: not anti."""
@@ -206,6 +230,8 @@ class Join(Settings):
     window: WindowSettings | None = None
     event_time_equality: bool = False
     """Event times must be equal; dialect flink-sql takes it as an interval of 0 to 0, as Flink does."""
+    window_inequality: WindowInequality | None = None
+    """spark: windows of each side's own, compared by `<`, `<=`, `>` or `>=`; rows of one side are never evicted."""
     condition: str | None = None
     """SQL over left_* and right_* columns that a pair must meet as well: part of the match, so that it decides padding;
     in flink-datastream a filter behind the join. Columns, literals, operators and reviewed functions."""
@@ -276,6 +302,8 @@ class Join(Settings):
         if self.interval:
             bounds = self.interval.lower, self.interval.upper
             return None if None in bounds else max(abs(bound) for bound in bounds if bound is not None)
+        if self.window_inequality:
+            return None
         match self.window:
             case WindowSettings(session=Session(gap=gap)):
                 return gap
@@ -299,14 +327,16 @@ class Join(Settings):
             upper = f" {below} {format_duration(self.interval.upper)}" if self.interval.upper is not None else ""
             parts.append(f"bounds: {lower}right time - left time{upper}")
         if self.window:
-            windows = self.window.model_dump(mode="json", exclude_defaults=True)
-            parts.append(f"windows: {', '.join(f'{name} {_plain(value)}' for name, value in windows.items())}")
+            parts.append(f"windows: {_plain(_dumped(self.window))}")
         if self.window and not self.fires_by_default:
             told = {name: getattr(self, name) for name in ("trigger", "evictor", "time")}
             given = {name: value for name, value in told.items() if value not in (None, "event")}
             parts += [f"{name}: {_plain(_dumped(value))}" for name, value in given.items()]
         if self.event_time_equality:
             parts.append("event times are equal")
+        if self.window_inequality:
+            sides = (_plain(_dumped(getattr(self.window_inequality, side))) for side in SIDES)
+            parts.append(f"windows: {self.window_inequality.holds}; left {' and right '.join(sides)}")
         return "; ".join(parts)
 
 
@@ -315,4 +345,4 @@ def _dumped(value: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+    return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) if isinstance(value, dict) else str(value)

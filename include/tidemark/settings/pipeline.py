@@ -11,25 +11,38 @@ from tidemark.settings.airflow import AirflowSettings
 from tidemark.settings.base import Settings
 from tidemark.settings.checks import CompareSettings, Expectation
 from tidemark.settings.cluster import Cluster
-from tidemark.settings.dialects import TICK, check_join, check_watermarks, defaults_of_flink, takes_null_keys
+from tidemark.settings.dialects import (
+    TICK,
+    check_join,
+    check_restarts,
+    check_time_zone,
+    check_watermarks,
+    defaults_of_flink,
+    takes_null_keys,
+)
 from tidemark.settings.expressions import check_expression
 from tidemark.settings.functions import check_column
 from tidemark.settings.inputs import COMMIT, Commits, Input, Trace, landed_from_kafka
 from tidemark.settings.join import Join
+from tidemark.settings.local_days import local_day, odd_day, start_of_day
 from tidemark.settings.notify import Receiver
-from tidemark.settings.sides import SIDES
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.upkeep import Compact, Retention
 from tidemark.settings.values import (
     Duration,
     Instant,
     PositiveDuration,
+    TimeZone,
     Version,
     format_duration,
     format_instant,
+    from_micros,
+    micros,
 )
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 WatermarkKind = Literal["datastream", "sql"]
+_DAY = timedelta(days=1)
 Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="letters, digits, _ and -, first a letter")
 
 
@@ -52,6 +65,30 @@ class Slices(Settings):
     start: Instant
     end: Instant | None = None
     """No slice begins then or after; by default there is no last one."""
+    time_zone: TimeZone = "UTC"
+    """With `every: 1 day`: whose days the slices are, those on which its clocks change included; they begin at local
+    midnights, as `start` does. A name of the IANA database."""
+
+    @model_validator(mode="after")
+    def _days_of_a_zone(self) -> Self:
+        if self.time_zone == "UTC":
+            return self
+        if self.every != _DAY:
+            raise ValueError(
+                f"every ({format_duration(self.every)}) goes with no time_zone, in which slices are whole days; write "
+                "every: 1 day, or leave time_zone out"
+            )
+        if (before := self._boundary_before(self.start)) != self.start:
+            raise ValueError(
+                f"start ({format_instant(self.start)}) is no midnight in {self.time_zone}; the one before is "
+                f"{format_instant(before)}"
+            )
+        if odd := odd_day(local_day(micros(self.start), self.time_zone), self.time_zone):
+            raise ValueError(
+                f"time_zone: {odd} is no whole day in {self.time_zone}, where the clocks were changed over midnight; "
+                "let start be later, or leave time_zone out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _whole_slices(self) -> Self:
@@ -59,10 +96,25 @@ class Slices(Settings):
             return self
         if self.end <= self.start:
             raise ValueError(f"end ({format_instant(self.end)}) is not after start ({format_instant(self.start)})")
-        if off := (self.end - self.start) % self.every:
-            before = format_instant(self.end - off)
-            raise ValueError(f"end ({format_instant(self.end)}) is no slice boundary; the one before is {before}")
+        if (before := self._boundary_before(self.end)) != self.end:
+            raise ValueError(
+                f"end ({format_instant(self.end)}) is no slice boundary; the one before is {format_instant(before)}"
+            )
         return self
+
+    def _boundary_before(self, instant: datetime) -> datetime:
+        """The last boundary of slices up to an instant."""
+        if self.time_zone == "UTC":
+            return instant - (instant - self.start) % self.every
+        try:
+            return from_micros(start_of_day(local_day(micros(instant), self.time_zone), self.time_zone))
+        except OverflowError:
+            raise ValueError(f"{format_instant(instant)} lies in no year from 1 to 9999 of {self.time_zone}") from None
+
+    @property
+    def last(self) -> datetime | None:
+        """When the last slice begins; None where there is none."""
+        return self.end and self._boundary_before(self.end - timedelta(microseconds=1))
 
 
 class Guard(Settings):
@@ -76,6 +128,8 @@ class Guard(Settings):
     """Event times further than this after their row's arrival are rejected, on the arrival clock."""
 
 
+_MOST_TURNED_BACK = timedelta(days=1)
+"""By how much clocks of a time zone have ever been turned back at the most."""
 _FILTERS_AT = {"flink-datastream": "watermark", "flink-sql": "watermark", "spark": "source"}
 _CHECKS = ("quality", "quality_defaults", "suite", "notify", "show_rows", "compare")
 _RUNS = ("late_landing", "input_deletes", "compact", "retention", "airflow", "cluster")
@@ -100,6 +154,13 @@ class Pipeline(Settings):
     right: Input
     join: Join
     slices: Slices
+    time_zone: TimeZone = "UTC"
+    """Windows of flink-sql: the zone in whose local time they begin and end, `table.local-time-zone` of the streaming
+    job where its event time is TIMESTAMP_LTZ; a name of the IANA database."""
+    restarts: list[Instant] = []
+    """Intervals of Flink's dialects, and tumbling windows of flink-datastream: when the streaming job went on from a
+    checkpoint after a failure, with its state and without a watermark. Rows with that arrival, or a later one, were
+    read by the job that had restarted."""
     output: str = ""
     """Folder of the pipeline's own tables, relative to the lake root; the pipeline's name by default."""
     select: list[str] | dict[str, str] | None = None
@@ -167,6 +228,11 @@ class Pipeline(Settings):
                 value["join"] = defaults_of_flink(version) | join
         return value
 
+    @field_validator("restarts")
+    @classmethod
+    def _in_order(cls, value: list[datetime]) -> list[datetime]:
+        return sorted(set(value))
+
     @field_validator("select")
     @classmethod
     def _confined(cls, value: list[str] | dict[str, str] | None) -> list[str] | dict[str, str] | None:
@@ -226,6 +292,11 @@ class Pipeline(Settings):
         """Which time slices are cut on."""
         return "arrival" if self.left.arrival else "event-time"
 
+    @property
+    def recorded(self) -> tuple[SideName, ...]:
+        """The inputs whose watermarks are as the job recorded them."""
+        return tuple(side for side in SIDES if getattr(self, side).watermark)
+
     def clock_of(self, side: Input) -> str:
         """What the clock of one input is read from: a column, a checkpoint, or the word for a table's own commits."""
         match side.arrival or side.event_time:
@@ -239,6 +310,11 @@ class Pipeline(Settings):
     @model_validator(mode="after")
     def _compares_whole_slices(self) -> Self:
         every = self.compare and self.compare.every
+        if every and self.slices.time_zone != "UTC" and every != _DAY:
+            raise ValueError(
+                f"compare.every ({format_duration(every)}) has to be 1 day, as slices are days of "
+                f"{self.slices.time_zone}"
+            )
         if every and every % self.slices.every:
             raise ValueError(
                 f"compare.every ({format_duration(every)}) has to be a multiple of "
@@ -258,6 +334,8 @@ class Pipeline(Settings):
             raise ValueError("engine: is a version of Flink; leave it out with dialect spark")
         check_join(self.dialect, self.join)
         check_watermarks(self)
+        check_time_zone(self)
+        check_restarts(self)
         return self
 
     @property
@@ -272,6 +350,17 @@ class Pipeline(Settings):
             reads_times = {"delta", "continuous_event_time"}
             return self.join.time == "processing" and self.join.triggered_by.kind not in reads_times
         return self.dialect == "spark" and self.clock == "arrival"
+
+    @property
+    def zone_of_windows(self) -> str | None:
+        """The time zone in which windows begin and end; None for UTC."""
+        return self.time_zone if self.join.window and self.time_zone != "UTC" else None
+
+    @property
+    def reach(self) -> timedelta | None:
+        """How far the event times of a pair can be apart, at most; None for any distance."""
+        reach = self.join.reach
+        return reach + _MOST_TURNED_BACK if reach is not None and self.zone_of_windows else reach
 
     def filters_at_source(self, side: Input) -> bool:
         """Whether rows that `where` of an input leaves out are as if its table did not have them."""

@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -30,6 +33,7 @@ _UNITS = {
 _PART = re.compile(r"(\d+)\s*([a-z]+)")
 _DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?")
+_OFFSET = re.compile(r"(UTC|GMT|Z)?\s*[+-]\d.*", re.IGNORECASE)
 _ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
 _MICROSECOND = timedelta(microseconds=1)
 _DIGITS = 20
@@ -187,6 +191,27 @@ def _cleanup(value: Any) -> Any:
         raise ValueError(f"{error}; or half") from None
 
 
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(name for name in available_timezones() if "/" in name)
+
+
+def _time_zone(value: Any) -> str:
+    """A name such as Europe/Berlin, or UTC: what Python, Spark and Flink know by the same rules."""
+    if value == "UTC":
+        return "UTC"
+    if isinstance(value, str) and value in _zones():
+        return value
+    if isinstance(value, str) and _OFFSET.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is an offset, as which Flink SQL takes no zone; write a name of the IANA database, such as "
+            "Europe/Berlin, or Etc/GMT-2 for what is 2 hours ahead of UTC all year"
+        )
+    near = get_close_matches(str(value), _zones(), n=1)
+    meant = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin, or UTC"
+    raise ValueError(f"{value!r} is no name of the IANA time zone database; {meant}")
+
+
 def _version(value: Any) -> str:
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         raise ValueError(f"{value!r} is not a version; write it in quotes, such as '1.17': YAML reads 1.20 as 1.2")
@@ -207,6 +232,11 @@ Cleanup = Annotated[
 ]
 Version = Annotated[
     str, BeforeValidator(_version), WithJsonSchema({"type": "string", "pattern": f"^{_VERSION.pattern}$"})
+]
+TimeZone = Annotated[
+    str,
+    BeforeValidator(_time_zone),
+    WithJsonSchema({"type": "string", "examples": ["Europe/Berlin", "America/New_York"]}),
 ]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Instant = Annotated[

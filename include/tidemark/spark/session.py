@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import FaultError
 from tidemark.settings.cluster import CONNECT_SCHEME, SECRET, Cluster
 from tidemark.spark.connected import connected
-from tidemark.spark.jvm import can_load, warn_of
+from tidemark.spark.jvm import can_load, remember_names, warn_of
 from tidemark.spark.local import (
     AUTHENTICATED,
     EVENT_LOGS,
@@ -44,6 +44,9 @@ _QUERY_SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     # Else ${env:NAME} is the environment's, in literals and in the names of an input's columns too.
     "spark.sql.variable.substitute": "false",
+    # Of a filter over columns that are renamed Spark infers another for each set of them: that none of 20 keys is null
+    # took it more than seven minutes to plan.
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Shuffled hash join where every partition's build side is small enough, sort-merge elsewhere: 1.8x on interval
     # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).
@@ -57,6 +60,8 @@ _QUERY_SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 50 by default; a snapshot of a pipeline's own table is small.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # A version whose files are all there is read, whatever its age: `as_of`, a replay of inputs.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -100,6 +105,7 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
     _need_delta(session)
+    remember_names(session)
     if not str(session.sparkContext.master).startswith("local"):
         session.sparkContext.addPyFile(str(package()))
         # It says that no executor has come, or that one is gone, and has seen no row.

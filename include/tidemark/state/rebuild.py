@@ -21,7 +21,7 @@ from tidemark.commits.digest import digests, state_parts
 from tidemark.commits.forget import rows_forgotten, without
 from tidemark.commits.forgotten import as_text, forgotten_of, from_text
 from tidemark.commits.ledger import Entry
-from tidemark.commits.settings_of_runs import settings_text
+from tidemark.commits.settings_of_runs import settings_text, under_others
 from tidemark.commits.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.replay import replay
@@ -166,9 +166,9 @@ def _refuse(state: SavedState, chain: list[Entry]) -> None:
             f"slice {label(bad[0])} no longer follows from what stands before it, so the state after it cannot be "
             f"rebuilt; {command} repairs it"
         )
-    if other := [entry for entry in chain if entry.settings != settings_text(state.pipeline)]:
+    if other := next(under_others(chain, settings_text(state.pipeline), state.grid), None):
         raise SliceOrderError(
-            f"slice {label(other[0].number)} ran under other settings than the pipeline file has now; restore them to "
+            f"slice {label(other[0])} ran under other settings than the pipeline file has now; restore them to "
             "rebuild its state"
         )
 

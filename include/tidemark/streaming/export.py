@@ -113,6 +113,11 @@ def _refuse_unsettled(state: SavedState) -> None:
         UserError: it would not.
     """
     pipeline, marks = state.pipeline, state.entry.watermarks
+    if pipeline.join.window_inequality:
+        raise UserError(
+            f"{pipeline.name} compares windows, and a row may be in the state for some of its windows only, which a "
+            "query that reads it anew would not know; start the query from the input tables"
+        )
     if pipeline.trace:
         raise UserError(
             f"{pipeline.name} replays a query, which goes on from its own checkpoint {pipeline.trace.trace}; there is "

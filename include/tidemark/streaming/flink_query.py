@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tidemark.errors import PipelineFileError
+from tidemark.joins import has_odd_changes
 from tidemark.joins.firings import HALVES
 from tidemark.joins.keys import key_name
 from tidemark.settings import Interval, Join, Pipeline, WindowSettings
@@ -16,7 +17,7 @@ from tidemark.settings.values import millis
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"
 """What Flink reads of a row, beside its keys as text: `key_0`.. ."""
 ANSWER = "left_number BIGINT, right_number BIGINT, window_start STRING, window_end STRING"
-"""What it writes: the numbers of the rows, null where there is none, and the window's bounds (UTC)."""
+"""What it writes: the numbers of the rows, null where there is none, and the window's bounds (in the time zone)."""
 
 _LONGEST = timedelta(days=99)
 _TABLE = """
@@ -57,7 +58,7 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
     return FlinkQuery(
         settings={
             "parallelism.default": "1",
-            "table.local-time-zone": "UTC",
+            "table.local-time-zone": pipeline.time_zone,
             "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_ms} ms",
         },
         statements=[
@@ -72,12 +73,16 @@ def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
 def _unsuitable(pipeline: Pipeline) -> Iterator[str]:
     if pipeline.dialect != "flink-sql":
         yield f"is of dialect {pipeline.dialect}; this twin is a real Flink: dialect: flink-sql or flink-datastream"
+    if pipeline.recorded:
+        yield f"goes by what was recorded as {pipeline.recorded[0]}.watermark; this twin makes its own: name a delay"
     if pipeline.clock != "event-time":
         yield "runs by arrival; this twin reads in order of event time: leave `arrival` out on both sides"
     if (pipeline.join.reach or timedelta()) > _LONGEST:
         yield f"joins rows that are further apart than {_LONGEST.days} days, for which Flink SQL has no interval"
     if pipeline.join.condition:
         yield "has a join.condition, which is Spark SQL, and not Flink's; this twin has none: leave it out"
+    if has_odd_changes(pipeline):
+        yield f"is in {pipeline.time_zone}, where delays decide which rows a window has; this twin has none"
     if pipeline.join.window and pipeline.join.window.session:
         yield "joins on sessions, which each input's own watermark closes; here both inputs have one watermark"
 

@@ -55,6 +55,8 @@ def _unsuitable(pipeline: Pipeline) -> Iterator[str]:
         yield "fires or evicts by the order of rows, which simultaneous ones lack: give both inputs a tiebreak"
     for side in SIDES:
         settings = getattr(pipeline, side)
+        if settings.watermark:
+            yield f"goes by what was recorded as {side}.watermark; this twin makes its own: name a delay"
         if settings.partition or settings.idle_after:
             yield f"has partitions or idle_after on {side}; this twin has one watermark an input: leave them out"
 

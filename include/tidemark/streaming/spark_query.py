@@ -66,6 +66,8 @@ def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Q
         select=_select(pipeline, list(provenance)),
         settings={
             "spark.sql.session.timeZone": "UTC",
+            # A live query's filters for null keys are inferred, and move below its watermarks; our sessions infer none.
+            "spark.sql.constraintPropagation.enabled": "true",
             "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.watermark_policy,
             "spark.sql.streaming.statefulOperator.allowMultiple": str(lagging).lower(),
         },
@@ -73,7 +75,8 @@ def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Q
 
 
 def _side(pipeline: Pipeline, source: StoredInput) -> SideText:
-    side, window = source.side, pipeline.join.window
+    side, join = source.side, pipeline.join
+    window = getattr(join.window_inequality, side.name) if join.window_inequality else join.window
     delay = side.settings.watermark_delay
     return SideText(
         list(side.schema.names),
@@ -94,6 +97,8 @@ def _conditions(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> 
         yield f"{left} = {right}"
     if join.window:
         yield "_left_window = _right_window"
+    if join.window_inequality:
+        yield f"_left_window {join.window_inequality.operator} _right_window"
     if join.event_time_equality:
         yield "_left_time = _right_time"
     yield from _bounds(join.interval)
@@ -129,6 +134,9 @@ def _provenance(pipeline: Pipeline, sides: tuple[str, ...]) -> Iterator[tuple[st
     if join.window:
         for end in ("start", "end"):
             yield f"_window_{end}", f"coalesce({', '.join(f'_{side}_window.{end}' for side in sides)})"
+    if join.window_inequality:
+        for side, of in zip(sides, ("", "_right"), strict=False):
+            yield from ((f"{of}_window_{end}", f"_{side}_window.{end}") for end in ("start", "end"))
 
 
 def _select(pipeline: Pipeline, provenance: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from tidemark.clock.slices import ranges
 from tidemark.commits.erase import erase, forget_aside, leftovers, removable, rows_aside
 from tidemark.commits.forget import Forgetting, forget_rows, plan_forgetting
 from tidemark.commits.ledger import Ledger
+from tidemark.commits.settings_of_runs import under_others
 from tidemark.commits.shadows import as_served, shadows
 from tidemark.commits.vacuum import Removed
 from tidemark.delta.storage import file_system, files_under
@@ -94,10 +95,12 @@ def forget(
 def _planned(spark: SparkSession, pipeline: Pipeline, lake: str, where: Mapping[SideName, str]) -> _Planned:
     ran = as_served(pipeline, lake)
     ledger = Ledger.of(ran, lake)
-    if others := [entry for entry in ledger.entries.values() if ledger.last and entry.settings != ledger.last.settings]:
+    settings = ledger.last.settings if ledger.last else ""
+    if other := next(under_others(ledger.entries.values(), settings, ledger.grid), None):
+        first = ledger.grid.name(other[0])
         raise UserError(
-            f"slices of {called(ran)} from {ledger.grid.name(others[0].number)} on have run under other settings than "
-            f"the last one; tidemark reprocess {called(ran)} --from {ledger.grid.name(others[0].number)} first"
+            f"slices of {called(ran)} from {first} on have run under other settings than the last one; tidemark "
+            f"reprocess {called(ran)} --from {first} first"
         )
     if ran.join.api == "cogroup":
         raise UserError(

@@ -9,7 +9,7 @@ inside their bucket.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import ClassVar, Self, TypeVar
@@ -24,6 +24,7 @@ from tidemark.clock.slices import Grid
 from tidemark.clock.times import div
 from tidemark.settings.sides import SIDES
 from tidemark.spark.columns import with_columns
+from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
 from tidemark.watermarks.structs import unnested
 
@@ -31,6 +32,7 @@ NO_WATERMARK = -(2**63)
 """An input's watermark before its first row."""
 END_OF_INPUT = 2**63 - 1
 """The watermark when a bounded input ends."""
+EVENT_TIME = "event_time"
 TARGET_BUCKETS = 1 << 15
 """How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
@@ -108,26 +110,34 @@ class Buckets:
     def of(cls, grid: Grid, slices: range, per_slice: int | None = None) -> Buckets:
         """Buckets for a job of so many slices; of equal width where a slice can be cut so."""
         per_slice = per_slice or max(1, min(TARGET_BUCKETS // len(slices), grid.every // 1000))
+        if per_slice == 1:
+            return cls(grid, slices, max(grid.lengths(slices)))
         equal = (count for count in range(per_slice, per_slice // 2, -1) if grid.every % count == 0)
         return cls(grid, slices, -(-grid.every // next(equal, per_slice)))
 
+    @cached_property
+    def lengths(self) -> frozenset[int]:
+        """How long the job's slices are, in microseconds."""
+        return self.grid.lengths(self.slices)
+
     @property
     def per_slice(self) -> int:
-        """How many buckets a slice has."""
-        return -(-self.grid.every // self.width) * self.parts
+        """How many buckets a slice has, or at least a number for each."""
+        return -(-max(self.lengths) // self.width) * self.parts
 
     def number(self, lane: Column, number: Column, clock: Column) -> Column:
         """The bucket of a row in a slice of the job: a long, so that a broadcast join finds it by index."""
-        if self.grid.every % self.width == 0:
+        if len(self.lengths) == 1 and max(self.lengths) % self.width == 0:
             # Of the clock alone: what is used twice Spark computes apart from the rest, and would make structs there.
             since = div(clock - self.grid.start_of(self.slices[0]), self.width)
             return lane * (len(self.slices) * self.per_slice) + since * self.parts
-        within = div(clock - self.grid.start - number * self.grid.every, self.width)
+        within = div(self.grid.within_column(clock, number), self.width)
         return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within * self.parts
 
     def number_of(self, lane: int, clock: int) -> int:
         """`number` of one clock in a slice of the job."""
-        number, within = divmod(clock - self.grid.start, self.grid.every)
+        number = self.grid.number_at(clock)
+        within = clock - self.grid.start_of(number)
         return (lane * len(self.slices) + number - self.slices[0]) * self.per_slice + within // self.width * self.parts
 
     def holds(self, clock: int) -> bool:
@@ -155,6 +165,10 @@ class Timeline:
     """Watermarks after each slice of the job, in order."""
     reached: dict[int, int]
     """What fires and evicts: the combined watermark at the end of each slice, from the one before the job on."""
+    epochs: tuple[Mapping[int, int], ...] = ()
+    """Where the stream's job restarts (`restarted`): `reached` of each epoch by itself, as if it had gone on."""
+    epoch_after: Mapping[int, int] = field(default_factory=dict)
+    """Of each slice then the number of the epoch at its end."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +201,8 @@ class Lane:
 
     known_of_buckets: ClassVar[str] = BUCKETS
     """What `Timeline.buckets` says of each bucket: names and types."""
+    raising: ClassVar[str] = EVENT_TIME
+    """The column of rows that raises the watermark of their input: to so much, less the lag."""
 
     @classmethod
     def fitting(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:  # noqa: ARG003
@@ -196,9 +212,13 @@ class Lane:
     @classmethod
     def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
         """The watermarks that lanes of this class have over the slices of a job. Reads the rows once."""
-        maxima = bucket_maxima(rows).toPandas()
-        lines = [_timeline(part, lane, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
+        maxima = bucket_maxima(rows, cls.raising).toPandas()
+        lines = [lane.timeline(part, buckets) for lane, part in by_lane(maxima, lanes, buckets)]
         return Timelines(rows, buckets, maxima, lines)
+
+    def timeline(self, maxima: pd.DataFrame, buckets: Buckets) -> Timeline:
+        """The watermarks of this lane, whose buckets have these greatest event times."""
+        return _timeline(maxima, self, buckets)
 
     @classmethod
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
@@ -209,14 +229,22 @@ class Lane:
         second; for the first those from before their bucket, which like the exact ones lie before the row's event time.
         """
         maybe_late = is_maybe_late(exact=exact)
-        in_order = _in_order(rows, maybe_late, _raises(exact=exact))
+        in_order = _in_order(rows, maybe_late, _raises(cls.raising, exact=exact), cls.raising)
         on_time = rows.where(~maybe_late & ~is_filtered())
         return with_watermarks_before(on_time), with_watermarks_met(in_order)
 
     @classmethod
     def places(cls, *, exact: bool) -> Column:
         """Which rows `split` looks at to find the second of what it gives."""
-        return is_maybe_late(exact=exact) | _raises(exact=exact)
+        return is_maybe_late(exact=exact) | _raises(cls.raising, exact=exact)
+
+    def newest(self, marks: Watermarks) -> int | None:
+        """The greatest event time of any row so far, ms; None where watermarks do not tell."""
+        return marks.newest(self.lag)
+
+    def least_in(self, slices: Sequence[int], grid: Grid, ends: Mapping[int, Watermarks]) -> list[int]:  # noqa: ARG002
+        """The least combined watermark of each slice of a job, by those at the slices' ends."""
+        return [marks.combined for marks in [self.before, *ends.values()]][: len(slices)]
 
 
 @dataclass(frozen=True)
@@ -249,52 +277,73 @@ class Horizon:
 
         The slice before the job for one that was reached by then, null for one that no slice of the job reaches.
         """
-        return self._first_slice([line.reached for line in self.lines], rows, watermark, name)
+        return _first_slice([line.reached for line in self.lines], rows, F.col("lane"), watermark, name)
+
+    def epoch_reaching(self, watermark: Callable[[Column], Column]) -> Column:
+        """Of a row's lane the first epoch whose combined watermark comes to what it has to; the last one for none.
+
+        `watermark` (ms) is asked of each epoch's number, null where it does not count.
+        """
+        ends = of_lane([[max(reached.values()) for reached in line.epochs] for line in self.lines], "array<bigint>")
+        found = F.transform(ends, lambda end, epoch: F.when(end >= watermark(epoch), epoch))
+        return F.coalesce(F.array_min(found), F.size(ends) - 1)
+
+    def first_slice_reaching_in(self, rows: DataFrame, epoch: Column, watermark: Column, name: str) -> DataFrame:
+        """`first_slice_reaching` where the watermark of one epoch counts, which is told beside each row."""
+        most = max(len(line.epochs) for line in self.lines)
+        reached = [{} if n >= len(line.epochs) else line.epochs[n] for line in self.lines for n in range(most)]
+        return _first_slice(reached, rows, F.col("lane") * most + epoch, watermark, name)
 
     def first_slice_at(self, rows: DataFrame, clock: Column, name: str) -> DataFrame:
         """The same of the processing time, ms."""
-        return self._first_slice(self.clocks, rows, clock, name)
-
-    def _first_slice(
-        self, reached_by_lane: Sequence[Mapping[int, int]], rows: DataFrame, level: Column, name: str
-    ) -> DataFrame:
-        """A binary search (`Bucketizer`) in doubles, each lane having its part of the whole numbers that one holds.
-
-        With one lane exact for times within 142,000 years of 1970, with 500 lanes within 280.
-        """
-        from pyspark.ml.feature import Bucketizer  # noqa: PLC0415 - a fifth of the time that a command takes to start
-
-        half = 2**52 // len(self.lines)
-        levels: dict[int, int | None] = {}
-        for lane, reached_in in enumerate(reached_by_lane):
-            for number, reached in reached_in.items():
-                levels.setdefault(lane * 2 * half + min(max(reached, -half), half - 1), number)
-            levels[lane * 2 * half + half] = None
-        place = F.col("lane") * (2 * half) + F.greatest(F.least(level, F.lit(half - 1)), F.lit(1 - half))
-        splits = [-_INF, *map(float, levels), _INF]
-        search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
-        found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
-        slices = _numbers([*levels.values()])
-        return found.withColumn(name, F.get(slices, F.col("_level").cast("int"))).drop("_level", "_below")
+        return _first_slice(self.clocks, rows, F.col("lane"), clock, name)
 
 
-def _numbers(values: Sequence[int | None]) -> Column:
+def _first_slice(
+    reached_by_part: Sequence[Mapping[int, int]], rows: DataFrame, part: Column, level: Column, name: str
+) -> DataFrame:
+    """A binary search (`Bucketizer`) in doubles, each part having its own of the whole numbers that one holds.
+
+    With one part exact for times within 142,000 years of 1970, with 500 parts within 280.
+    """
+    from pyspark.ml.feature import Bucketizer  # noqa: PLC0415 - a fifth of the time that a command takes to start
+
+    half = 2**52 // len(reached_by_part)
+    levels: dict[int, int | None] = {}
+    for number_of_part, reached_in in enumerate(reached_by_part):
+        of_part, highest = number_of_part * 2 * half, -half
+        for number, reached in reached_in.items():
+            highest = max(highest, min(reached, half - 1))  # a level that was reached, whatever comes after it
+            levels.setdefault(of_part + highest, number)
+        levels[of_part + half] = None
+    place = part * (2 * half) + F.greatest(F.least(level, F.lit(half - 1)), F.lit(1 - half))
+    splits = [-_INF, *map(float, levels), _INF]
+    search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
+    found = search.transform(rows.withColumn("_below", (place - 1).cast("double")))
+    slices = _literal([*levels.values()], "bigint")
+    return found.withColumn(name, F.get(slices, F.col("_level").cast("int"))).drop("_level", "_below")
+
+
+def _literal(values: Sequence[object], kind: str) -> Column:
     """One literal, which Spark parses once; an array of literals would be as many expressions."""
-    return F.from_json(F.lit(json.dumps(values)), "array<bigint>")
+    return F.from_json(F.lit(json.dumps(values)), f"array<{kind}>")
 
 
-def of_lane(values: Sequence[int | None]) -> Column:
-    """Of whole numbers, one for each lane, that of a row's."""
-    return F.get(_numbers(values), F.col("lane").cast("int"))
+def of_lane(values: Sequence[object], kind: str = "bigint") -> Column:
+    """Of values of a kind, by default whole numbers, one for each lane, that of a row's."""
+    return F.get(_literal(values, kind), F.col("lane").cast("int"))
 
 
-def bucket_maxima(rows: DataFrame) -> DataFrame:
+def bucket_maxima(rows: DataFrame, raising: str = EVENT_TIME) -> DataFrame:
     """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows.
 
     Rows that `where` leaves out count apart, in `left_filtered` and `right_filtered`; `oldest` is not of them.
-    `landed` counts the rows of earlier slices, `landed_from` is the earliest of those.
+    `landed` counts the rows of earlier slices, `landed_from` is the earliest of those. What raises watermarks has
+    its maxima in `left_raising` and `right_raising`, if it is not the event time.
     """
     is_left, moving = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
+    raised = F.when(moves_watermark(), F.col(raising))
+    by_others = {"left_raising": F.when(is_left, raised), "right_raising": F.when(~is_left, raised)}
     takes_part, read = F.col("rejected").isNull(), ~is_filtered()
     # A projection of its own is pushed into both inputs, where the side is known.
     split = rows.select(
@@ -310,8 +359,10 @@ def bucket_maxima(rows: DataFrame) -> DataFrame:
         (F.col("floored") & takes_part).cast("int").alias("floored"),
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("landed"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("landed_from"),
+        *(value.alias(name) for name, value in by_others.items() if raising != EVENT_TIME),
     )
     combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min, "landed_from": F.min}
+    combined |= dict.fromkeys(by_others, F.max)
     return split.groupBy("bucket").agg(
         *(combined.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
     )
@@ -334,7 +385,7 @@ def with_buckets(
     `by_side` for many rows: Spark moves what later steps drop below a union of both sides, but not below a join.
     """
     table = pd.concat([line.buckets for line in lines], ignore_index=True)
-    known = F.broadcast(rows.sparkSession.createDataFrame(table, kinds))
+    known = F.broadcast(from_pandas(rows.sparkSession, table, kinds))
     if not by_side:
         return rows.join(known, "bucket", "left")
     return reduce(DataFrame.unionByName, (_joined(rows, known, side) for side in SIDES))
@@ -368,14 +419,15 @@ def with_watermarks_met(rows: DataFrame) -> DataFrame:
 
 
 def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
-    left_before, left_after = _running(maxima["left_newest"], lane.lag.left, lane.before.left)
-    right_before, right_after = _running(maxima["right_newest"], lane.lag.right, lane.before.right)
+    raised = "newest" if lane.raising == EVENT_TIME else "raising"
+    left_before, left_after = _running(maxima[f"left_{raised}"], lane.lag.left, lane.before.left)
+    right_before, right_after = _running(maxima[f"right_{raised}"], lane.lag.right, lane.before.right)
     before, after = np.minimum(left_before, right_before), np.minimum(left_after, right_after)
     moving = (left_before < left_after) | (right_before < right_after)
-    oldest = maxima["oldest"].fillna(np.inf)
+    oldest = maxima["oldest"].fillna(np.inf).to_numpy()
     table = pd.DataFrame(
         {
-            "bucket": maxima["bucket"],
+            "bucket": maxima["bucket"].to_numpy(),
             "left_before": left_before,
             "right_before": right_before,
             "before": before,
@@ -401,26 +453,28 @@ def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
     return Timeline(table, bool((oldest <= after).any() or maxima["rejected"].any()), ends, reached)
 
 
-def _running(newest: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _running(raised: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The watermark of one input before and after each bucket."""
-    marks = newest.astype("Int64").sub(lag).fillna(NO_WATERMARK).to_numpy(dtype=np.int64)
+    known = raised.notna().to_numpy()
+    marks = np.full(len(raised), NO_WATERMARK, dtype=np.int64)
+    marks[known] = raised.to_numpy()[known].astype(np.int64) - lag
     running = np.maximum.accumulate(np.append(np.int64(start), marks))
     return running[:-1], running[1:]
 
 
-def _raises(*, exact: bool) -> Column:
+def _raises(raising: str, *, exact: bool) -> Column:
     """Whether a row raises a watermark that others of its bucket are asked for."""
-    higher = (_mark("left") > F.col("left_before")) | (_mark("right") > F.col("right_before"))
+    higher = (_mark("left", raising) > F.col("left_before")) | (_mark("right", raising) > F.col("right_before"))
     unsettled = F.col("moving" if exact else "unsettled")
     return unsettled & moves_watermark() & F.coalesce(higher, F.lit(False))
 
 
-def _mark(side: str) -> Column:
+def _mark(side: str, raising: str) -> Column:
     """The watermark that a row of this side asks for; null for another row."""
-    return F.when(F.col("side") == side, F.col("event_time") - F.col(f"{side}_lag"))
+    return F.when(F.col("side") == side, F.col(raising) - F.col(f"{side}_lag"))
 
 
-def _in_order(rows: DataFrame, maybe_late: Column, raises: Column) -> DataFrame:
+def _in_order(rows: DataFrame, maybe_late: Column, raises: Column, raising: str) -> DataFrame:
     """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`.
 
     In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
@@ -432,7 +486,7 @@ def _in_order(rows: DataFrame, maybe_late: Column, raises: Column) -> DataFrame:
     earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")
     so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     met = {
-        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, _mark(side))).over(so_far))
+        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, _mark(side, raising))).over(so_far))
         for side in SIDES
     }
     return (

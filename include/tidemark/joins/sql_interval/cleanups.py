@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from tidemark.joins.keys import key_columns
 from tidemark.settings.sides import OTHER
 from tidemark.spark.once import computed_once
+from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
 
 _MET = ("lane", "slice", "watermark")
@@ -65,7 +66,7 @@ class Cleanups:
         if passing is not None:
             met = met.unionByName(passing.select(*_MET))
         ends = _ends(looked, _fired(met, known[known["reached"] >= horizon.first], horizon), horizon)
-        undecided = set(known.loc[known["off_the_path"], "lane"])
+        undecided = set(known.loc[known["off_the_path"], "lane"]).union(_restarted(horizon))
         if looked["stale"].any():
             undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=overdue))
         return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
@@ -84,18 +85,24 @@ class Cleanups:
         ]
 
 
+def _restarted(horizon: Horizon) -> Iterator[int]:
+    """Lanes whose job restarts in these slices: rows that a timer removes by one watermark outlive a lower one."""
+    yield from (lane for lane, line in enumerate(horizon.lines) if len(line.epochs) > 1)
+
+
 def _fired(met: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Point, int]:
     """The watermark at which the last timer of a side fired in a slice, where one did."""
     timers = timers.dropna(subset="timer")
     if timers.empty:
         return {}
-    table = timers[["lane", "side", "reached", "timer"]].astype({"reached": "int64", "timer": "int64"})
+    timers = timers.rename(columns={"side": "timer_side", "reached": "slice"})
+    table = timers[["lane", "timer_side", "slice", "timer"]].astype({"slice": "int64", "timer": "int64"})
     schema = "lane long, timer_side string, slice long, timer long"
-    asked = met.sparkSession.createDataFrame(table.set_axis(schema.replace(",", "").split()[::2], axis=1), schema)
+    asked = from_pandas(met.sparkSession, table, schema)
     since = met.join(F.broadcast(asked), ["lane", "slice"]).where(F.col("watermark") >= F.col("timer"))
     least = since.groupBy("lane", "timer_side", "slice").agg(F.min("watermark")).collect()
     met_by = {(lane, side, number): watermark for lane, side, number, watermark in least}
-    points = table[["lane", "side", "reached"]].itertuples(index=False, name=None)
+    points = table[["lane", "timer_side", "slice"]].itertuples(index=False, name=None)
     return {point: met_by.get(point, horizon.lines[point[0]].reached[point[2]]) for point in points}
 
 
@@ -146,16 +153,14 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
     Buckets are accumulated here; inside a bucket that holds stale rows, rows are put in order.
     """
     looked = looked.sort_values("of_bucket")
+    of_side = [looked["lane"], looked["side"]]
     begin = {(lane, OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
-    parts = []
-    for (lane, side), swept in begin.items():
-        part = looked[(looked["lane"] == lane) & (looked["side"] == side)]
-        so_far = part["now"].astype("Int64").fillna(NO_WATERMARK).cummax().shift(fill_value=NO_WATERMARK)
-        before = so_far.clip(lower=swept).astype("int64")
-        parts.append(part.assign(cleanup_before=before).loc[part["stale"], ["of_bucket", "side", "cleanup_before"]])
-    table = pd.concat(parts, ignore_index=True).astype({"side": object})
-    known = new.sparkSession.createDataFrame(table, "of_bucket long, side string, cleanup_before long")
-    in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "event_time")
+    swept = pd.Series(begin).reindex(pd.MultiIndex.from_arrays(of_side)).to_numpy()
+    so_far = looked["now"].astype("Int64").fillna(NO_WATERMARK).groupby(of_side).cummax()
+    before = so_far.groupby(of_side).shift(fill_value=NO_WATERMARK).clip(lower=swept).astype("int64")
+    stale = looked.assign(cleanup_before=before).loc[looked["stale"], ["of_bucket", "side", "cleanup_before"]]
+    known = from_pandas(new.sparkSession, stale, "of_bucket long, side string, cleanup_before long")
+    in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "now", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     latest = F.greatest("cleanup_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
     keys = key_columns(new)

@@ -38,6 +38,7 @@ from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.timers import with_leaves_at
 from tidemark.spark.columns import with_columns
 from tidemark.spark.once import computed_once
+from tidemark.watermarks.restarted import epoch_of_rows
 
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
@@ -182,7 +183,7 @@ class SqlIntervalJoin(Join):
         if came.passing is not None:
             rows = rows.unionByName(came.passing.where(F.col("lane").isin(*lanes)), allowMissingColumns=True)
         known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
-        rows = rows.transform(with_columns, {**outer, **params, **known})
+        rows = rows.transform(with_columns, {**outer, **params, **known, "epoch": epoch_of_rows(came.horizon)})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
     def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ _OUTPUTS = T.StructType([
     T.StructField("right_last_cleanup", T.LongType()),
 ])  # fmt: skip
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "reached")
-_READ = ("side", "key", "keyless", "event_time", "mark", "slice", "mates", "rejected", *_STATE[:-1])
-_ORDER = ("clock", "tiebreak", "side", "event_time")
+_READ = ("side", "key", "keyless", "event_time", "mark", "slice", "epoch", "mates", "rejected", *_STATE[:-1])
+_ORDER = ("clock", "tiebreak", "watermark", "side", "event_time")
+"""Rows at one place have met one watermark, unless each has recorded its own."""
 _Slot = tuple[str, str]
 
 
@@ -31,8 +32,9 @@ def replay_lanes(rows: DataFrame, lines: Mapping[int, Timeline], first: int) -> 
     """Replay whole lanes; `lines` are theirs, and `first` is the first slice of the job.
 
     Takes rows of both sides, carried ones too, with the parameters of their lane (`lower`, `upper`, `lateness`,
-    `min_cleanup`, `pads_left`, `pads_right`), the text of their key (`key`), whether it is null (`keyless`), their
-    `mark`, and on the right the marks of all left rows that meet the join's condition (`mates`; null without one).
+    `min_cleanup`, `pads_left`, `pads_right`), the `epoch` in which they came, the text of their key (`key`), whether it
+    is null (`keyless`), their `mark`, and on the right the marks of all left rows that meet the join's condition
+    (`mates`; null without one).
 
     Rows that are `rejected` take no part, and bring the watermark that they met.
 
@@ -59,6 +61,7 @@ class _Row:
     event_time: int
     mark: int
     slice: int
+    epoch: int
     mates: frozenset[int] | None
     rejected: str | None
     matched_in: int | None
@@ -88,6 +91,10 @@ class _Operator:
     watermark: int
     last_cleanup: dict[str, int]
     """Per side, the watermark at which expired rows of any key were last removed."""
+    epochs: Sequence[Mapping[int, int]] = ()
+    """How far the watermark of each execution of the job comes by the end of each slice, if it restarts."""
+    epoch: int = 0
+    """The execution at hand."""
     number: int = 0
     """The slice at hand."""
     emitted: list[tuple[str, int | None, int | None, int]] = field(default_factory=list)
@@ -111,6 +118,13 @@ class _Operator:
         for row in sorted(rows, key=lambda row: row.event_time):
             if row.slot not in self.timers and row.leaves_at == self._expires_at(row):
                 self._set_timer(row)
+
+    def restart_for(self, epoch: int) -> None:
+        """The job fails as often as it takes to come to an epoch: caches and timers are recovered, fields are not."""
+        for ended in self.epochs[self.epoch : epoch]:
+            self.advance(ended[self.number])
+            self.watermark, self.last_cleanup = NO_WATERMARK, dict.fromkeys(OTHER, NO_WATERMARK)
+        self.epoch = max(self.epoch, epoch)
 
     def arrive(self, row: _Row) -> None:
         """A row, before its own watermark."""
@@ -206,6 +220,7 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
         min_cleanup=param["min_cleanup"],
         watermark=line.reached[first - 1],
         last_cleanup={"left": begin.left_last_cleanup, "right": begin.right_last_cleanup},
+        epochs=line.epochs,
         number=first - 1,
     )
     rows, met = list(_rows(table)), table["watermark"].to_pylist()
@@ -215,13 +230,18 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
     for number in line.ends:
         operator.number = number
         while row and row.slice == number:
+            operator.restart_for(row.epoch)
             operator.advance(met[row.offset])
             if row.rejected is None:
                 operator.arrive(row)
             row = next(new, None)
+        operator.restart_for(line.epoch_after.get(number, 0))
         operator.advance(line.reached[number])
         ends.append((number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     took = [row for row in rows if row.rejected is None]
+    if not any(table["off_the_path"].to_pylist()):
+        for row in took:
+            row.timed_from = None  # timers follow from `leaves_at`, and a state is the same whichever way it came about
     states = _states(table.take([row.offset for row in took]), took, schema)
     parts = states, _emissions(table, operator, schema), _ends(ends, table, schema)
     return pa.concat_tables(parts)

@@ -23,16 +23,21 @@ from tidemark.joins.keys import key_columns
 def with_leaves_at(rows: DataFrame) -> DataFrame:
     """Fill in `leaves_at`, the least watermark that removes a row (ms), where no earlier slice has.
 
-    Takes cached rows with `expires_at`, the `watermark` that they met, and whatever identifies their slot.
+    Takes cached rows with `expires_at`, the `watermark` that they met, and whatever identifies their slot. A slot is
+    gone through in stretches: where a row comes, all before it may be gone, and the timer with them.
     """
     keys = key_columns(rows)
-    slot, order = Window.partitionBy(*keys, "side"), ("clock", "tiebreak", "event_time")
-    so_far = slot.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    placed = rows.withColumns(
-        {"begins": F.row_number().over(slot.orderBy(*order)) == 1, "newest": F.max("expires_at").over(so_far)}
-    )
-    overtaken = F.col("leaves_at").isNull() & (F.col("newest") > F.col("expires_at"))
-    known = placed.withColumn("in_disorder", F.max(overtaken).over(slot)).drop("newest")
+    order = ("clock", "tiebreak", "watermark", "event_time")
+    slot = Window.partitionBy(*keys, "side").orderBy(*order)
+    earlier = slot.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = slot.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    last_gone = F.max(F.greatest("expires_at", "leaves_at")).over(earlier)
+    begins = F.coalesce(F.col("last_gone") <= F.col("watermark"), F.lit(True))
+    overtaken = F.col("leaves_at").isNull() & (F.col("last_gone") > F.col("expires_at"))
+    placed = rows.withColumn("last_gone", last_gone).withColumn("begins", begins)
+    placed = placed.withColumn("stretch", F.sum(F.col("begins").cast("int")).over(so_far))
+    in_disorder = F.max(overtaken).over(Window.partitionBy(*keys, "side", "stretch"))
+    known = placed.withColumn("in_disorder", F.coalesce(in_disorder, F.lit(False))).drop("last_gone", "stretch")
     in_order = known.where(~F.col("in_disorder"))
     in_order = in_order.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
     others = known.where("in_disorder").sortWithinPartitions(*keys, "side", *order)
@@ -41,7 +46,7 @@ def with_leaves_at(rows: DataFrame) -> DataFrame:
 
 
 def _scanned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Follow the timer of each slot, slot after slot, each in the order of arrival."""
+    """Follow the timer of each slot, stretch after stretch, each in the order of arrival."""
     timer: int | None = None
     waiting: list[int] = []
     for batch in batches:
