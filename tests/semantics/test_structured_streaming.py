@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark import conformance
-from tidemark.spark.tuning import session_settings, tuned_for_tiny_queries
+from tidemark.spark.tuning import INFERRED_FILTERS, session_settings, tuned_for_tiny_queries
 
 SCHEMA = "side string, id long, key string, ts timestamp"
 MINUTE = 60_000
@@ -74,7 +74,7 @@ def recorded(spark, told, folder):
     """The vector with what the engine did."""
     folder.mkdir()
     name = "recorded_" + "".join(c for c in told["name"] if c.isalpha())
-    with session_settings(spark, {"spark.sql.constraintPropagation.enabled": "true"}):  # as a user's session has it
+    with session_settings(spark, INFERRED_FILTERS):
         query = query_of(spark, told, folder).writeStream.format("memory").queryName(name).start()
     executed, expected = [], []
     try:

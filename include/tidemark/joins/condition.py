@@ -15,6 +15,7 @@ from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.asked import Comparison, Expression
 from tidemark.spark.confined import confined
 from tidemark.spark.engine import engine_of
+from tidemark.spark.tuning import INFERRED_FILTERS, session_settings
 from tidemark.wording import quoted
 
 _BOUNDS = {">=": -1, ">": 0}
@@ -58,7 +59,8 @@ class Condition:
         if not text:
             return cls.none()
         empty = engine_of(spark).empty(_flat(rows))
-        parts = [_Conjunct.of(empty, part) for part in confined(spark, text).conjuncts()]
+        with session_settings(spark, INFERRED_FILTERS):
+            parts = [_Conjunct.of(empty, part) for part in confined(spark, text).conjuncts()]
         return cls(
             alone={side: _all(part.column for part in parts if part.sides == {side}) for side in SIDES},
             complete={

@@ -1,4 +1,4 @@
-"""Settings of a running session under which some work takes less time; no answer depends on them."""
+"""Settings that a running session is given for a while, most for the sake of time: no answer depends on those."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ _COMPILED = {
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
+
+INFERRED_FILTERS = {"spark.sql.constraintPropagation.enabled": "true"}
+"""As Spark itself has it: live queries have the filters that it infers, where our sessions infer none."""
 
 _SPREAD = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),

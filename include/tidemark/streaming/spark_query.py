@@ -11,6 +11,7 @@ from tidemark.joins.keys import key_over_pair
 from tidemark.settings import Interval, Pipeline, WindowSettings
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import millis
+from tidemark.spark.tuning import INFERRED_FILTERS
 from tidemark.wording import quoted
 
 
@@ -66,8 +67,7 @@ def query_text(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]) -> Q
         select=_select(pipeline, list(provenance)),
         settings={
             "spark.sql.session.timeZone": "UTC",
-            # A live query's filters for null keys are inferred, and move below its watermarks; our sessions infer none.
-            "spark.sql.constraintPropagation.enabled": "true",
+            **INFERRED_FILTERS,  # those for null keys move below its watermarks
             "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.watermark_policy,
             "spark.sql.streaming.statefulOperator.allowMultiple": str(lagging).lower(),
         },
