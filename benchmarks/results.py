@@ -80,6 +80,11 @@ class Results:
             return None
         return runs[-1].error or f"did not finish in {self.limit:,.0f} s"
 
+    def stopped(self, case: str, peer: str) -> bool:
+        """Whether it was ended because it took longer than a run may."""
+        runs = self.of(case, peer)
+        return bool(runs) and not any(run.took or run.error for run in runs)
+
     def disagreements(self) -> list[str]:
         """Cases in which exact peers have written different numbers of rows; there should be none."""
         wrong = []
