@@ -2,7 +2,8 @@
 
 import pytest
 
-from tidemark.spark.local import CLASSES, java_options
+from tidemark.errors import FaultError
+from tidemark.spark.local import CLASSES, EVENT_LOGS, event_logs, java_options
 
 
 @pytest.mark.parametrize("brief", [True, False])
@@ -25,3 +26,17 @@ def test_a_collector_of_the_environment_counts(tmp_path, monkeypatch):
     assert "-XX:+UseParallelGC" in java_options(tmp_path, brief=False)
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m -XX:+UseZGC")
     assert "GC" not in java_options(tmp_path, brief=False)
+
+
+def test_a_folder_for_the_history_server_that_is_not_there_is_named(tmp_path, monkeypatch):
+    there, missing = tmp_path / "all logs", tmp_path / "none"
+    there.mkdir()
+    for place in (str(there), there.as_uri(), "hdfs://name:8020/none"):
+        monkeypatch.setenv(EVENT_LOGS, place)
+        assert event_logs() == place
+    for place in (str(missing), missing.as_uri()):
+        monkeypatch.setenv(EVENT_LOGS, place)
+        with pytest.raises(FaultError, match=f"^{EVENT_LOGS} is {place}, which is no folder here; make it"):
+            event_logs()
+    monkeypatch.delenv(EVENT_LOGS)
+    assert event_logs() is None

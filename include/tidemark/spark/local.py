@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkContext
+
+from tidemark.errors import FaultError
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 LOCAL_SETTINGS = {
@@ -60,6 +63,19 @@ def java_options(jars: Path, *, brief: bool) -> str:
         # One that does not fit, of another Java say, is left aside, and not worth a word.
         options += [f'"-XX:SharedArchiveFile={jars / CLASSES}"', "-Xshare:auto", "-Xlog:cds*=off"]
     return " ".join(options)
+
+
+def event_logs() -> str | None:
+    """Where Spark's history server reads; None where the operator has set no place for it.
+
+    Raises:
+        FaultError: it is a folder of this machine, and there is none.
+    """
+    place = os.environ.get(EVENT_LOGS)
+    local = urlsplit(place or "")
+    if place and local.scheme in {"", "file"} and not Path(unquote(local.path) if local.scheme else place).is_dir():
+        raise FaultError(f"{EVENT_LOGS} is {place}, which is no folder here; make it, or unset the variable")
+    return place or None
 
 
 def master() -> str:

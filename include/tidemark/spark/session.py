@@ -22,12 +22,12 @@ from tidemark.spark.connected import connected
 from tidemark.spark.jvm import can_load, remember_names, warn_of
 from tidemark.spark.local import (
     AUTHENTICATED,
-    EVENT_LOGS,
     LOCAL_SETTINGS,
     PARTITIONS,
     PATIENCE,
     SECRET_SETTING,
     SUBMITTED_SETTINGS,
+    event_logs,
     is_local,
     is_submitted,
     java_options,
@@ -78,7 +78,7 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     the master is a Spark Connect server, the session is one of that, and no JVM starts here.
 
     Raises:
-        FaultError: Java or Delta's jars are missing.
+        FaultError: Java or Delta's jars are missing, or the folder for event logs.
     """
     if master().startswith(CONNECT_SCHEME) and not is_submitted():
         return connected(master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
@@ -130,7 +130,7 @@ def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
         settings |= {PARTITIONS: LOCAL_SETTINGS[PARTITIONS]}
     if where.startswith("spark://") and (secret := os.environ.get(SECRET)):
         settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
-    if cluster.event_log and (logs := os.environ.get(EVENT_LOGS)):
+    if cluster.event_log and (logs := event_logs()):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
     return {name: value for name, value in settings.items() if not told.contains(name)}
 
