@@ -16,6 +16,8 @@ from tidemark.settings import Pipeline
 from tidemark.settings.sides import OTHER, SIDES
 from tidemark.settings.values import micros
 
+FEW = 100_000
+"""Late rows of a side up to which each task gets all of them, where the other input would be shuffled to meet them."""
 _PLACE = ("clock", "tiebreak", "event_time")
 
 
@@ -28,7 +30,7 @@ def with_would_match(
     event time that the join looks for. Where that row was itself late it counts too. A join's condition is not asked.
     """
     behind = late.where(F.col("watermark").isNotNull())
-    extents = behind.groupBy("side").agg(F.min("event_time").alias("oldest"), F.max("event_time").alias("newest"))
+    times = F.min("event_time").alias("oldest"), F.max("event_time").alias("newest")
     hits = [
         _hits(
             behind,
@@ -36,8 +38,9 @@ def with_would_match(
             join,
             _reach(pipeline),
             inputs[SIDES.index(OTHER[extent["side"]])].history(grid, last, *_around(extent, pipeline)),
+            few=extent["rows"] <= FEW,
         )
-        for extent in extents.collect()
+        for extent in behind.groupBy("side").agg(*times, F.count("*").alias("rows")).collect()
     ]
     if not hits:
         return late.withColumn("would_match", F.lit(None).cast("boolean")).drop("row")
@@ -46,7 +49,7 @@ def with_would_match(
     return late.join(found, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
 
 
-def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame) -> DataFrame:
+def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame, *, few: bool) -> DataFrame:
     """`row` of each row of a side that a row of the other input matches.
 
     Event time is binned, as in `joins.interval.candidates`; here the late rows, which are few, reach several bins.
@@ -63,7 +66,7 @@ def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: D
         reached = F.sequence(div(times[0] - reach, size), div(times[0] + reach, size))
         its, others = its.withColumn("bin", F.explode(reached)), others.withColumn("bin", div(times[1], size))
         keys = [*keys, "bin"]
-    return others.join(its, keys).where(met & before).select("row")
+    return others.join(F.broadcast(its) if few else its, keys).where(met & before).select("row")
 
 
 def _reach(pipeline: Pipeline) -> int | None:
