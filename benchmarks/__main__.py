@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--also", action="append", metavar="NAME", default=[], help="and this one, which few ask for")
     parser.add_argument("--peer", action="append", metavar="NAME", choices=list(PEERS), help="this peer")
     parser.add_argument("--into", default="full", metavar="NAME", help="benchmarks/results/NAME.json (default: full)")
+    parser.add_argument("--keep", action="store_true", help="what NAME has of other cases and peers, measured before")
     parser.add_argument("--list", action="store_true", help="show the cases and the peers, and measure nothing")
     arguments = parser.parse_args()
     known = cases(arguments.rows)
@@ -45,14 +46,25 @@ def main() -> None:
     chosen = [known[name] for name in (*names, *arguments.also)]
     if arguments.peer:
         chosen = [replace(case, peers=tuple(name for name in case.peers if name in arguments.peer)) for case in chosen]
-    runs: list[Run] = []
+    facts, runs, anew = environment(), list[Run](), {(case.name, name) for case in chosen for name in case.peers}
+    if arguments.keep:
+        earlier = Results.load(arguments.into)
+        if earlier.rows != arguments.rows:
+            parser.error(f"{arguments.into} has {earlier.rows:,} rows an input; measure as many, or leave out --keep")
+        runs = [run for run in earlier.runs if (run.case, run.peer) not in anew]
+        facts["commit"] = ", ".join(dict.fromkeys([*earlier.environment["commit"].split(", "), facts["commit"]]))
+    shown = anew | {(run.case, run.peer) for run in runs}
     results = Results(
-        environment(),
+        facts,
         arguments.rows,
         arguments.rounds,
         arguments.limit,
-        {case.name: {"told": case.told, "shape": asdict(case.shape)} for case in chosen},
-        {name: peer.told for name, peer in PEERS.items() if any(name in case.peers for case in chosen)},
+        {
+            name: {"told": case.told, "shape": asdict(case.shape)}
+            for name, case in known.items()
+            if any(name == its for its, _ in shown)
+        },
+        {name: peer.told for name, peer in PEERS.items() if any(name == its for _, its in shown)},
         runs,
     )
 

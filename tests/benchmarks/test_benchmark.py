@@ -124,3 +124,23 @@ def test_results_are_kept(results, monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarks.results.FOLDER", tmp_path)
     results.save("one")
     assert Results.load("one") == results
+
+
+def test_what_is_measured_anew_takes_the_place_of_what_was(results, monkeypatch, tmp_path):
+    monkeypatch.setattr("benchmarks.results.FOLDER", tmp_path)
+    results.save("one")
+    anew = Run("doubled", "tidemark", 0, {"seconds": 22.0, **OURS, **STATE})
+    monkeypatch.setattr(command, "run_in_turns", lambda *given: given[-1](anew))
+    given = ["--rows", "100", "--case", "doubled", "--peer", "tidemark", "--into", "one", "--keep"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *given])
+    command.main()
+    found = Results.load("one")
+    assert found.runs == [*(run for run in RUNS if run.case == "base"), anew]
+    assert (list(found.cases), list(found.peers)) == (
+        ["base", "doubled"],
+        [name for name in PEERS if any(run.peer == name for run in RUNS)],
+    )
+    assert found.environment["commit"].startswith("abc, ")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--rows", "200", *given[2:]])
+    with pytest.raises(SystemExit):
+        command.main()
