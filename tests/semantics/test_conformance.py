@@ -29,7 +29,6 @@ FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
 FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
-RESTARTED = list(conformance.read_vectors(FOLDER / "flink_datastream_interval_restarted.jsonl.gz"))
 ON_TIME = {"side": "L", "key": "a", "ts": 5, "id": "l0"}
 FAILING = [
     {
@@ -125,11 +124,13 @@ def test_the_oracle_never_pairs_a_row_with_itself_or_twice(vector):
     assert len(pairs) == len(set(pairs))
 
 
-def test_state_of_picked_rows_in_two_jobs(spark, monkeypatch):
-    # The way of millions of rows: what the second job continues is of those that the first has picked.
+@pytest.mark.parametrize("join", ["flink_datastream_interval", "flink_sql_interval"])
+def test_the_way_of_millions_of_rows_in_two_jobs(spark, monkeypatch, join):
+    # Rows are picked and kept otherwise; what the second job continues is of those that the first has picked.
     monkeypatch.setattr(replay, "CACHED_ROWS", 0)
     monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    twice = [cut(vector, "2") for vector in VECTORS + RESTARTED]
+    files = (FOLDER / f"{join}{kind}.jsonl.gz" for kind in ("", "_restarted"))
+    twice = [cut(vector, "2") for file in files for vector in conformance.read_vectors(file)]
     with tuned_for_tiny_queries(spark):
         assert not [verdict for verdict in conformance.check(spark, twice) if not verdict.passed]
 

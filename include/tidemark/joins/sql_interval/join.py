@@ -71,7 +71,7 @@ class SqlIntervalJoin(Join):
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form, unless `Cleanups` finds it undecided."""
         horizon = came.horizon
-        rows = computed_once(self._labelled(came))
+        rows = self._labelled(came)
         cleanups = Cleanups.of(rows, horizon, came.passing)
         undecided = F.col("lane").isin(*cleanups.undecided)
         joined, states = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
@@ -113,17 +113,19 @@ class SqlIntervalJoin(Join):
             "off_the_path": rules.off_the_path(event_time, self._wait),
             "mark": mark(rows, self.condition),
         }
-        known = rows.transform(with_columns, labels)
-        kept = with_leaves_at(known.where("waits"))
-        timed = came.horizon.first_slice_reaching(kept, F.col("leaves_at"), "reached")
-        return timed.unionByName(known.where(~F.col("waits")).withColumn("reached", F.col("slice")))
+        timed = with_leaves_at(rows.transform(with_columns, labels), few=came.cacheable)
+        leaves_at = F.coalesce("leaves_at", "expires_at")
+        found = came.horizon.first_slice_reaching(timed, leaves_at, "reached")
+        found = found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
+        # Of many rows what costs something is kept already, and to keep them again would cost more than it saves.
+        return computed_once(found) if came.cacheable else found
 
     def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame]:
         """Emissions, and the rows with their `matched_in` and `reached`."""
         late = None
         if overdue:
             stays = F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
-            looked_up = _with_first_search(rows.where(stays), rows, first)
+            looked_up = computed_once(_with_first_search(rows.where(stays), rows, first))
             late = self._found_expired(looked_up)
             removed = looked_up.withColumn("reached", F.coalesce(F.col("by.slice"), F.col("reached"))).drop("by")
             rows = rows.where(~stays).unionByName(removed)

@@ -18,31 +18,37 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.joins.keys import key_columns
+from tidemark.spark.once import computed_once
 
 
-def with_leaves_at(rows: DataFrame) -> DataFrame:
+def with_leaves_at(rows: DataFrame, *, few: bool) -> DataFrame:
     """Fill in `leaves_at`, the least watermark that removes a row (ms), where no earlier slice has.
 
-    Takes cached rows with `expires_at`, the `watermark` that they met, and whatever identifies their slot. A slot is
-    gone through in stretches: where a row comes, all before it may be gone, and the timer with them.
+    Takes rows with whether each `waits` in the cache, `expires_at`, the `watermark` that they met, and whatever
+    identifies their slot; one that does not wait has no `leaves_at`. A slot is gone through in stretches: where a row
+    comes, all before it may be gone, and the timer with them. Unless they are `few` what is found of them is kept.
     """
     keys = key_columns(rows)
     order = ("clock", "tiebreak", "watermark", "event_time")
     slot = Window.partitionBy(*keys, "side").orderBy(*order)
     earlier = slot.rowsBetween(Window.unboundedPreceding, -1)
     so_far = slot.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    last_gone = F.max(F.greatest("expires_at", "leaves_at")).over(earlier)
-    begins = F.coalesce(F.col("last_gone") <= F.col("watermark"), F.lit(True))
-    overtaken = F.col("leaves_at").isNull() & (F.col("last_gone") > F.col("expires_at"))
+    waits = F.col("waits")
+    last_gone = F.max(F.when(waits, F.greatest("expires_at", "leaves_at"))).over(earlier)
+    begins = waits & F.coalesce(F.col("last_gone") <= F.col("watermark"), F.lit(True))
+    overtaken = waits & F.col("leaves_at").isNull() & (F.col("last_gone") > F.col("expires_at"))
     placed = rows.withColumn("last_gone", last_gone).withColumn("begins", begins)
     placed = placed.withColumn("stretch", F.sum(F.col("begins").cast("int")).over(so_far))
-    in_disorder = F.max(overtaken).over(Window.partitionBy(*keys, "side", "stretch"))
+    in_disorder = waits & F.max(overtaken).over(Window.partitionBy(*keys, "side", "stretch"))
     known = placed.withColumn("in_disorder", F.coalesce(in_disorder, F.lit(False))).drop("last_gone", "stretch")
+    if not few:  # or slots would be put in order for each of both branches
+        known = computed_once(known)
     in_order = known.where(~F.col("in_disorder"))
-    in_order = in_order.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
+    in_order = in_order.withColumn("leaves_at", F.when(waits, F.coalesce("leaves_at", "expires_at")))
     others = known.where("in_disorder").sortWithinPartitions(*keys, "side", *order)
     schema = T.StructType([T.StructField(field.name, field.dataType) for field in others.schema])
-    return in_order.unionByName(others.mapInArrow(_scanned, schema)).drop("begins", "in_disorder")
+    scanned = others.mapInArrow(_scanned, schema)
+    return in_order.unionByName(scanned if few else computed_once(scanned)).drop("begins", "in_disorder")
 
 
 def _scanned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
