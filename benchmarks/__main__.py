@@ -49,8 +49,9 @@ def main() -> None:
     facts, runs, anew = environment(), list[Run](), {(case.name, name) for case in chosen for name in case.peers}
     if arguments.keep:
         earlier = Results.load(arguments.into)
-        if earlier.rows != arguments.rows:
-            parser.error(f"{arguments.into} has {earlier.rows:,} rows an input; measure as many, or leave out --keep")
+        if (earlier.rows, earlier.limit) != (arguments.rows, arguments.limit):
+            as_then = f"--rows {earlier.rows} --limit {earlier.limit:.0f}"
+            parser.error(f"{arguments.into} was measured with {as_then}; give the same, or leave out --keep")
         runs = [run for run in earlier.runs if (run.case, run.peer) not in anew]
         facts["commit"] = ", ".join(dict.fromkeys([*earlier.environment["commit"].split(", "), facts["commit"]]))
     shown = anew | {(run.case, run.peer) for run in runs}
