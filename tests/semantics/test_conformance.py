@@ -124,13 +124,18 @@ def test_the_oracle_never_pairs_a_row_with_itself_or_twice(vector):
     assert len(pairs) == len(set(pairs))
 
 
-@pytest.mark.parametrize("join", ["flink_datastream_interval", "flink_sql_interval"])
-def test_the_way_of_millions_of_rows_in_two_jobs(spark, monkeypatch, join):
-    # Rows are picked and kept otherwise; what the second job continues is of those that the first has picked.
+@pytest.mark.parametrize("kind", ["interval", "window"])
+@pytest.mark.parametrize("api", ["datastream", "sql"])
+def test_the_way_of_millions_of_rows_in_two_jobs(spark, monkeypatch, api, kind):
+    # Rows are picked and kept otherwise; what the second job continues is of those that the first has picked. Tumbling
+    # windows without sliding ones, for beside these they are told as these are.
     monkeypatch.setattr(replay, "CACHED_ROWS", 0)
     monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    files = (FOLDER / f"{join}{kind}.jsonl.gz" for kind in ("", "_restarted"))
-    twice = [cut(vector, "2") for file in files for vector in conformance.read_vectors(file)]
+    names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted")}
+    vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
+    kinds = {"tumbling", "TUMBLE", "session", "SESSION", None}
+    twice = [cut(one, "2") for one in vectors if one["params"].get("window", one["params"].get("tvf")) in kinds]
+    assert twice
     with tuned_for_tiny_queries(spark):
         assert not [verdict for verdict in conformance.check(spark, twice) if not verdict.passed]
 

@@ -227,10 +227,12 @@ class DatastreamWindow(FlinkKind):
     @override
     def join(self, _spark: SparkSession, others: Sequence[Kind]) -> Join:
         given, lateness = self.vector["params"], self.param("lateness")
+        tumbling = all(other.vector["params"]["window"] == "tumbling" for other in others)
         rules, inner, cogroup = flink_datastream.WindowRules(lateness), JoinType.of("inner"), given["mode"] == "cogroup"
         if given["window"] == "session":
             return SessionJoin(self.param("gap"), rules, inner, by_side=False, cogroup=cogroup)
-        windows = Windows(self.param("size"), self.param("slide"), self.param("offset"), F.lit(False))
+        size, slide, offset = (self.param(name) for name in ("size", "slide", "offset"))
+        windows = Windows(size, slide, offset, F.lit(False), tumbling=tumbling)
         if self._restarts:
             return RestartedWindowJoin(windows, rules, inner, refires=False, cogroup=cogroup)
         return WindowJoin(windows, rules, inner, refires=True, cogroup=cogroup)
@@ -386,7 +388,8 @@ class SqlWindow(FlinkKind):
         if self._by_session:
             return SessionJoin(self.param("gap"), rules, join_type, by_side=True, zone=zone, replays_all=odd)
         size, slide, offset, cumulating = (self.param(name) for name in ("size", "slide", "offset", "cumulating"))
-        shape = Windows(size, slide, offset, cumulating, zone)
+        tumbling = all(other.vector["params"]["tvf"] == "TUMBLE" for other in others)
+        shape = Windows(size, slide, offset, cumulating, zone, tumbling=tumbling)
         return WindowJoin(shape, rules, join_type, refires=False, exact_watermarks=odd)
 
     @property

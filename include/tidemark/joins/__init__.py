@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -104,22 +104,24 @@ def _micro_batch_join(pipeline: Pipeline, condition: Condition) -> Join:
     refuse_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in SIDES})
     join, rules, per_slice = pipeline.join, Rules.of(pipeline), millis(pipeline.slices.every) if pipeline.trace else 1
     if compared := join.window_inequality:
-        windows = ComparedWindows(_in_micros(compared.left), _in_micros(compared.right), F.lit(compared.operator))
+        left, right = (_windows(getattr(compared, side), micros) for side in SIDES)
+        windows = ComparedWindows(left, right, F.lit(compared.operator))
         return ComparedWindowJoin(rules, condition, windows, buckets_per_slice=per_slice)
     bounded = join.interval is not None and None not in {join.interval.lower, join.interval.upper}
     return MicroBatchJoin(
         rules,
         condition,
-        _in_micros(join.window) if join.window else None,
+        _windows(join.window, micros) if join.window else None,
         on_event_time=join.event_time_equality,
         binned=bounded and not join.event_time_equality,
         buckets_per_slice=per_slice,
     )
 
 
-def _in_micros(window: WindowSettings) -> Windows:
-    size, slide, offset = (whole(micros(part)) for part in _size_and_slide(window))
-    return Windows(size, slide, offset, cumulating=F.lit(False))
+def _windows(of: WindowSettings, units: Callable[[timedelta], int] = millis, zone: Zone | None = None) -> Windows:
+    """Windows without sessions, in ms or other units."""
+    size, slide, offset = (whole(units(part)) for part in _size_and_slide(of))
+    return Windows(size, slide, offset, F.lit(of.cumulate is not None), zone, tumbling=of.tumbling is not None)
 
 
 def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
@@ -134,9 +136,7 @@ def _window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     if settings.session:
         gap = whole(millis(settings.session.gap))
         return SessionJoin(gap, rules, join_type, sql, cogroup, latest, condition, zone, has_odd_changes(pipeline))
-    size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
-    shape = Windows(size, slide, offset, F.lit(settings.cumulate is not None), zone)
-    refires = join.allowed_lateness > timedelta()
+    shape, refires = _windows(settings, zone=zone), join.allowed_lateness > timedelta()
     by_epochs = RestartedWindowJoin if pipeline.restarts else WindowJoin
     return by_epochs(shape, rules, join_type, refires, cogroup, latest, condition, has_odd_changes(pipeline))
 
@@ -161,10 +161,7 @@ def _triggered_join(pipeline: Pipeline, settings: WindowSettings, rules: window.
         millis(join.allowed_lateness),
         millis(settings.session.gap) if settings.session else None,
     )
-    shape = None
-    if not settings.session:
-        size, slide, offset = (whole(millis(part)) for part in _size_and_slide(settings))
-        shape = Windows(size, slide, offset, cumulating=F.lit(False))
+    shape = None if settings.session else _windows(settings)
     now, cogroup = clock_of_rows(), join.api == "cogroup"
     closed = shape is not None and spec.is_closed
     # Continuous triggers ask which rows came before a fire time, all others only which rows were late.

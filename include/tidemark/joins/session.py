@@ -6,9 +6,11 @@ between them: a closed form. The other sessions are replayed row by row, in the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -62,9 +64,8 @@ class SessionJoin(Join):
     def apply(self, came: JobRows) -> JoinResult:
         """Sessions whose rows all came in time as runs, the others replayed."""
         horizon, end = came.horizon, F.col("window_end")
-        clean, unclean = self._runs(came.taking_part())
-        schema = T.StructType([*unclean.schema.fields, *_ROLES.fields])
-        replayed = computed_once(unclean.groupBy(*self._parts(unclean), "session").applyInArrow(_replayed, schema))
+        clean, unclean = self._runs(came.taking_part(), few=came.cacheable)
+        replayed = computed_once(self._replayed(unclean))
         alone = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "refired_in": F.lit(None).cast("long")}
         state = clean.transform(with_columns, alone)
         rows = state.unionByName(replayed)
@@ -88,11 +89,19 @@ class SessionJoin(Join):
         """What a session belongs to."""
         return [*key_columns(rows), *(["side"] if self.by_side else [])]
 
-    def _runs(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    def _replayed(self, rows: DataFrame) -> DataFrame:
+        """The rows of runs with the columns of `_ROLES`, once for each."""
+        run = [*self._parts(rows), "session"]
+        head = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
+        in_order = rows.withColumn("head", head).sortWithinPartitions(*run, *_ORDER)
+        kinds = [T.StructField(field.name, field.dataType) for field in in_order.schema]
+        return in_order.mapInArrow(_replay, T.StructType([*kinds, *_ROLES.fields])).drop("head")
+
+    def _runs(self, rows: DataFrame, *, few: bool) -> tuple[DataFrame, DataFrame]:
         """The rows of runs that are sessions as they stand (with `window_start` and `window_end`), and the others.
 
         Both have their `time`, which sessions are made of, when a session of it alone `fires` and is `gone`, and the
-        watermark that was `met`.
+        watermark that was `met`. Unless they are `few` what is found of them is kept.
 
         A run is a session if no part of it fired before the rest came: each row but the newest met a watermark before
         the end of what the next one prolongs, and each row one before the end of it all.
@@ -117,6 +126,8 @@ class SessionJoin(Join):
         run = Window.partitionBy(*parts, "session")
         bounds = {"window_start": F.min("time").over(run), "window_end": F.max(end).over(run)}
         known = numbered.withColumns({**bounds, "broken": F.max("broken").over(run), "latest": F.max("met").over(run)})
+        if not few:  # or runs would be put in order for each of what is made of them
+            known = computed_once(known)
         whole = ~F.col("broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
         if self.replays_all:
             whole = F.lit(False)
@@ -156,17 +167,30 @@ class _Fates:
             self.columns[name] += [value] * len(offsets)
 
 
-def _replayed(rows: pa.Table) -> pa.Table:
-    """Replay the rows of one run: members of firings, late rows, and the session that each other row ends in.
+def _replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replay runs, which follow one another, each from its `head` on in the order of arrival."""
+    rest: list[pa.RecordBatch] = []
+    for batch in batches:
+        heads = pc.indices_nonzero(batch["head"])
+        if not heads:
+            rest.append(batch)
+            continue
+        last = heads[-1].as_py()
+        yield from _fates(pa.Table.from_batches([*rest, batch.slice(0, last)]))
+        rest = [batch.slice(last)]
+    if rest:
+        yield from _fates(pa.Table.from_batches(rest))
+
+
+def _fates(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Of whole runs: members of firings, late rows, and the session that each other row ends in.
 
     A session fires and is gone by the watermark that the rows met, both as the last of its times would alone.
     """
-    rows = rows.sort_by([(name, "ascending") for name in _ORDER])
-    gap = rows["gap"][0].as_py()
     fates, in_flight = _Fates(), list[_Session]()
-    labels = (rows[name].to_pylist() for name in ("time", "fires", "gone", "met", "slice"))
-    for offset, (time, fires, gone, met, number) in enumerate(zip(*labels, strict=True)):
-        in_flight = _advance(in_flight, met, fates)
+    labels = (rows[name].to_pylist() for name in ("head", "time", "gap", "fires", "gone", "met", "slice"))
+    for offset, (head, time, gap, fires, gone, met, number) in enumerate(zip(*labels, strict=True)):
+        in_flight = _advance(in_flight, END_OF_INPUT if head else met, fates)
         touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
         last = max([*touched, _Session(time, time + gap, fires, gone, [])], key=lambda one: one.end)
         session = _Session(
@@ -185,10 +209,10 @@ def _replayed(rows: pa.Table) -> pa.Table:
             fates.tell(session.rows, "member", session, number)
             session.fired, session.due = session.fired + 1, False
     _advance(in_flight, END_OF_INPUT, fates)
-    found = rows.take(pa.array(fates.offsets, pa.int64()))
+    found = rows.combine_chunks().take(pa.array(fates.offsets, pa.int64()))
     for column in to_arrow_schema(_ROLES):
         found = found.append_column(column, pa.array(fates.columns[column.name], column.type))
-    return found
+    yield from found.to_batches()
 
 
 def _advance(in_flight: list[_Session], watermark: int, fates: _Fates) -> list[_Session]:

@@ -62,7 +62,7 @@ class TriggeredJoin(Join):
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         if self.windows:
-            return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
+            return self.windows.share(left, right)
         return F.abs(left - right) <= self.firing.gap
 
     @override
@@ -139,7 +139,7 @@ class TriggeredJoin(Join):
     def _kept(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
         """The rows that entered a window, with the slice in which their last one is gone."""
         assert self.windows
-        last, watermark = F.array_max(self.windows.of(self._axis))["end"], F.col("watermark")
+        last, watermark = self.windows.last_end(self._axis), F.col("watermark")
         gone = self.rules.purged_at(last)
         enters = F.coalesce(watermark < gone, ~self.rules.dropped(F.col("event_time"), watermark))
         rows = rows.where(self.firing.processing | enters)

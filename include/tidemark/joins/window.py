@@ -47,22 +47,45 @@ class Windows:
     cumulating: Column
     zone: Zone | None = None
     """In whose local time they begin and end; None for UTC."""
+    tumbling: bool = False
+    """Whether all are tumbling, so that Spark need not make a list for each row, for which it generates no code."""
 
     def of(self, event_time: Column) -> Column:
         """All windows of an event time: an array of [start, end) in ms, empty where it falls into a gap."""
-        if self.zone:
-            event_time = self.zone.local(event_time)
-        step = event_time - F.pmod(event_time - self.offset, self.slide)
+        event_time = self._local(event_time)
+        step = self._last_start(event_time, self.slide)
+        if self.tumbling:
+            return F.array(_window(step, step + self.size))
         sliding = F.transform(
-            _sequence(step, event_time - self.size + 1, -self.slide),
-            lambda start: F.struct(start.alias("start"), (start + self.size).alias("end")),
+            _sequence(step, event_time - self.size + 1, -self.slide), lambda start: _window(start, start + self.size)
         )
-        base = event_time - F.pmod(event_time - self.offset, self.size)
+        base = self._last_start(event_time, self.size)
         cumulated = F.transform(
-            _sequence(step + self.slide, base + self.size, self.slide),
-            lambda end: F.struct(base.alias("start"), end.alias("end")),
+            _sequence(step + self.slide, base + self.size, self.slide), lambda end: _window(base, end)
         )
         return F.when(self.cumulating, cumulated).otherwise(sliding)
+
+    def last_end(self, event_time: Column) -> Column:
+        """The end of the last of them, in ms; null where there is none."""
+        event_time = self._local(event_time)
+        step = self._last_start(event_time, self.slide)
+        sliding = F.when(step > event_time - self.size, step + self.size)
+        cumulated = self._last_start(event_time, self.size) + self.size
+        return F.when(self.cumulating, cumulated).otherwise(sliding)
+
+    def share(self, left: Column, right: Column) -> Column:
+        """Whether two event times have a window in common."""
+        if self.tumbling:
+            left, right = (self._last_start(self._local(one), self.slide) for one in (left, right))
+            return left == right
+        return F.arrays_overlap(self.of(left), self.of(right))
+
+    def _local(self, event_time: Column) -> Column:
+        return self.zone.local(event_time) if self.zone else event_time
+
+    def _last_start(self, event_time: Column, every: Column) -> Column:
+        """The last time up to this one at which windows begin that do so once in a while."""
+        return event_time - F.pmod(event_time - self.offset, every)
 
 
 @dataclass(frozen=True)
@@ -86,7 +109,7 @@ class WindowJoin(Join):
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
+        return self.windows.share(left, right)
 
     @override
     def leaves_at(self, watermark: Column) -> Column:
@@ -145,12 +168,9 @@ class WindowJoin(Join):
         taken = maybe_late.where(F.col("rejected").isNull())
         return rejected.unionByName(late_rows(taken, self.windows, self.rules))
 
-    def _windows(self) -> Column:
-        return self.windows.of(F.col("event_time"))
-
     def _last(self) -> Column:
         """The end of a row's last window, null for a row that falls into a gap."""
-        return F.array_max(self._windows())["end"]
+        return self.windows.last_end(F.col("event_time"))
 
 
 def late_rows(rows: DataFrame, windows: Windows, rules: Rules) -> DataFrame:
@@ -169,9 +189,14 @@ def late_rows(rows: DataFrame, windows: Windows, rules: Rules) -> DataFrame:
 
 def copies_of(rows: DataFrame, windows: Windows, time: Column) -> DataFrame:
     """Each row once for each of the windows of a time, with `window_start` and `window_end`."""
-    copies = rows.withColumn("window", F.explode(windows.of(time)))
+    found = windows.of(time)
+    copies = rows.withColumn("window", found[0] if windows.tumbling else F.explode(found))
     bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
     return copies.transform(with_columns, bounds).drop("window")
+
+
+def _window(start: Column, end: Column) -> Column:
+    return F.struct(start.alias("start"), end.alias("end"))
 
 
 def _sequence(start: Column, stop: Column, step: Column) -> Column:
