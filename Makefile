@@ -44,11 +44,11 @@ lint: $(DEV) ## check style, format, and which room of the package uses which
 types: $(DEV) ## check types
 	@$(VENV)/mypy
 
-bench: $(DEV) $(JARS) $(FLINK) ## time Tidemark beside other joins, for hours, into docs/performance.md
+bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## time Tidemark beside other joins, for hours, into docs/performance.md
 	@$(VENV)/python -m benchmarks --into full $(BENCH)
 	@$(VENV)/python -m benchmarks.page full
 
-bench-quick: $(DEV) $(JARS) $(FLINK) ## the same over few rows, in minutes
+bench-quick: $(DEV) $(JARS) $(FLINK) $(WORKER) ## the same over few rows, in minutes
 	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --into quick
 
 conformance: setup ## run the golden vectors under several cuts

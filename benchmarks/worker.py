@@ -7,6 +7,7 @@ what the next one uses as well.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -160,20 +161,24 @@ class _Session:
             given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
             os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {self.setup.memory} {given} pyspark-shell"
             if self.setup.workers:
-                os.environ["TIDEMARK_MASTER"] = start_cluster(self.setup.workers)
+                os.environ |= start_cluster(self.setup.workers, self.folder / "cluster")
         return spark_session("benchmark")
 
 
-def start_cluster(workers: int) -> str:
-    """Start a standalone cluster of workers with a core each, which ends with this process's group; its address."""
+def start_cluster(workers: int, home: Path) -> dict[str, str]:
+    """Start a standalone cluster of workers with a core each, which ends with this process's group.
+
+    Gives the environment of who uses it.
+    """
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    settings = {"MASTER_PORT": str(port), "WORKERS": str(workers), "SPARK_WORKER_CORES": "1"}
+    settings = {"MASTER_PORT": str(port), "WORKERS": str(workers), "SPARK_WORKER_CORES": "1", "CLUSTER_HOME": str(home)}
     cluster = subprocess.Popen(  # noqa: S603 - the project's own
         [PROJECT / "bin" / "spark-cluster"], env=os.environ | settings, stdout=subprocess.PIPE, text=True
     )
     assert cluster.stdout, "as asked for"
     if not any(line.startswith("Ctrl-C") for line in cluster.stdout):
         raise RuntimeError("the cluster did not start; above is why")
-    return f"spark://127.0.0.1:{port}"
+    exported = (line.removeprefix("export ") for line in (home / "env").read_text(encoding="utf-8").splitlines())
+    return dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))
