@@ -27,6 +27,7 @@ from benchmarks.data import write
 from benchmarks.measure import EventLog, measured
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Work
+from tidemark.settings.cluster import Cluster
 from tidemark.spark.session import spark_session
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -155,14 +156,13 @@ class _Session:
                 "spark.eventLog.rolling.enabled": "false",
                 "spark.eventLog.compress": "false",
                 "spark.local.dir": str(self.folder / "spark"),
-                "spark.executor.memory": self.setup.memory,
-                "spark.executor.cores": "1",
             }
             given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
             os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {self.setup.memory} {given} pyspark-shell"
             if self.setup.workers:
                 os.environ |= start_cluster(self.setup.workers, self.folder / "cluster")
-        return spark_session("benchmark")
+        executors = {"executors": self.setup.workers or 1, "executor_cores": 1, "executor_memory": self.setup.memory}
+        return spark_session("benchmark", cluster=Cluster.model_validate({**executors, "event_log": False}))
 
 
 def start_cluster(workers: int, home: Path) -> dict[str, str]:
