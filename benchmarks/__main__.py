@@ -47,18 +47,20 @@ def main() -> None:
     if arguments.peer:
         chosen = [replace(case, peers=tuple(name for name in case.peers if name in arguments.peer)) for case in chosen]
     facts, runs, anew = environment(), list[Run](), {(case.name, name) for case in chosen for name in case.peers}
+    rounds = arguments.rounds
     if arguments.keep:
         earlier = Results.load(arguments.into)
         if (earlier.rows, earlier.limit) != (arguments.rows, arguments.limit):
             as_then = f"--rows {earlier.rows} --limit {earlier.limit:.0f}"
             parser.error(f"{arguments.into} was measured with {as_then}; give the same, or leave out --keep")
         runs = [run for run in earlier.runs if (run.case, run.peer) not in anew]
+        rounds = max(rounds, earlier.rounds)
         facts["commit"] = ", ".join(dict.fromkeys([*earlier.environment["commit"].split(", "), facts["commit"]]))
     shown = anew | {(run.case, run.peer) for run in runs}
     results = Results(
         facts,
         arguments.rows,
-        arguments.rounds,
+        rounds,
         arguments.limit,
         {
             name: {"told": case.told, "shape": asdict(case.shape)}
