@@ -90,7 +90,7 @@ class SessionJoin(Join):
         return [*key_columns(rows), *(["side"] if self.by_side else [])]
 
     def _replayed(self, rows: DataFrame) -> DataFrame:
-        """The rows of runs with the columns of `_ROLES`, once for each."""
+        """The rows of runs with the columns of `_ROLES`: each once for every role that it has."""
         run = [*self._parts(rows), "session"]
         head = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
         in_order = rows.withColumn("head", head).sortWithinPartitions(*run, *_ORDER)

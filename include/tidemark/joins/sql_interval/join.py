@@ -114,7 +114,7 @@ class SqlIntervalJoin(Join):
             "mark": mark(rows, self.condition),
         }
         timed = with_leaves_at(rows.transform(with_columns, labels), few=came.cacheable)
-        leaves_at = F.coalesce("leaves_at", "expires_at")
+        leaves_at = F.coalesce("leaves_at", "expires_at")  # the search takes no null; who does not wait leaves at once
         found = came.horizon.first_slice_reaching(timed, leaves_at, "reached")
         found = found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
         # Of many rows what costs something is kept already, and to keep them again would cost more than it saves.
