@@ -170,8 +170,7 @@ def _picked(found: _Placed, join: Join) -> _Picked | None:
         return None
     counted = Observation()
     wanted = found.placed.where(found.kind.places(exact=join.exact_watermarks) | stays)
-    # Eager, so that rows are counted once whatever reads them.
-    picked = wanted.observe(counted, *_by_side(~is_filtered())).localCheckpoint()
+    picked = computed_once(wanted.observe(counted, *_by_side(~is_filtered())), now=True)
     left_out = Counter[str]({side: int(found.maxima[f"{side}_rows"].sum()) for side in SIDES})
     left_out.subtract(counted.get)
     return _Picked(replace(found, placed=picked), left_out)

@@ -121,7 +121,7 @@ class SqlIntervalJoin(Join):
         return computed_once(found) if came.cacheable else found
 
     def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame]:
-        """Emissions, and the rows with their `matched_in` and `reached`."""
+        """Emissions, and the rows with their `reached`, and `matched_in` where they outlive their slice or are late."""
         late = None
         if overdue:
             stays = F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
@@ -130,13 +130,20 @@ class SqlIntervalJoin(Join):
             removed = looked_up.withColumn("reached", F.coalesce(F.col("by.slice"), F.col("reached"))).drop("by")
             rows = rows.where(~stays).unionByName(removed)
         pairs = self._certain(rows, first)
-        known = pairs if self.join_type.types - {"inner"} else self._with_fleeting(rows, first)
+        if self.join_type.types - {"inner"}:
+            known = pairs = computed_once(pairs)
+        else:
+            known = self._with_fleeting(rows, first)
         if late is not None:
             pairs, known = pairs.unionByName(late), known.unionByName(late)
-        states = with_first_match(rows, computed_once(first_matches(known)))
+        matches = computed_once(first_matches(known))
         leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
-        padded = states.where(leaves).withColumn("slice", F.greatest("slice", "reached"))
+        padded = with_first_match(rows, matches).where(leaves).withColumn("slice", F.greatest("slice", "reached"))
         side = F.concat(F.lit("padded_"), F.col("side"))
+        # Most rows are on time, and gone when their slice ends: nobody asks whether they have matched.
+        gone = (F.col("reached") <= F.greatest("slice", F.lit(first))) & ~_is_behind(first)
+        unasked = F.coalesce(gone, F.lit(False))
+        states = with_first_match(rows.where(~unasked), matches).unionByName(rows.where(unasked))
         return emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)), states
 
     def _with_fleeting(self, rows: DataFrame, first: int) -> DataFrame:
@@ -190,18 +197,23 @@ class SqlIntervalJoin(Join):
 
     def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:
         """Rejected rows, and those behind the watermark with what became of them on arrival."""
-        new = (F.col("slice") >= came.horizon.first) & (F.col("event_time") < F.col("watermark"))
         fate = (
             F.when(F.col("waits"), "cached")
             .when(F.col("matched_in").isNotNull(), "matched")
             .when(self._outer, "padded")
             .otherwise("lost")
         )
-        late = with_reason(states.where(new).withColumn("fate", fate), F.lit("behind_watermark"))
+        behind = states.where(_is_behind(came.horizon.first)).withColumn("fate", fate)
+        late = with_reason(behind, F.lit("behind_watermark"))
         rejected = came.maybe_late.where(F.col("rejected").isNotNull())
         chosen = [*came.maybe_late.columns, "reason", "window_start", "window_end"]
         rejected_rows = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
         return late.select(*chosen, "fate").unionByName(rejected_rows.select(*chosen, "fate"))
+
+
+def _is_behind(first: int) -> Column:
+    """Whether a row of these slices came behind the watermark."""
+    return (F.col("slice") >= first) & (F.col("event_time") < F.col("watermark"))
 
 
 def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFrame:
@@ -210,9 +222,7 @@ def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFra
     It is the first one of the other side to look for partners after they have expired, if no timer is sooner.
     """
     keys = key_columns(rows)
-    same = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
-    asked = stays.select(*(F.col(key).alias(f"_{key}") for key in keys)).distinct()
-    searches = rows.where((F.col("slice") >= first) & ~F.col("stale")).join(asked, same, "semi")
+    searches = rows.where((F.col("slice") >= first) & ~F.col("stale"))
     searcher = F.struct("slice", "now", "event_time", "mark", "left", "right")
     other = F.when(F.col("side") == "left", "right").otherwise("left")
     none = F.lit(None).cast(_kind(rows, searcher))
