@@ -477,23 +477,21 @@ def _mark(side: str, raising: str) -> Column:
 def _in_order(rows: DataFrame, maybe_late: Column, raises: Column, raising: str) -> DataFrame:
     """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`.
 
-    In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one. A row
-    may be both, and is then in the window twice. At equal places (clock and tiebreak) those that ask come first, so
-    that simultaneous rows do not see each other.
+    In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one; a row
+    may be both. Rows at one place (clock and tiebreak) do not see each other: each gets what the first of them met.
     """
-    roles = F.array_compact(F.array(F.when(maybe_late, F.lit(0)), F.when(raises, F.lit(1))))
-    asks, raised = F.col("role") == 0, F.col("role") == 1
-    earlier = Window.partitionBy("bucket").orderBy("clock", "tiebreak", "role")
-    so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    met = {
-        f"{side}_before": F.greatest(f"{side}_before", F.max(F.when(raised, _mark(side, raising))).over(so_far))
-        for side in SIDES
+    place = Window.partitionBy("bucket").orderBy("clock", "tiebreak")
+    earlier = place.rowsBetween(Window.unboundedPreceding, -1)
+    same = place.rangeBetween(Window.currentRow, Window.currentRow)
+    names = {side: f"{side}_before" for side in SIDES}
+    raised = {
+        name: F.greatest(name, F.max(F.when(raises, _mark(side, raising))).over(earlier))
+        for side, name in names.items()
     }
+    met = {name: F.min(name).over(same) for name in names.values()}
     return (
         rows.where(maybe_late | raises)
-        .withColumn("role", F.explode(roles))
-        .withColumns({side: F.when(asks, F.col(side)) for side in SIDES})
+        .transform(with_columns, raised)
         .transform(with_columns, met)
-        .where(asks)
-        .drop("role")
+        .where(maybe_late)
     )
