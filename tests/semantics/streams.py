@@ -28,19 +28,19 @@ def drawn_from(strategy, examples):
     return found
 
 
-def placed(spark, streams, buckets, column):
-    """The rows of streams that come in the slices of a job, with one more column of their own, by name and type.
+def placed(spark, streams, buckets, column=None):
+    """The rows of streams that come in the slices of a job, with another column of their own, by name and type.
 
     Their inputs' columns are null.
     """
     rows = [
-        {**row, "lane": lane, **_LABELS}
+        {**_LABELS, **row, "lane": lane}
         for lane, stream in enumerate(streams)
         for row in stream["rows"]
         if buckets.holds(row["clock"])
     ]
     slice_number = F.call_function("div", F.col("clock"), F.lit(EVERY))
-    found = spark.createDataFrame(rows, f"{column}, {_COLUMNS}")
+    found = spark.createDataFrame(rows, f"{column}, {_COLUMNS}" if column else _COLUMNS)
     found = found.withColumns(dict.fromkeys(SIDES, F.lit(None).cast("string")))
     return found.withColumn("bucket", buckets.number(F.col("lane"), slice_number, F.col("clock")))
 
@@ -48,3 +48,9 @@ def placed(spark, streams, buckets, column):
 def marks_of(row):
     """The watermarks that a row met: of the left input, of the right one, and the combined one."""
     return row["left_watermark"], row["right_watermark"], row["watermark"]
+
+
+def told_of(marks):
+    """What the side output tells of them: the combined watermark, and which inputs hold it."""
+    left, right, combined = marks
+    return combined, left == combined, right == combined

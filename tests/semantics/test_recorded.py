@@ -6,7 +6,7 @@ from itertools import groupby
 import pytest
 from hypothesis import strategies as st
 
-from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed
+from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed, told_of
 from tidemark.settings.sides import SIDES
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, WatermarkLag, with_buckets
@@ -86,16 +86,10 @@ def test_rows_have_met_what_they_recorded(spark, drawn, exact):
             settled = on_time.collect()
         assert len(found) + len(settled) == len(expected)
         for key, marks in found.items():
-            assert marks == expected[key] if exact else _told(marks) == _told(expected[key]), key
+            assert marks == expected[key] if exact else told_of(marks) == told_of(expected[key]), key
         for row in settled:
             assert row["watermark"] <= expected[row["lane"], row["id"]][2] < row["event_time"]
         lanes = [
             RecordedLane(lane.lag, line.ends[job[-1]], recorded=lane.recorded)
             for lane, line in zip(lanes, told.lines, strict=True)
         ]
-
-
-def _told(marks):
-    """What the side output tells: the watermark, and which input held it."""
-    left, right, combined = marks
-    return combined, left == combined, right == combined

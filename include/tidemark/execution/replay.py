@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation
@@ -21,6 +22,7 @@ from tidemark.spark.once import computed_once
 from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 from tidemark.watermarks.filtered import is_filtered
+from tidemark.watermarks.places import Places
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
 """Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
@@ -30,6 +32,12 @@ CACHED_ROWS = 1_000_000
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
 PICKED_SHARE = 0.25
 """Of the rows of a larger job so many at most are kept, where few of them matter to all outputs but the pairs."""
+MANY_CARRIED = 0.1
+"""Where more than such a share of the rows may be carried, each task that reads rows has enough of them for a file."""
+ORDERED_SHARE = 0.25
+"""Of the rows of a larger job so many at most are put in order where they may be late; of more their places are."""
+FEW_PLACES = 500_000
+"""Places that go to all tasks (`watermarks.places`): some 60 MB in each executor."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class Replay:
     carried: DataFrame
     evicted_at_once: Counter[str]
     """How many rows of each side were seen to be on time and gone by the end of their slice, and were left out."""
+    many_carried: bool
+    """Whether a tenth of the rows or more may be carried, as far as a large job knows beforehand."""
     evicted_of_kept: Observation
     """Once `carried` is written: how many others the job's slices have evicted, by side."""
     counts: pd.DataFrame
@@ -80,12 +90,13 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
     share no keys.
     """
-    found = _timelines(rows, lanes, join, buckets)
+    found = _with_places(_timelines(rows, lanes, join, buckets), join)
     on_time, maybe_late = found.split(exact=join.exact_watermarks)
     staying, left_out = on_time, Counter[str]()
-    if picked := _picked(found, join):
-        staying, maybe_late = picked.found.split(exact=join.exact_watermarks)
-        left_out = picked.left_out
+    stays = _stays(found, join)
+    share = 0.0 if stays is None else _most(found, stays) / found.read
+    if stays is not None and (picked := _picked(found, stays, share)):
+        staying, maybe_late, left_out = picked.staying, picked.maybe_late, picked.left_out
     suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
     if suspected:
         maybe_late = computed_once(maybe_late)
@@ -107,6 +118,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         late=_side_output(result.late, join.tick),
         suspected=suspected,
         carried=kept.observe(evicted, *_by_side(F.col("evicted_in").isNotNull())).where(outlives),
+        many_carried=share > MANY_CARRIED,
         evicted_at_once=left_out,
         evicted_of_kept=evicted,
         counts=_counts(found.maxima, found.buckets),
@@ -135,11 +147,22 @@ class _Placed:
     lines: list[Timeline]
     buckets: Buckets
     cacheable: bool
+    places: Places | None = None
+    """Where rows are late, if they are told by that."""
 
     @property
     def read(self) -> int:
         """How many rows there are."""
         return _read(self.maxima)
+
+    @cached_property
+    def mostly_maybe_late(self) -> bool:
+        """Whether many rows may be late: those of buckets of which the mean one may be."""
+        if "mean" not in self.maxima:
+            return False
+        after = pd.concat([line.buckets[["bucket", "after"]] for line in self.lines])
+        known = self.maxima.merge(after, on="bucket")
+        return _read(known[known["mean"] <= known["after"]]) > ORDERED_SHARE * self.read
 
     @property
     def has_filtered(self) -> bool:
@@ -148,36 +171,62 @@ class _Placed:
 
     def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """`Lane.split` of these rows."""
-        return self.kind.split(self.placed, exact=exact)
+        if self.places is None:
+            return self.kind.split(self.placed, exact=exact)
+        return self.places.away(self.placed), self.places.split(self.places.beside(self.placed))[1]
+
+    def looked_at(self, stays: Column) -> DataFrame:
+        """The rows that stay, and those that are looked at to find the ones maybe late: for `split_picked`."""
+        if self.places is None:
+            return self.placed.where(self.kind.places(exact=False) | stays)
+        return self.places.beside(self.placed).where(self.places.is_there() | stays)
+
+    def split_picked(self, picked: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """`split` of the rows `looked_at`."""
+        return self.kind.split(picked, exact=False) if self.places is None else self.places.split(picked)
 
 
 @dataclass(frozen=True)
 class _Picked:
     """The rows that matter to more than the pairs, kept."""
 
-    found: _Placed
+    staying: DataFrame
+    """Those surely on time."""
+    maybe_late: DataFrame
     left_out: Counter[str]
     """How many of each side are not among them: rows on time that are evicted when their slice ends."""
 
 
-def _picked(found: _Placed, join: Join) -> _Picked | None:
-    """Read a large job's rows once for all that asks for a few of them; None where that is not worth it."""
-    leaves_at = join.leaves_at(F.col("before"))
-    if found.cacheable or leaves_at is None:
+def _stays(found: _Placed, join: Join) -> Column | None:
+    """Whether a row on time outlives its slice, in a large job; None where its own event time does not tell."""
+    if found.cacheable or join.exact_watermarks:
         return None
-    stays = leaves_at > F.col("end")
-    if _most(found, stays) > PICKED_SHARE * found.read:
+    leaves_at = join.leaves_at(F.col("before"))
+    return None if leaves_at is None else leaves_at > F.col("end")
+
+
+def _picked(found: _Placed, stays: Column, share: float) -> _Picked | None:
+    """Read a large job's rows once for all that asks for a few of them; None where that is not worth it."""
+    if share > PICKED_SHARE or (found.mostly_maybe_late and found.places is None):
         return None
     counted = Observation()
-    wanted = found.placed.where(found.kind.places(exact=join.exact_watermarks) | stays)
+    wanted = found.looked_at(stays)
     picked = computed_once(wanted.observe(counted, *_by_side(~is_filtered())), now=True)
     left_out = Counter[str]({side: int(found.maxima[f"{side}_rows"].sum()) for side in SIDES})
     left_out.subtract(counted.get)
-    return _Picked(replace(found, placed=picked), left_out)
+    return _Picked(*found.split_picked(picked), left_out)
+
+
+def _with_places(found: _Placed, join: Join) -> _Placed:
+    """Find the places at which rows are late, in a large job in which too many may be late to put them in order."""
+    if found.cacheable or join.exact_watermarks or not (found.kind.told_by_place and found.mostly_maybe_late):
+        return found
+    places = Places.behind(found.placed, found.kind.raising)
+    return replace(found, places=places) if places.count <= FEW_PLACES else found
 
 
 def _most(found: _Placed, stays: Column) -> int:
-    """How many rows stay at the most, if each was as new as the newest of its side in its bucket."""
+    """How many rows stay at most, if each was as new as the newest of its side in its bucket."""
     if len(found.lines) > 1:  # rules differ from lane to lane
         return found.read
     known = found.maxima.merge(found.lines[0].buckets[["bucket", "before", "end"]], on="bucket")

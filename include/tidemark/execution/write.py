@@ -95,8 +95,10 @@ def _write_carried(
 ) -> tuple[Staged, pd.DataFrame, Mapping[str, int]]:
     plan = task.plan
     rows = stored(replayed.carried, task.slices, plan.grid, plan.join)
-    # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
-    staged = stage_run(rows.repartition(files), plan.tables.checkpoint, task.run)
+    if not replayed.many_carried:  # else each task writes a file, and no row has to be moved
+        # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
+        rows = rows.repartition(files)
+    staged = stage_run(rows, plan.tables.checkpoint, task.run)
     parts = state_parts(numbered(staged.rows(spark), plan.grid), plan.join)
     return staged, parts.toPandas(), replayed.evicted()
 

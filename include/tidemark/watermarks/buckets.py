@@ -17,15 +17,22 @@ from typing import ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.clock.slices import Grid
 from tidemark.clock.times import div
 from tidemark.settings.sides import SIDES
-from tidemark.spark.columns import with_columns
 from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
+from tidemark.watermarks.order import (
+    BUCKETS,
+    in_order,
+    is_maybe_late,
+    raises,
+    with_watermarks_before,
+    with_watermarks_met,
+)
 from tidemark.watermarks.structs import unnested
 
 NO_WATERMARK = -(2**63)
@@ -36,11 +43,6 @@ EVENT_TIME = "event_time"
 TARGET_BUCKETS = 1 << 15
 """How many buckets a job's slices are cut into, about: a table that is cheap to collect and to broadcast."""
 
-BUCKETS = """
-    bucket long, left_before long, right_before long, before long, after long, moving boolean, unsettled boolean,
-    left_counts boolean, right_counts boolean, left_lag long, right_lag long, end long
-"""
-BUCKET_COLUMNS = tuple(kind.split()[0] for kind in BUCKETS.split(","))
 _INF = float("inf")
 LaneT = TypeVar("LaneT", bound="Lane")
 
@@ -203,6 +205,8 @@ class Lane:
     """What `Timeline.buckets` says of each bucket: names and types."""
     raising: ClassVar[str] = EVENT_TIME
     """The column of rows that raises the watermark of their input: to so much, less the lag."""
+    told_by_place: ClassVar[bool] = True
+    """Whether the watermark that a row meets follows from where it is in the stream, and what was raised before."""
 
     @classmethod
     def fitting(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:  # noqa: ARG003
@@ -228,15 +232,13 @@ class Lane:
         `left_watermark`, `right_watermark` and the combined `watermark` (ms, long) that each row met. Exact for the
         second; for the first those from before their bucket, which like the exact ones lie before the row's event time.
         """
-        maybe_late = is_maybe_late(exact=exact)
-        in_order = _in_order(rows, maybe_late, _raises(cls.raising, exact=exact), cls.raising)
-        on_time = rows.where(~maybe_late & ~is_filtered())
-        return with_watermarks_before(on_time), with_watermarks_met(in_order)
+        on_time = rows.where(~is_maybe_late(exact=exact) & ~is_filtered())
+        return with_watermarks_before(on_time), with_watermarks_met(in_order(rows, cls.raising, exact=exact))
 
     @classmethod
     def places(cls, *, exact: bool) -> Column:
         """Which rows `split` looks at to find the second of what it gives."""
-        return is_maybe_late(exact=exact) | _raises(cls.raising, exact=exact)
+        return is_maybe_late(exact=exact) | raises(cls.raising, exact=exact)
 
     def newest(self, marks: Watermarks) -> int | None:
         """The greatest event time of any row so far, ms; None where watermarks do not tell."""
@@ -335,9 +337,9 @@ def of_lane(values: Sequence[object], kind: str = "bigint") -> Column:
 
 
 def bucket_maxima(rows: DataFrame, raising: str = EVENT_TIME) -> DataFrame:
-    """Greatest and least event time of each bucket, and row counts: one row per bucket that holds rows.
+    """Greatest, least and mean event time of each bucket, and row counts: one row per bucket that holds rows.
 
-    Rows that `where` leaves out count apart, in `left_filtered` and `right_filtered`; `oldest` is not of them.
+    Rows that `where` leaves out count apart, in `left_filtered` and `right_filtered`; `oldest`, `mean` are not of them.
     `landed` counts the rows of earlier slices, `landed_from` is the earliest of those. What raises watermarks has
     its maxima in `left_raising` and `right_raising`, if it is not the event time.
     """
@@ -351,6 +353,7 @@ def bucket_maxima(rows: DataFrame, raising: str = EVENT_TIME) -> DataFrame:
         F.when(is_left, moving).alias("left_newest"),
         F.when(~is_left, moving).alias("right_newest"),
         F.when(takes_part, F.col("event_time")).alias("oldest"),
+        F.when(takes_part, F.col("event_time")).alias("mean"),
         (is_left & read).cast("int").alias("left_rows"),
         (~is_left & read).cast("int").alias("right_rows"),
         (is_left & ~read).cast("int").alias("left_filtered"),
@@ -361,7 +364,7 @@ def bucket_maxima(rows: DataFrame, raising: str = EVENT_TIME) -> DataFrame:
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("landed_from"),
         *(value.alias(name) for name, value in by_others.items() if raising != EVENT_TIME),
     )
-    combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min, "landed_from": F.min}
+    combined = {"left_newest": F.max, "right_newest": F.max, "oldest": F.min, "mean": F.avg, "landed_from": F.min}
     combined |= dict.fromkeys(by_others, F.max)
     return split.groupBy("bucket").agg(
         *(combined.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
@@ -399,23 +402,6 @@ def _joined(rows: DataFrame, known: DataFrame, side: str) -> DataFrame:
     told = [name for name in known.columns if name != "bucket"]
     structs = {one: F.lit(None).cast(rows.schema[one].dataType).alias(one) for one in SIDES} | {side: struct}
     return flat.select(*others, *told, *structs.values())
-
-
-def is_maybe_late(*, exact: bool) -> Column:
-    """Whether a row needs the exact watermark that it met."""
-    return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("after")))
-
-
-def with_watermarks_before(rows: DataFrame) -> DataFrame:
-    """Name the watermarks from before the bucket of each row, and drop what else is known of it."""
-    met = {"left_watermark": "left_before", "right_watermark": "right_before", "watermark": "before"}
-    return rows.transform(with_columns, {name: F.col(before) for name, before in met.items()}).drop(*BUCKET_COLUMNS)
-
-
-def with_watermarks_met(rows: DataFrame) -> DataFrame:
-    """The same where `left_before` and `right_before` are what each row itself met."""
-    holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in SIDES)
-    return with_watermarks_before(rows.withColumn("before", F.greatest("before", F.least(*holding))))
 
 
 def _timeline(maxima: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
@@ -460,38 +446,3 @@ def _running(raised: pd.Series[float], lag: int, start: int) -> tuple[npt.NDArra
     marks[known] = raised.to_numpy()[known].astype(np.int64) - lag
     running = np.maximum.accumulate(np.append(np.int64(start), marks))
     return running[:-1], running[1:]
-
-
-def _raises(raising: str, *, exact: bool) -> Column:
-    """Whether a row raises a watermark that others of its bucket are asked for."""
-    higher = (_mark("left", raising) > F.col("left_before")) | (_mark("right", raising) > F.col("right_before"))
-    unsettled = F.col("moving" if exact else "unsettled")
-    return unsettled & moves_watermark() & F.coalesce(higher, F.lit(False))
-
-
-def _mark(side: str, raising: str) -> Column:
-    """The watermark that a row of this side asks for; null for another row."""
-    return F.when(F.col("side") == side, F.col(raising) - F.col(f"{side}_lag"))
-
-
-def _in_order(rows: DataFrame, maybe_late: Column, raises: Column, raising: str) -> DataFrame:
-    """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`.
-
-    In an unsettled bucket two kinds of rows matter: those whose watermark is asked for, and those that raise one; a row
-    may be both. Rows at one place (clock and tiebreak) do not see each other: each gets what the first of them met.
-    """
-    place = Window.partitionBy("bucket").orderBy("clock", "tiebreak")
-    earlier = place.rowsBetween(Window.unboundedPreceding, -1)
-    same = place.rangeBetween(Window.currentRow, Window.currentRow)
-    names = {side: f"{side}_before" for side in SIDES}
-    raised = {
-        name: F.greatest(name, F.max(F.when(raises, _mark(side, raising))).over(earlier))
-        for side, name in names.items()
-    }
-    met = {name: F.min(name).over(same) for name in names.values()}
-    return (
-        rows.where(maybe_late | raises)
-        .transform(with_columns, raised)
-        .transform(with_columns, met)
-        .where(maybe_late)
-    )

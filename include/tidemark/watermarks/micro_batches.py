@@ -55,6 +55,7 @@ class QueryLane(Lane):
         return max(marks.batch or 0, combine(marks_of_sides, default=0))
 
     known_of_buckets = BATCHES
+    told_by_place = False
 
     @classmethod
     @override

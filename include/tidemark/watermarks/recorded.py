@@ -30,6 +30,7 @@ class RecordedLane(Lane):
     recorded: tuple[SideName, ...] = SIDES
 
     raising = _RAISING
+    told_by_place = False
 
     @classmethod
     @override

@@ -25,8 +25,6 @@ from typing_extensions import override
 from tidemark.settings.sides import SIDES
 from tidemark.spark.columns import with_columns
 from tidemark.watermarks.buckets import (
-    BUCKET_COLUMNS,
-    BUCKETS,
     END_OF_INPUT,
     NO_WATERMARK,
     Buckets,
@@ -36,11 +34,16 @@ from tidemark.watermarks.buckets import (
     Timelines,
     Watermarks,
     by_lane,
+)
+from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
+from tidemark.watermarks.order import (
+    BUCKET_COLUMNS,
+    BUCKETS,
+    PLACE,
     is_maybe_late,
     with_watermarks_before,
     with_watermarks_met,
 )
-from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
 
 COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
 _Key = tuple[str, str | None]
@@ -56,6 +59,7 @@ class SourceLane(Lane):
     """How many microseconds of the clock without a row make a source not count, by side; None for never."""
 
     known_of_buckets = f"{BUCKETS}, {COLUMN}"
+    told_by_place = False
 
     @classmethod
     @override
@@ -92,11 +96,7 @@ class SourceLane(Lane):
     @override
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """In an unsettled bucket the marks of each source are accumulated by themselves, up to each place asked for."""
-        maybe_late, unsettled, where = (
-            is_maybe_late(exact=exact),
-            _unsettled(exact=exact),
-            ["bucket", "clock", "tiebreak"],
-        )
+        maybe_late, unsettled, where = is_maybe_late(exact=exact), _unsettled(exact=exact), list(PLACE)
         asked = rows.where(maybe_late & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
         raised = rows.where(_raises(exact=exact)).select(*where, "side", "partition", _mark().alias("mark"))
         marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
