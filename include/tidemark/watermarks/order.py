@@ -49,18 +49,22 @@ def in_order(rows: DataFrame, raising: str, *, exact: bool) -> DataFrame:
     return with_befores(asked, marks(raising, exact=exact)).where(maybe_late)
 
 
-def with_befores(rows: DataFrame, marks: Mapping[str, Column]) -> DataFrame:
-    """Set `left_before` and `right_before` to the greatest marks of their side before the place of each row.
+def with_befores(rows: DataFrame, raised: Mapping[str, Column]) -> DataFrame:
+    """Raise `left_before` and `right_before` to the greatest mark of their side before the place of each row.
 
     Simultaneous rows do not see each other: each has what the first of them has.
     """
     in_bucket = Window.partitionBy("bucket").orderBy("clock", "tiebreak")
     earlier = in_bucket.rowsBetween(Window.unboundedPreceding, -1)
-    same = in_bucket.rangeBetween(Window.currentRow, Window.currentRow)
-    names = {side: f"{side}_before" for side in SIDES}
-    raised = {names[side]: F.greatest(names[side], F.max(marks[side]).over(earlier)) for side in SIDES}
-    met = {name: F.min(name).over(same) for name in names.values()}
-    return rows.transform(with_columns, raised).transform(with_columns, met)
+    so_far = in_bucket.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # The first of a place alone tells what was raised before: a frame of all rows of a place would hold them in memory.
+    is_first = F.rank().over(in_bucket) == F.row_number().over(in_bucket)
+    before = {
+        f"{side}_before": F.when(is_first, F.greatest(f"{side}_before", F.max(mark).over(earlier)))
+        for side, mark in raised.items()
+    }
+    met = {name: F.max(name).over(so_far) for name in before}
+    return rows.transform(with_columns, before).transform(with_columns, met)
 
 
 def combined_before() -> Column:
