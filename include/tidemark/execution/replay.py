@@ -63,10 +63,10 @@ class Replay:
     suspected: bool
     """Whether `late` may have rows."""
     carried: DataFrame
+    many_carried: bool
+    """Whether more than `MANY_CARRIED` of the rows may be carried, as far as a large job knows beforehand."""
     evicted_at_once: Counter[str]
     """How many rows of each side were seen to be on time and gone by the end of their slice, and were left out."""
-    many_carried: bool
-    """Whether a tenth of the rows or more may be carried, as far as a large job knows beforehand."""
     evicted_of_kept: Observation
     """Once `carried` is written: how many others the job's slices have evicted, by side."""
     counts: pd.DataFrame
