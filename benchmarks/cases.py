@@ -89,6 +89,7 @@ def cases(rows: int) -> dict[str, Case]:
         Case("dense", "4,000 rows a key, as many pairs", dense, (*PLAIN, "tidemark")),
         Case("skewed", "half of all rows on one key, as many pairs", replace(base, hot_share=0.5)),
         Case("late", "10 % of the rows late", replace(base, late_share=0.1)),
+        Case("inner", "inner join, flink-sql", base, dialect="flink-sql"),
         Case("left", "left join, flink-sql", base, how="left", dialect="flink-sql"),
         Case("full", "full join, flink-sql", base, how="full", dialect="flink-sql"),
         Case("tumbling", "windows of 12 minutes", base, window={"tumbling": "12 minutes"}),

@@ -91,23 +91,28 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     share no keys.
     """
     found = _with_places(_timelines(rows, lanes, join, buckets), join)
-    on_time, maybe_late = found.split(exact=join.exact_watermarks)
+    in_order = found.split(exact=True)[1] if join.looks_first and not found.cacheable else None
+    on_time, maybe_late = found.split(exact=join.exact_watermarks and in_order is None)
     staying, left_out = on_time, Counter[str]()
     stays = _stays(found, join)
     share = 0.0 if stays is None else _most(found, stays) / found.read
     if stays is not None and (picked := _picked(found, stays, share)):
         staying, maybe_late, left_out = picked.staying, picked.maybe_late, picked.left_out
-    suspected = join.exact_watermarks or any(line.maybe_late for line in found.lines)
+    suspected = (join.exact_watermarks and in_order is None) or any(line.maybe_late for line in found.lines)
     if suspected:
         maybe_late = computed_once(maybe_late)
     passing = None
     if found.has_filtered and join.exact_watermarks:
-        passing, maybe_late = maybe_late.where(is_filtered()), maybe_late.where(~is_filtered())
+        passing = (maybe_late if in_order is None else in_order).where(is_filtered())
+        maybe_late = maybe_late.where(~is_filtered())
     if carried is not None:
         carried = computed_once(carried)
     first = buckets.slices[0]
+    if in_order is not None:
+        in_order = in_order.where(F.col("rejected").isNull())
     horizon = Horizon(found.lines, first, lanes, buckets.grid)
-    result = join.apply(JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable, passing))
+    came = JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable, passing, in_order)
+    result = join.apply(came)
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     kept = _buffered(result.kept, first, join.carries)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.

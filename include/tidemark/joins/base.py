@@ -35,6 +35,9 @@ class JobRows:
     """Whether the rows are so few that what is read more than once is better computed once (`spark.once`)."""
     passing: DataFrame | None = None
     """Of `exact_watermarks`: rows that `where` leaves out, with the watermarks that they met; None without any."""
+    in_order: DataFrame | None = None
+    """Of a large job and a join that `looks_first`: the rows of `on_time` and `maybe_late` that take part, with
+    exact watermarks. Nothing of them is kept yet: whoever asks for few columns has few put in order."""
 
     def taking_part(self, of_late: Column | None = None) -> DataFrame:
         """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""
@@ -82,6 +85,8 @@ class Join(ABC):
     """Microseconds: what `event_time` is counted in."""
     buckets_per_slice: int | None = None
     """Where a bucket has a meaning of its own: how many a slice has."""
+    looks_first = False
+    """Whether with `exact_watermarks` a large job's rows are wanted as those of other joins, and `JobRows.in_order`."""
     knows_buckets = False
     """Whether rows keep the number of their bucket, in `of_bucket`."""
 

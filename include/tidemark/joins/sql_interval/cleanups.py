@@ -71,6 +71,11 @@ class Cleanups:
             undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=overdue))
         return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
 
+    @property
+    def decided(self) -> Column:
+        """Whether a row is of another lane."""
+        return ~F.col("lane").isin(*self.undecided)
+
     def lines(self, replayed: dict[_Point, int]) -> list[Timeline]:
         """The timelines with the clean-ups known by each slice's end; `replayed` are those of undecided lanes."""
         known = {**self.ends, **replayed}

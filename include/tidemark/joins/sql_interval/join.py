@@ -3,19 +3,18 @@
 No row is late. What decides is which rows are still cached, and when an unmatched one leaves:
 
 - a cached row is joined until it expires, and then as long as the engine has not got round to removing it;
-- a timer removes it at the watermark `leaves_at` (`sql_timers`), unless before that a row of the other side with the
-  same key looks for partners: that one still finds it, and removes it;
-- rows that come later than all they could find may skip their search (`sql_sweeps`).
+- a timer removes it at the watermark `leaves_at` (`timers`), unless before that a row of the other side with the
+  same key looks for partners: that one still finds it, and removes it (`searches`);
+- rows that come later than all they could find may skip their search (`cleanups`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.clock.times import as_json
@@ -26,7 +25,6 @@ from tidemark.joins.interval import candidates
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.cleanups import Cleanups
 from tidemark.joins.sql_interval.pairs import (
-    ARRIVAL,
     emissions,
     first_matches,
     is_padded,
@@ -35,14 +33,27 @@ from tidemark.joins.sql_interval.pairs import (
     with_first_match,
 )
 from tidemark.joins.sql_interval.replay import replay_lanes
+from tidemark.joins.sql_interval.searches import found_expired, removed, stays, with_first_search
 from tidemark.joins.sql_interval.timers import with_leaves_at
+from tidemark.joins.sql_interval.times import TIMES, beside, sent_to_all, told_of
 from tidemark.spark.columns import with_columns
 from tidemark.spark.once import computed_once
+from tidemark.watermarks.buckets import Horizon
 from tidemark.watermarks.restarted import epoch_of_rows
 
-_STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
+_STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
 _LABELS = ("slice", "watermark", "clock", "tiebreak", "mark")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a closed form, with their labels."""
+
+    every: DataFrame
+    asked: DataFrame
+    """Those that outlive their slice or came behind the watermark: whether they have matched is told of them."""
+    others: DataFrame
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ class SqlIntervalJoin(Join):
     """Part of the match, over `left_*` and `right_*`."""
 
     exact_watermarks = True
+    looks_first = True
     knows_buckets = True
     carries = ("watermark", *_STATE)
     dated = _IN_SLICES
@@ -70,20 +82,17 @@ class SqlIntervalJoin(Join):
 
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form, unless `Cleanups` finds it undecided."""
-        horizon = came.horizon
-        rows = self._labelled(came)
-        cleanups = Cleanups.of(rows, horizon, came.passing)
-        undecided = F.col("lane").isin(*cleanups.undecided)
-        joined, states = self._closed_form(rows.where(~undecided), horizon.first, overdue=cleanups.overdue)
-        ends = dict[tuple[int, str, int], int]()
-        if cleanups.undecided:
-            replayed = computed_once(self._replayed(rows.where(undecided), came, cleanups.undecided))
-            for row in replayed.where(F.col("role") == "end").collect():
-                ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
-            emitted = replayed.where(~F.col("role").isin("state", "end"))
-            joined = joined.unionByName(emissions(emitted, F.col("role")))
-            states = states.unionByName(replayed.where(F.col("role") == "state").select(*states.columns))
-        return JoinResult(joined, self._side_output(states, came), states, lines=cleanups.lines(ends))
+        if came.in_order is None:
+            timed = computed_once(self._timed(came.maybe_late.where(F.col("rejected").isNull()), came))
+        else:
+            timed = self._timed(came.in_order.select(*TIMES, *key_columns(came.in_order)), came, ("leaves_at",))
+        cleanups = Cleanups.of(timed, came.horizon, came.passing)
+        rows = self._of_few(timed, came, cleanups) if came.in_order is None else self._of_many(timed, came, cleanups)
+        found = self._closed_form(rows, came)
+        if not cleanups.undecided:
+            return replace(found, lines=cleanups.lines({}))
+        whole = timed if came.in_order is None else self._timed(came.in_order, came)
+        return self._with_replayed(found, whole.where(~cleanups.decided), came, cleanups)
 
     @property
     def _wait(self) -> Column:
@@ -93,63 +102,105 @@ class SqlIntervalJoin(Join):
     def _outer(self) -> Column:
         return is_padded(F.col("side"), self.join_type)
 
-    def _labelled(self, came: JobRows) -> DataFrame:
-        """All rows that take part, with what becomes of them by themselves; and what the slice before knew."""
-        first, rules = came.horizon.first, self.rules
-        rows = came.maybe_late.where(F.col("rejected").isNull())  # all of them, because watermarks are exact
+    def _timed(self, rows: DataFrame, came: JobRows, carried: tuple[str, ...] = _STATE) -> DataFrame:
+        """New rows with exact watermarks, those carried with what is known of them, and which timer removes each."""
         if came.carried is not None:
-            rows = rows.unionByName(came.carried, allowMissingColumns=True)
-        for name in _STATE:
-            if name not in rows.columns:
-                rows = rows.withColumn(name, F.lit(None).cast("long"))
-        event_time, now = F.col("event_time"), rules.now(F.col("watermark"))
+            names = [name for name in (*rows.columns, *carried) if name in came.carried.columns]
+            rows = rows.unionByName(came.carried.select(*names), allowMissingColumns=True)
+        event_time, none = F.col("event_time"), F.lit(None).cast("long")
+        asked = {
+            "leaves_at": F.col("leaves_at") if "leaves_at" in rows.columns else none,
+            "waits": self.rules.cached(event_time, self._wait, self.rules.now(F.col("watermark"))),
+            "expires_at": self.rules.expires_at(event_time, self._wait),
+        }
+        timed = with_leaves_at(rows.transform(with_columns, asked), few=came.cacheable)
+        return self._labelled(timed, came.horizon)
+
+    def _labelled(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
+        """Rows that know which timer removes them, with what follows from that and from the watermark that they met."""
+        rules, event_time, now = self.rules, F.col("event_time"), self.rules.now(F.col("watermark"))
         labels = {
-            **{name: F.when(F.col(name) < first, F.col(name)) for name in _IN_SLICES},
             "now": now,
             "waits": rules.cached(event_time, self._wait, now),
             "expires_at": rules.expires_at(event_time, self._wait),
             "stale_at": rules.stale_at(event_time),
             "stale": (rules.stale_at(event_time) <= now) & ~rules.empty,
             "off_the_path": rules.off_the_path(event_time, self._wait),
-            "mark": mark(rows, self.condition),
         }
-        timed = with_leaves_at(rows.transform(with_columns, labels), few=came.cacheable)
         leaves_at = F.coalesce("leaves_at", "expires_at")  # the search takes no null; who does not wait leaves at once
-        found = came.horizon.first_slice_reaching(timed, leaves_at, "reached")
-        found = found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
-        # Of many rows what costs something is kept already, and to keep them again would cost more than it saves.
-        return computed_once(found) if came.cacheable else found
+        found = horizon.first_slice_reaching(rows.transform(with_columns, labels), leaves_at, "reached")
+        return found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
 
-    def _closed_form(self, rows: DataFrame, first: int, *, overdue: bool) -> tuple[DataFrame, DataFrame]:
-        """Emissions, and the rows with their `reached`, and `matched_in` where they outlive their slice or are late."""
-        late = None
-        if overdue:
-            stays = F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
-            looked_up = computed_once(_with_first_search(rows.where(stays), rows, first))
-            late = self._found_expired(looked_up)
-            removed = looked_up.withColumn("reached", F.coalesce(F.col("by.slice"), F.col("reached"))).drop("by")
-            rows = rows.where(~stays).unionByName(removed)
-        pairs = self._certain(rows, first)
+    def _of_few(self, timed: DataFrame, came: JobRows, cleanups: Cleanups) -> _Rows:
+        """Rows with what they hold, all of them in order."""
+        first = came.horizon.first
+        rows = self._marked(timed.where(cleanups.decided), first)
+        if cleanups.overdue:
+            found = computed_once(with_first_search(rows, first))
+            rows = removed(found.unionByName(rows.where(~stays()), allowMissingColumns=True))
+        return _Rows(rows, rows.where(_is_asked(first)), rows.where(~_is_asked(first)))
+
+    def _of_many(self, times: DataFrame, came: JobRows, cleanups: Cleanups) -> _Rows:
+        """Rows with what they hold, told by `times`: the same rows in order, without that.
+
+        Most come on time, wait, and leave when they expire. What the others met and when they leave is set beside all
+        rows; beside those that are asked, what they met.
+        """
+        first, decided = came.horizon.first, times.where(cleanups.decided)
+        unlike, names = decided.where(~F.col("waits")), ["watermark", "leaves_at"]
+        if cleanups.overdue:
+            unlike = unlike.unionByName(with_first_search(decided, first), allowMissingColumns=True)
+            names.append("by")
+        rows = beside(came.taking_part().where(cleanups.decided), sent_to_all(told_of(unlike, names)), names)
+        rows = self._labelled(rows, came.horizon)
+        rows = rows.withColumn("leaves_at", F.when(F.col("waits"), F.coalesce("leaves_at", "expires_at")))
+        rows = self._marked(rows, first)
+        rows = removed(rows) if cleanups.overdue else rows
+        met = told_of(decided.where(_is_asked(first)), ["watermark"])
+        asked = beside(rows.where(_is_asked(first)), met, ["watermark"])
+        return _Rows(rows, computed_once(asked), rows.where(~_is_asked(first)))
+
+    def _marked(self, rows: DataFrame, first: int) -> DataFrame:
+        """Labelled rows with a `mark`, and with what the slice before the job knew of them."""
+        none = F.lit(None).cast("long")
+        known = {
+            name: F.when(F.col(name) < first, F.col(name)) if name in rows.columns else none for name in _IN_SLICES
+        }
+        return rows.transform(with_columns, {**known, "mark": mark(rows, self.condition)})
+
+    def _closed_form(self, rows: _Rows, came: JobRows) -> JoinResult:
+        """Emissions, and the rows with their `reached`, and `matched_in` of those that are asked."""
+        first = came.horizon.first
+        pairs = self._certain(rows.every, first)
         if self.join_type.types - {"inner"}:
             known = pairs = computed_once(pairs)
         else:
             known = self._with_fleeting(rows, first)
-        if late is not None:
+        if "by" in rows.every.columns:
+            within = self.rules.within(F.col("left_time"), F.col("right_time"))
+            late = matching(found_expired(rows.every, rows.asked.where(_is_behind(first)), within), self.condition)
             pairs, known = pairs.unionByName(late), known.unionByName(late)
         matches = computed_once(first_matches(known))
         leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
-        padded = with_first_match(rows, matches).where(leaves).withColumn("slice", F.greatest("slice", "reached"))
+        padded = with_first_match(rows.every, matches).where(leaves).withColumn("slice", F.greatest("slice", "reached"))
         side = F.concat(F.lit("padded_"), F.col("side"))
-        # Most rows are on time, and gone when their slice ends: nobody asks whether they have matched.
-        gone = (F.col("reached") <= F.greatest("slice", F.lit(first))) & ~_is_behind(first)
-        unasked = F.coalesce(gone, F.lit(False))
-        states = with_first_match(rows.where(~unasked), matches).unionByName(rows.where(unasked))
-        return emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)), states
+        asked = with_first_match(rows.asked.drop("by"), matches)
+        rejected = with_reason(came.maybe_late.where(F.col("rejected").isNotNull()), F.col("rejected"))
+        chosen = [*came.maybe_late.columns, "reason", "window_start", "window_end"]
+        rejected = rejected.select(*chosen, F.lit(None).cast("string").alias("fate"))
+        return JoinResult(
+            joined=emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)),
+            late=self._behind(asked, came).unionByName(rejected),
+            kept=asked.unionByName(rows.others.select(*asked.columns)),
+        )
 
-    def _with_fleeting(self, rows: DataFrame, first: int) -> DataFrame:
+    def _with_fleeting(self, rows: _Rows, first: int) -> DataFrame:
         """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""
-        fleeting = ~F.col("waits") & (F.col("event_time") < F.col("watermark"))
-        parts = (rows.where(F.when(F.col("side") == side, fleeting).otherwise(F.col("waits"))) for side in PADDING)
+        waiting, behind = rows.every.where("waits"), rows.asked.where(~F.col("waits") & _is_behind(first))
+        behind = behind.select(*waiting.columns)
+        parts = (
+            behind.where(F.col("side") == side).unionByName(waiting.where(F.col("side") != side)) for side in PADDING
+        )
         return reduce(DataFrame.unionByName, (self._certain(part, first) for part in parts))
 
     def _certain(self, rows: DataFrame, first: int) -> DataFrame:
@@ -168,14 +219,32 @@ class SqlIntervalJoin(Join):
         found = candidates(rows, rules.lower, rules.upper, _LABELS, joins)
         return matching(found.withColumn("slice", later), self.condition)
 
-    def _found_expired(self, looked_up: DataFrame) -> DataFrame:
-        """Pairs of expired rows and the first row that looked for partners since."""
-        both = {"slice": F.col("by.slice")}
-        for side in PADDING:
-            for name, column in ((f"{side}_time", "event_time"), (f"{side}_mark", "mark"), (side, side)):
-                both[name] = F.when(F.col("side") == side, F.col(column)).otherwise(F.col(f"by.{column}"))
-        found = looked_up.where(F.col("by").isNotNull() & ~has_null_key(looked_up)).transform(with_columns, both)
-        return matching(found.where(self.rules.within(F.col("left_time"), F.col("right_time"))), self.condition)
+    def _behind(self, rows: DataFrame, came: JobRows) -> DataFrame:
+        """Rows behind the watermark with what became of them on arrival."""
+        fate = (
+            F.when(F.col("waits"), "cached")
+            .when(F.col("matched_in").isNotNull(), "matched")
+            .when(self._outer, "padded")
+            .otherwise("lost")
+        )
+        behind = with_reason(rows.where(_is_behind(came.horizon.first)), F.lit("behind_watermark"))
+        return behind.select(*came.maybe_late.columns, "reason", "window_start", "window_end", fate.alias("fate"))
+
+    def _with_replayed(self, found: JoinResult, rows: DataFrame, came: JobRows, cleanups: Cleanups) -> JoinResult:
+        """Add lanes that have no closed form."""
+        ends = dict[tuple[int, str, int], int]()
+        rows = self._marked(rows, came.horizon.first)
+        replayed = computed_once(self._replayed(rows, came, cleanups.undecided))
+        for row in replayed.where(F.col("role") == "end").collect():
+            ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
+        emitted = replayed.where(~F.col("role").isin("state", "end"))
+        states = replayed.where(F.col("role") == "state")
+        return JoinResult(
+            joined=found.joined.unionByName(emissions(emitted, F.col("role"))),
+            late=found.late.unionByName(self._behind(states, came)),
+            kept=found.kept.unionByName(states.select(*found.kept.columns)),
+            lines=cleanups.lines(ends),
+        )
 
     def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:
         """Whole lanes, row by row."""
@@ -195,47 +264,16 @@ class SqlIntervalJoin(Join):
         rows = rows.transform(with_columns, {**outer, **params, **known, "epoch": epoch_of_rows(came.horizon)})
         return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
 
-    def _side_output(self, states: DataFrame, came: JobRows) -> DataFrame:
-        """Rejected rows, and those behind the watermark with what became of them on arrival."""
-        fate = (
-            F.when(F.col("waits"), "cached")
-            .when(F.col("matched_in").isNotNull(), "matched")
-            .when(self._outer, "padded")
-            .otherwise("lost")
-        )
-        behind = states.where(_is_behind(came.horizon.first)).withColumn("fate", fate)
-        late = with_reason(behind, F.lit("behind_watermark"))
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
-        chosen = [*came.maybe_late.columns, "reason", "window_start", "window_end"]
-        rejected_rows = with_reason(rejected, F.col("rejected")).withColumn("fate", F.lit(None).cast("string"))
-        return late.select(*chosen, "fate").unionByName(rejected_rows.select(*chosen, "fate"))
-
 
 def _is_behind(first: int) -> Column:
     """Whether a row of these slices came behind the watermark."""
     return (F.col("slice") >= first) & (F.col("event_time") < F.col("watermark"))
 
 
-def _with_first_search(stays: DataFrame, rows: DataFrame, first: int) -> DataFrame:
-    """Rows that outstay their time, with `by`: the row of the same key that removes them, null where a timer does.
+def _is_asked(first: int) -> Column:
+    """Whether it matters of a row whether it has matched; never null.
 
-    It is the first one of the other side to look for partners after they have expired, if no timer is sooner.
+    Most rows are on time, and gone when their slice ends.
     """
-    keys = key_columns(rows)
-    searches = rows.where((F.col("slice") >= first) & ~F.col("stale"))
-    searcher = F.struct("slice", "now", "event_time", "mark", "left", "right")
-    other = F.when(F.col("side") == "left", "right").otherwise("left")
-    none = F.lit(None).cast(_kind(rows, searcher))
-    both = stays.withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
-    both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": searcher}))
-    # Backwards: a frame that ends with the partition is gone through anew for each of its rows.
-    backwards = [one.desc() for one in (F.col("level"), F.col("by").isNotNull(), *map(F.col, ARRIVAL))]
-    following = Window.partitionBy(*keys, "of").orderBy(*backwards).rowsBetween(Window.unboundedPreceding, -1)
-    by = F.last("by", ignorenulls=True).over(following)
-    found = both.withColumn("search", by).where(F.col("by").isNull())
-    sooner = F.when(F.col("search.now") < F.col("leaves_at"), F.col("search"))
-    return found.withColumn("by", sooner).drop("search", "level", "of")
-
-
-def _kind(rows: DataFrame, column: Column) -> T.DataType:
-    return rows.select(column.alias("it")).schema["it"].dataType
+    gone = (F.col("reached") <= F.greatest("slice", F.lit(first))) & ~_is_behind(first)
+    return ~F.coalesce(gone, F.lit(False))

@@ -1,0 +1,50 @@
+"""What is found out about many rows without moving what they hold, and set beside them afterwards.
+
+Rows are told by where in the stream they are, their key and their event time: those that agree in that have the same
+watermark, timer and search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from tidemark.joins.keys import key_columns
+from tidemark.spark.once import computed_once
+
+TIMES = ("lane", "side", "slice", "of_bucket", "clock", "tiebreak", "event_time", "watermark")
+"""What is asked of new rows, beside their keys, to find out when they leave."""
+_IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
+_BROADCAST = 500_000
+"""So many rows at most go to all tasks: some 60 MB in each executor."""
+
+
+def told_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Such columns of some rows, for `beside`."""
+    identity = [*_IDENTITY, *key_columns(rows)]
+    told = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
+    return told.dropDuplicates([f"met_{name}" for name in identity])
+
+
+def sent_to_all(told: DataFrame) -> DataFrame:
+    """The same, computed at once, for all tasks to have them unless they are too many."""
+    counted = Observation()
+    kept = computed_once(told.observe(counted, F.count("*").alias("rows")), now=True)
+    return F.broadcast(kept) if counted.get.get("rows", 0) <= _BROADCAST else kept
+
+
+def beside(rows: DataFrame, told: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Rows with these columns as they are `told_of` some of them; the others keep theirs, or have null."""
+    same: Column = reduce(Column.__and__, (_is_told(name) for name in (*_IDENTITY, *key_columns(rows))))
+    met = {name: F.col(f"met_{name}") for name in names}
+    met = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in met.items()}
+    others = [name for name in rows.columns if name not in met]
+    return rows.join(told, same, "left").select(*others, *(column.alias(name) for name, column in met.items()))
+
+
+def _is_told(name: str) -> Column:
+    met = F.col(f"met_{name}")
+    return F.col(name) == met if name in _IDENTITY else F.col(name).eqNullSafe(met)
