@@ -13,7 +13,7 @@ from tidemark.clock.times import div
 from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
 from tidemark.joins.flink_datastream import IntervalRules
 from tidemark.joins.keys import has_null_key, key_columns
-from tidemark.settings.sides import SIDES
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.watermarks.buckets import Horizon
 from tidemark.watermarks.structs import unnested
 
@@ -85,7 +85,14 @@ class DatastreamIntervalJoin(Join):
         return found.select(*(column.alias(name) for name, column in columns.items()), *EMISSION[-2:])
 
 
-def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str, ...], condition: Column) -> DataFrame:
+def candidates(
+    rows: DataFrame,
+    lower: Column,
+    upper: Column,
+    labels: tuple[str, ...],
+    condition: Column,
+    few: SideName | None = None,
+) -> DataFrame:
     """All pairs of rows with equal keys, `lower <= right event time - left event time <= upper`, and a condition.
 
     Takes rows of both sides by `side`, `event_time`, `labels`, `key_*` and `left` or `right`. The condition is over
@@ -94,6 +101,7 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
 
     Event time is binned, because Spark crosses all rows of a key and filters afterwards. A bin is twice as wide as the
     interval, so that a right row reaches one bin or two; rounding towards zero makes the one around 1970 wider still.
+    The rows of a side of which there are `few` go to all tasks.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
     keys = key_columns(rows)
@@ -103,12 +111,9 @@ def candidates(rows: DataFrame, lower: Column, upper: Column, labels: tuple[str,
     times = F.col("left_event_time"), F.col("right_event_time")
     reached = F.sequence(div(times[1] - upper, size), div(times[1] - lower, size))
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    return (
-        left.withColumn("bin", div(times[0], size))
-        .join(right.withColumn("bin", F.explode(reached)), [*keys, "bin"])
-        .where(condition)
-        .select(*columns, *keys, left_row, right_row)
-    )
+    left, right = left.withColumn("bin", div(times[0], size)), right.withColumn("bin", F.explode(reached))
+    left, right = F.broadcast(left) if few == "left" else left, F.broadcast(right) if few == "right" else right
+    return left.join(right, [*keys, "bin"]).where(condition).select(*columns, *keys, left_row, right_row)
 
 
 def one_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:

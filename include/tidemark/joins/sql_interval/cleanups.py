@@ -23,6 +23,7 @@ from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
 
 _MET = ("lane", "slice", "watermark")
+_BUCKET = ("lane", "slice", "of_bucket")
 _Point = tuple[int, str, int]
 """Lane, side, slice."""
 
@@ -41,39 +42,46 @@ class Cleanups:
     """The watermark of the last sweep of a side by the end of a slice."""
     undecided: frozenset[int]
     """Lanes that only a replay decides: their `ends` are not to be used."""
-    overdue: bool
-    """Whether there are rows that outstay their time."""
+    overdue: int
+    """How many rows outstay their time."""
+    longest: int
+    """For how long the longest of them does, ms."""
 
     @classmethod
     def of(cls, rows: DataFrame, horizon: Horizon, passing: DataFrame | None = None) -> Cleanups:
-        """Collect what there is to know, in two small queries, and three more where rows are stale.
+        """Collect what there is to know in a small query, and in two more where rows are stale.
 
         Rows that are `passing` take no part, and have met watermarks.
         """
-        new = rows.where(F.col("slice") >= horizon.first)
-        looks = F.when(~F.col("stale"), F.col("now"))
-        by_bucket = new.groupBy("lane", "slice", "of_bucket", "side")
-        looked = by_bucket.agg(F.max(looks).alias("now"), F.max("stale").alias("stale")).toPandas()
         on_time = F.col("leaves_at") == F.col("expires_at")
-        timers = rows.groupBy("lane", "side", "reached").agg(
-            F.max(F.when(on_time, F.col("leaves_at"))).alias("timer"),
-            F.max("off_the_path").alias("off_the_path"),
-            F.coalesce(F.max(~on_time), F.lit(False)).alias("overdue"),
-        )
-        known = timers.toPandas()
-        overdue = bool(known["overdue"].any())
+        asked = {
+            "now": F.max(F.when(~F.col("stale"), F.col("now"))),
+            "stale_at": F.max(F.when(F.col("stale"), F.col("stale_at"))),
+            "timer": F.max(F.when(on_time, F.col("leaves_at"))),
+            "off_the_path": F.max("off_the_path"),
+            "overdue": F.count_if(~on_time),
+            "longest": F.max(F.col("leaves_at") - F.col("expires_at")),
+        }
+        told = rows.groupBy(*_BUCKET, "side", "reached")
+        known = told.agg(*(column.alias(name) for name, column in asked.items())).toPandas()
+        new, of_job = rows.where(F.col("slice") >= horizon.first), known[known["slice"] >= horizon.first]
+        looked = of_job.groupby([*_BUCKET, "side"], as_index=False).agg({"now": "max", "stale_at": "max"})
+        reached = known[known["reached"] >= horizon.first]
+        timers = reached.groupby(["lane", "side", "reached"], as_index=False).agg({"timer": "max"})
+        overdue = int(known["overdue"].sum())
         met = new.select(*_MET)
         if passing is not None:
             met = met.unionByName(passing.select(*_MET))
-        ends = _ends(looked, _fired(met, known[known["reached"] >= horizon.first], horizon), horizon)
+        ends = _ends(looked, _fired(met, timers, horizon), horizon)
         undecided = set(known.loc[known["off_the_path"], "lane"]).union(_restarted(horizon))
-        if looked["stale"].any():
-            undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=overdue))
-        return cls(horizon, ends, frozenset(map(int, undecided)), overdue)
+        if looked["stale_at"].notna().any():
+            undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=bool(overdue)))
+        longest = int(known["longest"].max()) if overdue else 0
+        return cls(horizon, ends, frozenset(map(int, undecided)), overdue, longest)
 
     @property
     def decided(self) -> Column:
-        """Whether a row is of another lane."""
+        """Whether a row is of a lane that a closed form decides."""
         return ~F.col("lane").isin(*self.undecided)
 
     def lines(self, replayed: dict[_Point, int]) -> list[Timeline]:
@@ -135,7 +143,10 @@ def _undecided(
     rows: DataFrame, new: DataFrame, looked: pd.DataFrame, ends: dict[_Point, int], horizon: Horizon, *, overdue: bool
 ) -> Iterator[int]:
     """Lanes with a stale row that may look, if that could find something, or be a slice's last sweep."""
-    doubtful = computed_once(_doubtful(new, looked, horizon))
+    doubtful = _doubtful(new, looked, horizon)
+    if doubtful is None:
+        return
+    doubtful = computed_once(doubtful)
     latest = doubtful.groupBy("lane", "side", "slice").agg(F.max("now")).collect()
     yield from (lane for lane, side, number, now in latest if now > ends[lane, OTHER[side], number])
     if latest and overdue:
@@ -152,10 +163,10 @@ def _undecided(
         yield from (row["lane"] for row in found.select("lane").distinct().collect())
 
 
-def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFrame:
-    """Stale rows before which no row that surely looks has swept the other side late enough.
+def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFrame | None:
+    """Stale rows before which no row that surely looks has swept the other side late enough; None for none.
 
-    Buckets are accumulated here; inside a bucket that holds stale rows, rows are put in order.
+    Buckets are accumulated here. That tells of nearly all; where it does not, a bucket's rows are put in order.
     """
     looked = looked.sort_values("of_bucket")
     of_side = [looked["lane"], looked["side"]]
@@ -163,7 +174,10 @@ def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFra
     swept = pd.Series(begin).reindex(pd.MultiIndex.from_arrays(of_side)).to_numpy()
     so_far = looked["now"].astype("Int64").fillna(NO_WATERMARK).groupby(of_side).cummax()
     before = so_far.groupby(of_side).shift(fill_value=NO_WATERMARK).clip(lower=swept).astype("int64")
-    stale = looked.assign(cleanup_before=before).loc[looked["stale"], ["of_bucket", "side", "cleanup_before"]]
+    looked = looked.assign(cleanup_before=before)
+    stale = looked.loc[looked["stale_at"] > before, ["of_bucket", "side", "cleanup_before"]]
+    if stale.empty:
+        return None
     known = from_pandas(new.sparkSession, stale, "of_bucket long, side string, cleanup_before long")
     in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "now", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)

@@ -33,9 +33,10 @@ from tidemark.joins.sql_interval.pairs import (
     with_first_match,
 )
 from tidemark.joins.sql_interval.replay import replay_lanes
-from tidemark.joins.sql_interval.searches import found_expired, removed, stays, with_first_search
+from tidemark.joins.sql_interval.searches import found_expired, near, removed, searches, stays, with_first_search
 from tidemark.joins.sql_interval.timers import with_leaves_at
-from tidemark.joins.sql_interval.times import TIMES, beside, sent_to_all, told_of
+from tidemark.joins.sql_interval.times import FEW, TIMES, beside, counted, told_of
+from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.columns import with_columns
 from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Horizon
@@ -54,6 +55,8 @@ class _Rows:
     asked: DataFrame
     """Those that outlive their slice or came behind the watermark: whether they have matched is told of them."""
     others: DataFrame
+    few: bool = False
+    """Whether rows that do not wait are known to be few enough to go to all tasks."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class SqlIntervalJoin(Join):
         first = came.horizon.first
         rows = self._marked(timed.where(cleanups.decided), first)
         if cleanups.overdue:
-            found = computed_once(with_first_search(rows, first))
+            found = computed_once(with_first_search(rows, searches(rows, first)))
             rows = removed(found.unionByName(rows.where(~stays()), allowMissingColumns=True))
         return _Rows(rows, rows.where(_is_asked(first)), rows.where(~_is_asked(first)))
 
@@ -149,16 +152,20 @@ class SqlIntervalJoin(Join):
         first, decided = came.horizon.first, times.where(cleanups.decided)
         unlike, names = decided.where(~F.col("waits")), ["watermark", "leaves_at"]
         if cleanups.overdue:
-            unlike = unlike.unionByName(with_first_search(decided, first), allowMissingColumns=True)
+            searching = searches(decided, first)
+            searching = near(searching, decided, cleanups.longest) if cleanups.overdue <= FEW else searching
+            unlike = unlike.unionByName(with_first_search(decided, searching), allowMissingColumns=True)
             names.append("by")
-        rows = beside(came.taking_part().where(cleanups.decided), sent_to_all(told_of(unlike, names)), names)
+        told, count = counted(told_of(unlike, names))
+        told = F.broadcast(told) if count <= FEW else told
+        rows = beside(came.taking_part().where(cleanups.decided), told, names)
         rows = self._labelled(rows, came.horizon)
         rows = rows.withColumn("leaves_at", F.when(F.col("waits"), F.coalesce("leaves_at", "expires_at")))
         rows = self._marked(rows, first)
         rows = removed(rows) if cleanups.overdue else rows
         met = told_of(decided.where(_is_asked(first)), ["watermark"])
         asked = beside(rows.where(_is_asked(first)), met, ["watermark"])
-        return _Rows(rows, computed_once(asked), rows.where(~_is_asked(first)))
+        return _Rows(rows, computed_once(asked), rows.where(~_is_asked(first)), few=count <= FEW)
 
     def _marked(self, rows: DataFrame, first: int) -> DataFrame:
         """Labelled rows with a `mark`, and with what the slice before the job knew of them."""
@@ -198,12 +205,12 @@ class SqlIntervalJoin(Join):
         """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""
         waiting, behind = rows.every.where("waits"), rows.asked.where(~F.col("waits") & _is_behind(first))
         behind = behind.select(*waiting.columns)
-        parts = (
-            behind.where(F.col("side") == side).unionByName(waiting.where(F.col("side") != side)) for side in PADDING
-        )
-        return reduce(DataFrame.unionByName, (self._certain(part, first) for part in parts))
+        parts = {side: behind.where(F.col("side") == side) for side in SIDES}
+        parts = {side: part.unionByName(waiting.where(F.col("side") != side)) for side, part in parts.items()}
+        pairs = (self._certain(part, first, few=side if rows.few else None) for side, part in parts.items())
+        return reduce(DataFrame.unionByName, pairs)
 
-    def _certain(self, rows: DataFrame, first: int) -> DataFrame:
+    def _certain(self, rows: DataFrame, first: int, few: SideName | None = None) -> DataFrame:
         """Pairs whose later row comes before the other, which is cached, has expired: in the slice of the later."""
         rules = self.rules
         times = F.col("left_event_time"), F.col("right_event_time")
@@ -216,7 +223,7 @@ class SqlIntervalJoin(Join):
         waited = F.when(left_first, left_waited).otherwise(right_waited)
         later = F.greatest("left_slice", "right_slice")
         joins = rules.within(*times) & waited & (later >= first)
-        found = candidates(rows, rules.lower, rules.upper, _LABELS, joins)
+        found = candidates(rows, rules.lower, rules.upper, _LABELS, joins, few)
         return matching(found.withColumn("slice", later), self.condition)
 
     def _behind(self, rows: DataFrame, came: JobRows) -> DataFrame:

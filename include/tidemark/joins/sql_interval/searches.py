@@ -7,6 +7,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.clock.times import div
 from tidemark.joins.firings import PADDING
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.pairs import ARRIVAL
@@ -19,19 +20,36 @@ def stays() -> Column:
     return F.coalesce(F.col("leaves_at") > F.col("expires_at"), F.lit(False))
 
 
-def with_first_search(rows: DataFrame, first: int) -> DataFrame:
+def searches(rows: DataFrame, first: int) -> DataFrame:
+    """New rows that look for partners, as far as that is decided."""
+    return rows.where((F.col("slice") >= first) & ~F.col("stale"))
+
+
+def near(searching: DataFrame, rows: DataFrame, longest: int) -> DataFrame:
+    """Of rows that look for partners those that may find one that outstays its time, `longest` ms at the most.
+
+    The latter go to all tasks: the stream is long, and few rows are found so.
+    """
+    keys, width = key_columns(rows), F.lit(longest + 1)
+    spans = F.explode(F.sequence(div(F.col("expires_at"), width), div(F.col("leaves_at"), width)))
+    known = rows.where(stays()).select("side", *keys, spans.alias("bin"))
+    known = known.select(*(F.col(name).alias(f"stays_{name}") for name in known.columns))
+    same = [F.col(key).eqNullSafe(F.col(f"stays_{key}")) for key in keys]
+    same += [F.col("side") != F.col("stays_side"), div(F.col("now"), width) == F.col("stays_bin")]
+    return searching.join(F.broadcast(known), reduce(Column.__and__, same), "left_semi")
+
+
+def with_first_search(rows: DataFrame, searching: DataFrame) -> DataFrame:
     """The rows that outstay their time, with `by`: the row of the same key that removes them, null where a timer does.
 
     It is the first one of the other side to look for partners after they have expired, if no timer is sooner; `by` has
     its `slice`, `now`, and where in the stream it is.
     """
-    keys = key_columns(rows)
-    searches = rows.where((F.col("slice") >= first) & ~F.col("stale"))
-    search = F.struct(*_SEARCH)
+    keys, search = key_columns(rows), F.struct(*_SEARCH)
     other = F.when(F.col("side") == "left", "right").otherwise("left")
     none = F.lit(None).cast(rows.select(search.alias("it")).schema["it"].dataType)
     both = rows.where(stays()).withColumns({"level": F.col("expires_at"), "of": F.col("side"), "by": none})
-    both = both.unionByName(searches.withColumns({"level": F.col("now"), "of": other, "by": search}))
+    both = both.unionByName(searching.withColumns({"level": F.col("now"), "of": other, "by": search}))
     # Backwards: a frame that ends with the partition is gone through anew for each of its rows.
     backwards = [one.desc() for one in (F.col("level"), F.col("by").isNotNull(), *map(F.col, ARRIVAL))]
     following = Window.partitionBy(*keys, "of").orderBy(*backwards).rowsBetween(Window.unboundedPreceding, -1)

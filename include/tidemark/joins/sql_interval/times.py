@@ -18,7 +18,7 @@ from tidemark.spark.once import computed_once
 TIMES = ("lane", "side", "slice", "of_bucket", "clock", "tiebreak", "event_time", "watermark")
 """What is asked of new rows, beside their keys, to find out when they leave."""
 _IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
-_BROADCAST = 500_000
+FEW = 500_000
 """So many rows at most go to all tasks: some 60 MB in each executor."""
 
 
@@ -29,11 +29,11 @@ def told_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     return told.dropDuplicates([f"met_{name}" for name in identity])
 
 
-def sent_to_all(told: DataFrame) -> DataFrame:
-    """The same, computed at once, for all tasks to have them unless they are too many."""
-    counted = Observation()
-    kept = computed_once(told.observe(counted, F.count("*").alias("rows")), now=True)
-    return F.broadcast(kept) if counted.get.get("rows", 0) <= _BROADCAST else kept
+def counted(rows: DataFrame) -> tuple[DataFrame, int]:
+    """Rows computed at once, and how many there are."""
+    seen = Observation()
+    kept = computed_once(rows.observe(seen, F.count("*").alias("rows")), now=True)
+    return kept, int(seen.get.get("rows", 0))
 
 
 def beside(rows: DataFrame, told: DataFrame, names: Sequence[str]) -> DataFrame:
