@@ -23,6 +23,7 @@ from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
 from tidemark.watermarks.filtered import is_filtered
 from tidemark.watermarks.places import Places
+from tidemark.watermarks.steps import Steps
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
 """Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
@@ -36,6 +37,10 @@ MANY_CARRIED = 0.1
 """Where more than such a share of the rows may be carried, each task that reads rows has enough of them for a file."""
 ORDERED_SHARE = 0.25
 """Of the rows of a larger job so many at most are put in order where they may be late; of more their places are."""
+RAISING_SHARE = 0.25
+"""Where more than such a share of a larger job's rows raise a watermark, they are put in order as they are."""
+STEPS_A_ROW = 32
+"""So many steps of its bucket at most is a row of a larger job compared with (`watermarks.steps`), on the average."""
 FEW_PLACES = 500_000
 """Places that go to all tasks (`watermarks.places`): some 60 MB in each executor."""
 
@@ -90,7 +95,8 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
     share no keys.
     """
-    found = _with_places(_timelines(rows, lanes, join, buckets), join)
+    found = _timelines(rows, lanes, join, buckets)
+    found = _with_steps(found) if join.exact_watermarks else _with_places(found)
     in_order = found.split(exact=True)[1] if join.looks_first and not found.cacheable else None
     on_time, maybe_late = found.split(exact=join.exact_watermarks and in_order is None)
     staying, left_out = on_time, Counter[str]()
@@ -154,6 +160,8 @@ class _Placed:
     cacheable: bool
     places: Places | None = None
     """Where rows are late, if they are told by that."""
+    steps: Steps | None = None
+    """Where watermarks rise, if all rows are told by that."""
 
     @property
     def read(self) -> int:
@@ -165,9 +173,19 @@ class _Placed:
         """Whether many rows may be late: those of buckets of which the mean one may be."""
         if "mean" not in self.maxima:
             return False
-        after = pd.concat([line.buckets[["bucket", "after"]] for line in self.lines])
-        known = self.maxima.merge(after, on="bucket")
+        known = self._known_of_buckets
         return _read(known[known["mean"] <= known["after"]]) > ORDERED_SHARE * self.read
+
+    @cached_property
+    def mostly_raising(self) -> bool:
+        """Whether many rows raise a watermark: those of buckets of which the mean one is newer than all before."""
+        known = self._known_of_buckets
+        left, right = (known[f"{side}_before"] + known[f"{side}_lag"] for side in SIDES)
+        return _read(known[known["mean"] > left.clip(upper=right)]) > RAISING_SHARE * self.read
+
+    @cached_property
+    def _known_of_buckets(self) -> pd.DataFrame:
+        return self.maxima.merge(pd.concat([line.buckets for line in self.lines]), on="bucket")
 
     @property
     def has_filtered(self) -> bool:
@@ -176,6 +194,8 @@ class _Placed:
 
     def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """`Lane.split` of these rows."""
+        if exact and self.steps:
+            return self.placed.limit(0), self.steps.with_watermarks(self.placed)
         if self.places is None:
             return self.kind.split(self.placed, exact=exact)
         return self.places.away(self.placed), self.places.split(self.places.beside(self.placed))[1]
@@ -222,9 +242,19 @@ def _picked(found: _Placed, stays: Column, share: float) -> _Picked | None:
     return _Picked(*found.split_picked(picked), left_out)
 
 
-def _with_places(found: _Placed, join: Join) -> _Placed:
+def _with_steps(found: _Placed) -> _Placed:
+    """Find where watermarks rise, in a large job in which few rows raise one."""
+    if found.cacheable or not found.kind.told_by_place or found.mostly_raising:
+        return found
+    steps = Steps.of(found.placed, found.kind.raising)
+    known = found.maxima.merge(steps.counts, on="bucket")
+    compared = int((known[_COUNTED].sum(axis="columns") * known["steps"]).sum())
+    return replace(found, steps=steps) if compared <= STEPS_A_ROW * found.read else found
+
+
+def _with_places(found: _Placed) -> _Placed:
     """Find the places at which rows are late, in a large job in which too many may be late to put them in order."""
-    if found.cacheable or join.exact_watermarks or not (found.kind.told_by_place and found.mostly_maybe_late):
+    if found.cacheable or not found.kind.told_by_place or not found.mostly_maybe_late:
         return found
     places = Places.behind(found.placed, found.kind.raising)
     return replace(found, places=places) if places.count <= FEW_PLACES else found
