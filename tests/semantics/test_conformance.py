@@ -127,19 +127,22 @@ def test_the_oracle_never_pairs_a_row_with_itself_or_twice(vector):
 @pytest.mark.parametrize(
     ("api", "kind", "ordered"),
     [
-        ("datastream", "interval", 1.0),
-        ("datastream", "interval", -1.0),
-        ("datastream", "window", -1.0),
-        ("sql", "interval", 1.0),
-        ("sql", "window", 1.0),
+        ("datastream", "interval", True),
+        ("datastream", "interval", False),
+        ("datastream", "window", False),
+        ("sql", "interval", False),
+        ("sql", "window", True),
     ],
 )
 def test_the_way_of_millions_of_rows_in_two_jobs(spark, monkeypatch, api, kind, ordered):
-    # Rows are picked and kept otherwise, in order or told by their places; what the second job continues is of those
-    # that the first has picked. Tumbling windows without sliding ones, for beside these they are told as these are.
+    # Rows are picked and kept otherwise, in order or told by their places and by steps; what the second job continues
+    # is of those that the first has picked. Tumbling windows without sliding ones, for beside these they are told as
+    # these are.
     monkeypatch.setattr(replay, "CACHED_ROWS", 0)
     monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    monkeypatch.setattr(replay, "ORDERED_SHARE", ordered)
+    monkeypatch.setattr(replay, "ORDERED_SHARE", 1.0 if ordered else -1.0)
+    monkeypatch.setattr(replay, "RAISING_SHARE", -1.0 if ordered else 1.0)
+    monkeypatch.setattr(replay, "STEPS_A_ROW", 1000)
     names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted")}
     vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
     kinds = {"tumbling", "TUMBLE", "session", "SESSION", None}

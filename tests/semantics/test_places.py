@@ -1,4 +1,4 @@
-"""Rows told by their places: those late or at the watermark with what they met, as in the oracle, and no others."""
+"""Rows told by their places, and by the steps of watermarks: what they met, as in the oracle."""
 
 import os
 from itertools import groupby
@@ -11,6 +11,7 @@ from tidemark.settings.sides import SIDES
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import EVENT_TIME, NO_WATERMARK, Buckets, Lane, WatermarkLag, with_buckets
 from tidemark.watermarks.places import Places
+from tidemark.watermarks.steps import Steps
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 
@@ -58,8 +59,12 @@ def drawn():
     return drawn_from(streams(), EXAMPLES)
 
 
+def lanes_of(drawn):
+    return [Lane(WatermarkLag(**stream["lag"])) for stream in drawn], Buckets(GRID, range(SLICES), 20_000)
+
+
 def test_only_those_at_the_watermark_or_behind_are_told_apart_and_with_what_they_met(spark, drawn):
-    lanes, buckets = [Lane(WatermarkLag(**stream["lag"])) for stream in drawn], Buckets(GRID, range(SLICES), 20_000)
+    lanes, buckets = lanes_of(drawn)
     rows = {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
     expected = {(lane, number): marks for lane, stream in enumerate(drawn) for number, marks in met(stream).items()}
     with tuned_for_tiny_queries(spark):
@@ -82,3 +87,16 @@ def test_only_those_at_the_watermark_or_behind_are_told_apart_and_with_what_they
         assert rows[*key]["rejected"] or told_of(marks) == told_of(expected[*key])
     behind = [key for key in taking_part if rows[key]["rejected"] or rows[key]["event_time"] <= expected[key][2]]
     assert places.count == len({(key[0], rows[key]["clock"], rows[key]["tiebreak"]) for key in behind})
+
+
+def test_steps_tell_each_row_all_that_it_met(spark, drawn):
+    lanes, buckets = lanes_of(drawn)
+    expected = {(lane, number): marks for lane, stream in enumerate(drawn) for number, marks in met(stream).items()}
+    with tuned_for_tiny_queries(spark):
+        told = Lane.timelines(placed(spark, drawn, buckets), lanes, buckets)
+        known = with_buckets(told.rows, told.lines)
+        steps = Steps.of(known, EVENT_TIME)
+        rows = steps.with_watermarks(known)
+        assert sorted(rows.columns) == sorted(Lane.split(known, exact=True)[1].columns)
+        assert {(row["lane"], row["id"]): marks_of(row) for row in rows.collect()} == expected
+    assert steps.counts["steps"].max() > 1

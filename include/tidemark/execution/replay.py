@@ -130,7 +130,7 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         suspected=suspected,
         carried=kept.observe(evicted, *_by_side(F.col("evicted_in").isNotNull())).where(outlives),
         many_carried=share > MANY_CARRIED,
-        evicted_at_once=left_out,
+        evicted_at_once=left_out + Counter(result.left_out),
         evicted_of_kept=evicted,
         counts=_counts(found.maxima, found.buckets),
         lines=list(result.lines) or found.lines,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -68,6 +68,8 @@ class JoinResult:
     that are behind the watermark and take part all the same have a `fate`, and are among `kept` too."""
     kept: DataFrame
     """Rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of each side are not among `kept`: on time, and evicted when their slice ended."""
     lines: Sequence[Timeline] = ()
     """The timelines, where the join adds to the watermarks at the slices' ends."""
 

@@ -8,7 +8,7 @@ and which lanes have a row of which it cannot say whether it looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -32,8 +32,8 @@ _Point = tuple[int, str, int]
 class Cleanups:
     """The clean-ups of a job.
 
-    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `of_bucket` (null
-    for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
+    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `asked`, `of_bucket`
+    (null for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
     `stale_at` or later. The others surely look.
     """
 
@@ -46,6 +46,8 @@ class Cleanups:
     """How many rows outstay their time."""
     longest: int
     """For how long the longest of them does, ms."""
+    gone: Mapping[str, int]
+    """How many rows of each side, in other lanes than `undecided` ones, are not `asked`."""
 
     @classmethod
     def of(cls, rows: DataFrame, horizon: Horizon, passing: DataFrame | None = None) -> Cleanups:
@@ -61,6 +63,7 @@ class Cleanups:
             "off_the_path": F.max("off_the_path"),
             "overdue": F.count_if(~on_time),
             "longest": F.max(F.col("leaves_at") - F.col("expires_at")),
+            "gone": F.count_if(~F.col("asked")),
         }
         told = rows.groupBy(*_BUCKET, "side", "reached")
         known = told.agg(*(column.alias(name) for name, column in asked.items())).toPandas()
@@ -77,7 +80,9 @@ class Cleanups:
         if looked["stale_at"].notna().any():
             undecided |= set(_undecided(rows, new, looked, ends, horizon, overdue=bool(overdue)))
         longest = int(known["longest"].max()) if overdue else 0
-        return cls(horizon, ends, frozenset(map(int, undecided)), overdue, longest)
+        by_side = known[~known["lane"].isin(undecided)].groupby("side")["gone"].sum()
+        gone = {str(side): int(rows) for side, rows in by_side.items()}
+        return cls(horizon, ends, frozenset(map(int, undecided)), overdue, longest, gone)
 
     @property
     def decided(self) -> Column:

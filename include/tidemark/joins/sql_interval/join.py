@@ -36,7 +36,7 @@ from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.searches import found_expired, near, removed, searches, stays, with_first_search
 from tidemark.joins.sql_interval.timers import with_leaves_at
 from tidemark.joins.sql_interval.times import FEW, TIMES, beside, counted, told_of
-from tidemark.settings.sides import SIDES, SideName
+from tidemark.settings.sides import OTHER, SIDES, SideName
 from tidemark.spark.columns import with_columns
 from tidemark.spark.once import computed_once
 from tidemark.watermarks.buckets import Horizon
@@ -53,8 +53,11 @@ class _Rows:
 
     every: DataFrame
     asked: DataFrame
-    """Those that outlive their slice or came behind the watermark: whether they have matched is told of them."""
-    others: DataFrame
+    """Those of which it matters whether they have matched."""
+    waiting: DataFrame
+    """Those that wait for partners, for who asks whether there are any; what they hold may be left out."""
+    others: DataFrame | None
+    """The rows that are not asked; None where they have been counted."""
     few: bool = False
     """Whether rows that do not wait are known to be few enough to go to all tasks."""
 
@@ -92,6 +95,8 @@ class SqlIntervalJoin(Join):
         cleanups = Cleanups.of(timed, came.horizon, came.passing)
         rows = self._of_few(timed, came, cleanups) if came.in_order is None else self._of_many(timed, came, cleanups)
         found = self._closed_form(rows, came)
+        if rows.others is None:
+            found = replace(found, left_out=cleanups.gone)
         if not cleanups.undecided:
             return replace(found, lines=cleanups.lines({}))
         whole = timed if came.in_order is None else self._timed(came.in_order, came)
@@ -132,7 +137,10 @@ class SqlIntervalJoin(Join):
         }
         leaves_at = F.coalesce("leaves_at", "expires_at")  # the search takes no null; who does not wait leaves at once
         found = horizon.first_slice_reaching(rows.transform(with_columns, labels), leaves_at, "reached")
-        return found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
+        found = found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
+        # Most rows are on time, and gone when their slice ends: nobody asks whether they have matched.
+        gone = (F.col("reached") <= F.greatest("slice", F.lit(horizon.first))) & ~_is_behind(horizon.first)
+        return found.withColumn("asked", ~F.coalesce(gone, F.lit(False)))
 
     def _of_few(self, timed: DataFrame, came: JobRows, cleanups: Cleanups) -> _Rows:
         """Rows with what they hold, all of them in order."""
@@ -141,7 +149,7 @@ class SqlIntervalJoin(Join):
         if cleanups.overdue:
             found = computed_once(with_first_search(rows, searches(rows, first)))
             rows = removed(found.unionByName(rows.where(~stays()), allowMissingColumns=True))
-        return _Rows(rows, rows.where(_is_asked(first)), rows.where(~_is_asked(first)))
+        return _Rows(rows, rows.where("asked"), rows.where("waits"), rows.where(~F.col("asked")))
 
     def _of_many(self, times: DataFrame, came: JobRows, cleanups: Cleanups) -> _Rows:
         """Rows with what they hold, told by `times`: the same rows in order, without that.
@@ -163,9 +171,13 @@ class SqlIntervalJoin(Join):
         rows = rows.withColumn("leaves_at", F.when(F.col("waits"), F.coalesce("leaves_at", "expires_at")))
         rows = self._marked(rows, first)
         rows = removed(rows) if cleanups.overdue else rows
-        met = told_of(decided.where(_is_asked(first)), ["watermark"])
-        asked = beside(rows.where(_is_asked(first)), met, ["watermark"])
-        return _Rows(rows, computed_once(asked), rows.where(~_is_asked(first)), few=count <= FEW)
+        met = told_of(decided.where("asked"), ["watermark"])
+        asked = computed_once(beside(rows.where("asked"), met, ["watermark"]))
+        waiting = rows
+        if self.condition is None:
+            nothing = {side: F.lit(None).cast(rows.schema[side].dataType) for side in SIDES}
+            waiting = self._marked(decided.transform(with_columns, nothing), first)
+        return _Rows(rows, asked, waiting.where("waits"), None, few=count <= FEW)
 
     def _marked(self, rows: DataFrame, first: int) -> DataFrame:
         """Labelled rows with a `mark`, and with what the slice before the job knew of them."""
@@ -198,15 +210,16 @@ class SqlIntervalJoin(Join):
         return JoinResult(
             joined=emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)),
             late=self._behind(asked, came).unionByName(rejected),
-            kept=asked.unionByName(rows.others.select(*asked.columns)),
+            kept=asked if rows.others is None else asked.unionByName(rows.others.select(*asked.columns)),
         )
 
     def _with_fleeting(self, rows: _Rows, first: int) -> DataFrame:
         """The pairs of late rows that are not cached: in an inner join only these are asked whether they matched."""
-        waiting, behind = rows.every.where("waits"), rows.asked.where(~F.col("waits") & _is_behind(first))
-        behind = behind.select(*waiting.columns)
+        labels = ("side", "event_time", *_LABELS, "waits", *key_columns(rows.waiting), *SIDES)
+        waiting = rows.waiting.select(*labels)
+        behind = rows.asked.where(~F.col("waits") & _is_behind(first)).select(*labels)
         parts = {side: behind.where(F.col("side") == side) for side in SIDES}
-        parts = {side: part.unionByName(waiting.where(F.col("side") != side)) for side, part in parts.items()}
+        parts = {side: part.unionByName(waiting.where(F.col("side") == OTHER[side])) for side, part in parts.items()}
         pairs = (self._certain(part, first, few=side if rows.few else None) for side, part in parts.items())
         return reduce(DataFrame.unionByName, pairs)
 
@@ -246,7 +259,8 @@ class SqlIntervalJoin(Join):
             ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
         emitted = replayed.where(~F.col("role").isin("state", "end"))
         states = replayed.where(F.col("role") == "state")
-        return JoinResult(
+        return replace(
+            found,
             joined=found.joined.unionByName(emissions(emitted, F.col("role"))),
             late=found.late.unionByName(self._behind(states, came)),
             kept=found.kept.unionByName(states.select(*found.kept.columns)),
@@ -275,12 +289,3 @@ class SqlIntervalJoin(Join):
 def _is_behind(first: int) -> Column:
     """Whether a row of these slices came behind the watermark."""
     return (F.col("slice") >= first) & (F.col("event_time") < F.col("watermark"))
-
-
-def _is_asked(first: int) -> Column:
-    """Whether it matters of a row whether it has matched; never null.
-
-    Most rows are on time, and gone when their slice ends.
-    """
-    gone = (F.col("reached") <= F.greatest("slice", F.lit(first))) & ~_is_behind(first)
-    return ~F.coalesce(gone, F.lit(False))

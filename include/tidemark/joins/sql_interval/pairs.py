@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -44,9 +42,9 @@ def matching(pairs: DataFrame, condition: str | None) -> DataFrame:
 
 def first_matches(pairs: DataFrame) -> DataFrame:
     """The slice of the first match of each row that has one, by key and `mark`."""
-    keys = key_columns(pairs)
-    sides = (pairs.select(*keys, F.col(f"{side}_mark").alias("mark"), "slice") for side in PADDING)
-    return reduce(DataFrame.unionByName, sides).groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
+    keys, marks = key_columns(pairs), F.array("left_mark", "right_mark")
+    matched = pairs.select(*keys, "slice", F.explode(marks).alias("mark"))
+    return matched.groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
 
 
 def with_first_match(rows: DataFrame, matches: DataFrame) -> DataFrame:
