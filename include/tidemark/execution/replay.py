@@ -195,7 +195,7 @@ class _Placed:
     def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """`Lane.split` of these rows."""
         if exact and self.steps:
-            return self.placed.limit(0), self.steps.with_watermarks(self.placed)
+            return self.kind.split(self.placed, exact=True)[0], self.steps.with_watermarks(self.placed)
         if self.places is None:
             return self.kind.split(self.placed, exact=exact)
         return self.places.away(self.placed), self.places.split(self.places.beside(self.placed))[1]
