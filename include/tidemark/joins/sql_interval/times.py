@@ -25,9 +25,7 @@ FEW = 500_000
 def told_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """Such columns of some rows, for `beside`."""
     identity = _identity(rows)
-    told = rows.select(
-        *(F.col(name).alias(f"met_{name}") for name in (*identity, *names)), _hash(rows).alias("met_hash")
-    )
+    told = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
     return told.dropDuplicates([f"met_{name}" for name in identity])
 
 
@@ -39,21 +37,13 @@ def counted(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def beside(rows: DataFrame, told: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows with these columns as they are `told_of` some of them; the others keep theirs, or have null.
-
-    Rows are looked up by a hash, which is faster than by all that tells them apart.
-    """
-    same = reduce(Column.__and__, (F.col(name).eqNullSafe(F.col(f"met_{name}")) for name in _identity(rows)))
-    met = {name: F.when(same, F.col(f"met_{name}")) for name in names}
+    """Rows with these columns as they are `told_of` some of them; the others keep theirs, or have null."""
+    same: Column = reduce(Column.__and__, (F.col(name).eqNullSafe(F.col(f"met_{name}")) for name in _identity(rows)))
+    met = {name: F.col(f"met_{name}") for name in names}
     met = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in met.items()}
     others = [name for name in rows.columns if name not in met]
-    found = rows.join(told, _hash(rows) == F.col("met_hash"), "left")
-    return found.select(*others, *(column.alias(name) for name, column in met.items()))
+    return rows.join(told, same, "left").select(*others, *(column.alias(name) for name, column in met.items()))
 
 
 def _identity(rows: DataFrame) -> list[str]:
     return [*_IDENTITY, *key_columns(rows)]
-
-
-def _hash(rows: DataFrame) -> Column:
-    return F.xxhash64(*_identity(rows))
