@@ -88,18 +88,17 @@ class SqlIntervalJoin(Join):
 
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form, unless `Cleanups` finds it undecided."""
-        if came.in_order is None:
+        if (many := came.in_order) is None:
             timed = computed_once(self._timed(came.maybe_late.where(F.col("rejected").isNull()), came))
         else:
-            timed = self._timed(came.in_order.select(*TIMES, *key_columns(came.in_order)), came, ("leaves_at",))
+            timed = self._timed(many.select(*TIMES, *key_columns(many)), came, ("leaves_at",))
         cleanups = Cleanups.of(timed, came.horizon, came.passing)
-        rows = self._of_few(timed, came, cleanups) if came.in_order is None else self._of_many(timed, came, cleanups)
+        rows = (self._of_few if many is None else self._of_many)(timed, came, cleanups)
         found = self._closed_form(rows, came)
-        if rows.others is None:
-            found = replace(found, left_out=cleanups.gone)
+        found = replace(found, lines=cleanups.lines({}), left_out=cleanups.gone if rows.others is None else {})
         if not cleanups.undecided:
-            return replace(found, lines=cleanups.lines({}))
-        whole = timed if came.in_order is None else self._timed(came.in_order, came)
+            return found
+        whole = timed if many is None else self._timed(many, came)
         return self._with_replayed(found, whole.where(~cleanups.decided), came, cleanups)
 
     @property
@@ -158,11 +157,12 @@ class SqlIntervalJoin(Join):
         rows; beside those that are asked, what they met.
         """
         first, decided = came.horizon.first, times.where(cleanups.decided)
-        unlike, names = decided.where(~F.col("waits")), ["watermark", "leaves_at"]
+        unlike, names = computed_once(decided.where(~F.col("waits") | stays())), ["watermark", "leaves_at"]
         if cleanups.overdue:
             searching = searches(decided, first)
-            searching = near(searching, decided, cleanups.longest) if cleanups.overdue <= FEW else searching
-            unlike = unlike.unionByName(with_first_search(decided, searching), allowMissingColumns=True)
+            searching = near(searching, unlike, cleanups.longest) if cleanups.overdue <= FEW else searching
+            found = with_first_search(unlike, searching)
+            unlike = found.unionByName(unlike.where(~stays()), allowMissingColumns=True)
             names.append("by")
         told, count = counted(told_of(unlike, names))
         told = F.broadcast(told) if count <= FEW else told

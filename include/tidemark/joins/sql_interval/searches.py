@@ -11,6 +11,7 @@ from tidemark.clock.times import div
 from tidemark.joins.firings import PADDING
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.pairs import ARRIVAL
+from tidemark.spark.columns import with_columns
 
 _SEARCH = ("slice", "now", *ARRIVAL)
 
@@ -73,7 +74,7 @@ def found_expired(rows: DataFrame, behind: DataFrame, within: Column) -> DataFra
     keys = key_columns(rows)
     expired = rows.where(F.col("by").isNotNull() & ~has_null_key(rows))
     times = {f"{side}_time": _of(side, F.col("event_time"), F.col("by.event_time")) for side in PADDING}
-    expired = expired.withColumns(times).where(within)
+    expired = expired.transform(with_columns, times).where(within)
     searcher = F.struct("mark", *PADDING)
     searching = behind.groupBy(*keys, "side", *ARRIVAL).agg(F.first(searcher).alias("searcher"))
     searching = searching.withColumnsRenamed({name: f"by_{name}" for name in (*keys, "side", *ARRIVAL)})
@@ -85,7 +86,7 @@ def found_expired(rows: DataFrame, behind: DataFrame, within: Column) -> DataFra
     for side in PADDING:
         both[f"{side}_mark"] = _of(side, F.col("mark"), F.col("searcher.mark"))
         both[side] = _of(side, F.col(side), F.col(f"searcher.{side}"))
-    return found.withColumns(both)
+    return found.transform(with_columns, both)
 
 
 def _of(side: str, own: Column, other: Column) -> Column:
