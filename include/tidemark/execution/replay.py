@@ -96,15 +96,19 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     share no keys.
     """
     found = _timelines(rows, lanes, join, buckets)
-    found = _with_steps(found) if join.exact_watermarks else _with_places(found)
-    in_order = found.split(exact=True)[1] if join.looks_first and not found.cacheable else None
-    on_time, maybe_late = found.split(exact=join.exact_watermarks and in_order is None)
+    exact = join.exact_watermarks and (found.cacheable or not join.looks_first)
+    if join.exact_watermarks:
+        found = _with_steps(found)
+    if not exact:
+        found = _with_places(found)
+    in_order = found.split(exact=True)[1] if join.exact_watermarks and not exact else None
+    on_time, maybe_late = found.split(exact=exact)
     staying, left_out = on_time, Counter[str]()
     stays = _stays(found, join)
     share = 0.0 if stays is None else _most(found, stays) / found.read
     if stays is not None and (picked := _picked(found, stays, share)):
         staying, maybe_late, left_out = picked.staying, picked.maybe_late, picked.left_out
-    suspected = (join.exact_watermarks and in_order is None) or any(line.maybe_late for line in found.lines)
+    suspected = exact or any(line.maybe_late for line in found.lines)
     if suspected:
         maybe_late = computed_once(maybe_late)
     passing = None
@@ -196,7 +200,7 @@ class _Placed:
         """`Lane.split` of these rows."""
         if exact and self.steps:
             return self.kind.split(self.placed, exact=True)[0], self.steps.with_watermarks(self.placed)
-        if self.places is None:
+        if exact or self.places is None:
             return self.kind.split(self.placed, exact=exact)
         return self.places.away(self.placed), self.places.split(self.places.beside(self.placed))[1]
 

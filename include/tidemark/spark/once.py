@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
 
 SERIALIZED = StorageLevel.MEMORY_AND_DISK
 """In memory as bytes (in Python's names): as objects, Spark's default, millions of rows are what the JVM then collects
@@ -18,3 +19,10 @@ def computed_once(rows: DataFrame, *, now: bool = False) -> DataFrame:
     tasks.
     """
     return rows.localCheckpoint(eager=now, storageLevel=SERIALIZED)
+
+
+def counted_once(rows: DataFrame) -> tuple[DataFrame, int]:
+    """These rows, computed at once, and how many there are."""
+    seen = Observation()
+    kept = computed_once(rows.observe(seen, F.count("*").alias("rows")), now=True)
+    return kept, int(seen.get.get("rows", 0))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Self
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.settings.sides import SIDES
 from tidemark.spark.columns import with_columns
-from tidemark.spark.once import computed_once
+from tidemark.spark.once import counted_once
 from tidemark.watermarks.filtered import is_filtered, is_rejected
 from tidemark.watermarks.order import (
     BUCKET_COLUMNS,
@@ -63,9 +63,7 @@ class Places:
             "is_rejected",
         )
         behind = told.where(F.col("is_rejected") | (F.col("event_time") <= F.col(_MET["watermark"])))
-        counted = Observation()
-        known = behind.select(*_AT.values(), *_MET.values()).distinct().observe(counted, F.count("*").alias("places"))
-        return cls(computed_once(known, now=True), int(counted.get.get("places", 0)))
+        return cls(*counted_once(behind.select(*_AT.values(), *_MET.values()).distinct()))
 
     def away(self, rows: DataFrame) -> DataFrame:
         """Of the same rows those at no such place, as `Lane.split` has rows on time."""

@@ -28,7 +28,6 @@ from tidemark.watermarks.order import (
 
 _BEFORE = ("before", "left_before", "right_before")
 _COUNTS = ("left_counts", "right_counts")
-_AFTER = ("watermark", "left_watermark", "right_watermark")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Steps:
 
     known: DataFrame
     """A row for each bucket that has one: `in_bucket`, and its `steps` in order: the place behind which it holds, and
-    the watermarks there, ms."""
+    what was raised before a row there, ms."""
     counts: pd.DataFrame
     """How many `steps` a `bucket` has."""
 
@@ -53,8 +52,7 @@ class Steps:
         so_far = Window.partitionBy("bucket").orderBy(*PLACE[1:])
         after = {f"{side}_before": F.greatest(f"{side}_before", F.max(f"{side}_mark").over(so_far)) for side in SIDES}
         risen = met.where(rising).transform(with_columns, after).withColumn("before", combined_before())
-        step = F.struct(*PLACE[1:], *(F.col(name).alias(at) for name, at in zip(_BEFORE, _AFTER, strict=True)))
-        steps = F.array_sort(F.collect_set(step)).alias("steps")
+        steps = F.array_sort(F.collect_set(F.struct(*PLACE[1:], *_BEFORE))).alias("steps")
         known = computed_once(risen.groupBy(F.col("bucket").alias("in_bucket")).agg(steps), now=True)
         return cls(known, known.select(F.col("in_bucket").alias("bucket"), F.size("steps").alias("steps")).toPandas())
 
@@ -68,5 +66,5 @@ class Steps:
         found = rows.join(F.broadcast(self.known), F.col("bucket") == F.col("in_bucket"), "left")
         last = F.get("steps", F.size(F.filter("steps", is_before)) - 1)
         found = found.withColumn("last", F.when(F.col("steps").isNotNull(), last)).drop("in_bucket", "steps")
-        met = {name: F.coalesce(F.col("last")[at], F.col(name)) for name, at in zip(_BEFORE, _AFTER, strict=True)}
+        met = {name: F.coalesce(F.col("last")[name], F.col(name)) for name in _BEFORE}
         return with_watermarks_before(found.transform(with_columns, met).drop("last"))

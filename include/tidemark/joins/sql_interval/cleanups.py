@@ -68,6 +68,7 @@ class Cleanups:
         told = rows.groupBy(*_BUCKET, "side", "reached")
         known = told.agg(*(column.alias(name) for name, column in asked.items())).toPandas()
         new, of_job = rows.where(F.col("slice") >= horizon.first), known[known["slice"] >= horizon.first]
+        of_job = of_job.astype({"of_bucket": "int64"})  # carried rows, which have none, made it a double
         looked = of_job.groupby([*_BUCKET, "side"], as_index=False).agg({"now": "max", "stale_at": "max"})
         reached = known[known["reached"] >= horizon.first]
         timers = reached.groupby(["lane", "side", "reached"], as_index=False).agg({"timer": "max"})

@@ -35,10 +35,10 @@ from tidemark.joins.sql_interval.pairs import (
 from tidemark.joins.sql_interval.replay import replay_lanes
 from tidemark.joins.sql_interval.searches import found_expired, near, removed, searches, stays, with_first_search
 from tidemark.joins.sql_interval.timers import with_leaves_at
-from tidemark.joins.sql_interval.times import FEW, TIMES, beside, counted, told_of
+from tidemark.joins.sql_interval.times import FEW, TIMES, beside, told_of
 from tidemark.settings.sides import OTHER, SIDES, SideName
 from tidemark.spark.columns import with_columns
-from tidemark.spark.once import computed_once
+from tidemark.spark.once import computed_once, counted_once
 from tidemark.watermarks.buckets import Horizon
 from tidemark.watermarks.restarted import epoch_of_rows
 
@@ -164,7 +164,7 @@ class SqlIntervalJoin(Join):
             found = with_first_search(unlike, searching)
             unlike = found.unionByName(unlike.where(~stays()), allowMissingColumns=True)
             names.append("by")
-        told, count = counted(told_of(unlike, names))
+        told, count = counted_once(told_of(unlike, names))
         told = F.broadcast(told) if count <= FEW else told
         rows = beside(came.taking_part().where(cleanups.decided), told, names)
         rows = self._labelled(rows, came.horizon)

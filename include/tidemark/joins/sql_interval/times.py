@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
-from tidemark.spark.once import computed_once
 
 TIMES = ("lane", "side", "slice", "of_bucket", "clock", "tiebreak", "event_time", "watermark")
 """What is asked of new rows, beside their keys, to find out when they leave."""
@@ -27,13 +26,6 @@ def told_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     identity = _identity(rows)
     told = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
     return told.dropDuplicates([f"met_{name}" for name in identity])
-
-
-def counted(rows: DataFrame) -> tuple[DataFrame, int]:
-    """Rows computed at once, and how many there are."""
-    seen = Observation()
-    kept = computed_once(rows.observe(seen, F.count("*").alias("rows")), now=True)
-    return kept, int(seen.get.get("rows", 0))
 
 
 def beside(rows: DataFrame, told: DataFrame, names: Sequence[str]) -> DataFrame:
