@@ -110,6 +110,22 @@ def cases(rows: int) -> dict[str, Case]:
         Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup("2g", 2)),
         Case("left in time", "flink-sql, no row late", in_time, how="left", dialect="flink-sql", asked=True),
         Case("left beyond", "flink-sql, 5 % of the rows late", beyond, how="left", dialect="flink-sql", asked=True),
+        Case(
+            "dozen sql",
+            "a year in a dozen slices, flink-sql",
+            year,
+            every=timedelta(hours=730),
+            dialect="flink-sql",
+            asked=True,
+        ),
         Case("large", "five times the rows, 2 GB", replace(base, rows=5 * rows), setup=Setup("2g"), asked=True),
+        Case(
+            "large sql",
+            "inner join, flink-sql, five times the rows, 2 GB",
+            replace(base, rows=5 * rows),
+            dialect="flink-sql",
+            setup=Setup("2g"),
+            asked=True,
+        ),
     ]  # fmt: skip
     return {case.name: case for case in every}

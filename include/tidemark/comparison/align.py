@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.commits.digest import content_hash
+from tidemark.spark.once import computed_once
 from tidemark.wording import quoted
 
 BATCH, STREAM = "batch", "stream"
@@ -39,7 +40,7 @@ def align(batch: DataFrame, stream: DataFrame, names: Sequence[str], within: dic
     sides = {side: _marked(rows, side, exact, within) for side, rows in ((BATCH, batch), (STREAM, stream))}
     keys = ["_hash", *(["_place"] if within else [])]
     counted = _counted(sides, keys, within)
-    unequal = counted.where(F.greatest(BATCH, STREAM) > F.col("_same")).localCheckpoint()
+    unequal = computed_once(counted.where(F.greatest(BATCH, STREAM) > F.col("_same")), now=True)
     found = [
         _more(rows, unequal, keys, side, other)
         for (side, rows), other in zip(sides.items(), (STREAM, BATCH), strict=True)

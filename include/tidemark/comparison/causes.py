@@ -24,6 +24,7 @@ from tidemark.settings.differences import flat
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.settings.values import micros
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.wording import in_one_line, quoted
 
 CAUSES = {
@@ -87,7 +88,7 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
     `names` are the columns compared, `identity` those by which rows are the same but for a changed value.
     """
     # Checkpoints cut off what rows were computed from, where what follows uses them more than once.
-    rows = differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
+    rows = computed_once(differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
     for side in SIDES:
         rows = _with_labels(rows, side, sides)
     counted = with_count(rows, sides.reference.emissions(), names, "_reference") if sides.reference else rows
@@ -98,13 +99,15 @@ def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identi
         rows = with_count(rows, apart, names, "_quarantined")
     if sides.batch.fires_again:
         panes = emissions_under(sides.batch, {"join.emit": "every-pane"})
-        rows = with_count(rows, panes, names, "_every_pane").localCheckpoint()
-    rows = rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))).localCheckpoint()
+        rows = computed_once(with_count(rows, panes, names, "_every_pane"), now=True)
+    rows = computed_once(
+        rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), now=True
+    )
     rows = _with_changes(rows, names, identity).withColumn("_counterpart", _counterpart())
     grid = sides.batch.grid
     clocked = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", clocked))
-    return _with_details(rows, list(_rules(sides, rows))).localCheckpoint()
+    return computed_once(_with_details(rows, list(_rules(sides, rows))), now=True)
 
 
 def with_other_settings(
@@ -123,7 +126,7 @@ def with_other_settings(
     hit = open_ & F.col("_hit").isNotNull()
     named = {"_cause": F.when(hit, "other settings").otherwise(F.col("_cause"))}
     named["_detail"] = F.when(hit, F.lit(tried[0].told)).otherwise(F.col("_detail"))
-    return rows.transform(with_columns, named).drop("_hit").localCheckpoint(), tried
+    return computed_once(rows.transform(with_columns, named).drop("_hit"), now=True), tried
 
 
 def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:

@@ -35,6 +35,7 @@ from tidemark.settings import Pipeline, changed
 from tidemark.settings.pipeline import Dialect
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.spark.tuning import spread
 from tidemark.wording import quoted
 
@@ -207,8 +208,8 @@ class _DialectAnswer:
         cls, answer: Replay, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
     ) -> _DialectAnswer:
         """Keep what is told of a replay, which can then be released."""
-        emitted = emissions(answer.joined, pipeline, Grid.of(pipeline.slices)).localCheckpoint()
-        labels = _labels(answer, inputs).localCheckpoint()
+        emitted = computed_once(emissions(answer.joined, pipeline, Grid.of(pipeline.slices)), now=True)
+        labels = computed_once(_labels(answer, inputs), now=True)
         late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
         by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
         return cls(name, pipeline, inputs, emitted, by_side, late)
@@ -258,12 +259,14 @@ def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]
     aligned = align(one.emitted, other.emitted, names, {})
     if aligned.alike:
         return []
-    rows = aligned.differing.withColumn("_id", F.monotonically_increasing_id()).localCheckpoint()
+    rows = computed_once(aligned.differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
     for source in one.inputs:
         rows = _with_labels(rows, source, one, other)
     rules = {STREAM: _first(_Pair(other, one)), BATCH: _first(_Pair(one, other))}
     missing = F.col("_missing_in")
-    rows = rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])).localCheckpoint()
+    rows = computed_once(
+        rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])), now=True
+    )
     ruled = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
     by_rule = rows.withColumn("_rule", ruled).groupBy("_missing_in", "_rule")
     counted = by_rule.agg(

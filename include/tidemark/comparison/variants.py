@@ -23,6 +23,7 @@ from tidemark.comparison.replays import replayed, side_by_side, tuned_for, with_
 from tidemark.settings import changed
 from tidemark.settings.sides import SIDES, SideName
 from tidemark.spark.columns import with_columns
+from tidemark.spark.once import computed_once
 from tidemark.wording import counted, quoted
 
 WINDOWS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
@@ -94,7 +95,7 @@ def try_settings(
         ]
         whole = _counted(reduce(DataFrame.unionByName, parts), judged)
         whole = whole.observe(totals, *(sum_ for one in judged for sum_ in one.sums())).where(F.col(_OPEN) > 0)
-        agreeing = whole.select("_content", *(one.agrees.alias(one.name) for one in judged)).localCheckpoint()
+        agreeing = computed_once(whole.select("_content", *(one.agrees.alias(one.name) for one in judged)), now=True)
     tried = [one.told(changes, totals) for one, changes in zip(judged, sets, strict=True)]
     order = sorted(range(len(sets)), key=lambda number: tried[number].rank)
     explained = unexplained.select("_id", contents.of_rows(unexplained).alias("_content")).join(

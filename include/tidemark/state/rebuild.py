@@ -30,6 +30,7 @@ from tidemark.inputs.stored import StoredInput, rows_of_slices, schemas_of, stor
 from tidemark.joins import Join, join_of, lane_of
 from tidemark.settings.sides import SIDES
 from tidemark.spark.deferred import awake
+from tidemark.spark.once import computed_once
 from tidemark.spark.tuning import tuned_for_tiny_queries
 from tidemark.state.saved import SavedState
 from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
@@ -104,7 +105,7 @@ def _replayed(
             found = digests(state_parts(left, join).toPandas(), ends, counts)
             digest_of |= {entry.number: found[entry.number] for entry in job if _lost(entry) == lost}
         # Not `persist`: the next job's plan would have all of this one in it.
-        kept = buffered_after(carried.drop("lane"), last.number).localCheckpoint()
+        kept = computed_once(buffered_after(carried.drop("lane"), last.number), now=True)
     carried.unpersist()
     return kept, join, digest_of, ends[last.number]
 

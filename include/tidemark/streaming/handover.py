@@ -20,6 +20,7 @@ from tidemark.joins import Join, lane_of
 from tidemark.joins.firings import PADDING
 from tidemark.joins.micro_batch import MicroBatchJoin
 from tidemark.settings.sides import OTHER, SIDES
+from tidemark.spark.once import computed_once
 from tidemark.state.saved import SavedState
 from tidemark.streaming.spark_query import QueryText, SideText
 from tidemark.watermarks.buckets import NO_WATERMARK
@@ -59,7 +60,7 @@ def bearer(
     left, right = (one.side.normalized(one.table.read(), grid, grid.start) for one in inputs)
     admitted = join.admitted(left.unionByName(right, allowMissingColumns=True))
     found = admitted.where(F.col("rejected").isNull() & (F.col("side") == side)).limit(1)
-    row = found.select(f"{side}.*").localCheckpoint()
+    row = computed_once(found.select(f"{side}.*"), now=True)
     if row.isEmpty():
         raise InputError(f"input {side} has no row that takes part any more, though it had one before {state.label}")
     newest = F.timestamp_millis(F.lit(mark + getattr(lane_of(state.pipeline, marks).lag, side)))
