@@ -48,6 +48,9 @@ _QUERY_SETTINGS = {
     # took it more than seven minutes to plan.
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A table of the driver's that is a part of the plan is written out with each step above it, by the planner and for
+    # the tasks; a larger one goes to tasks by itself.
+    "spark.sql.execution.arrow.localRelationThreshold": "64KB",
     # Shuffled hash join where every partition's build side is small enough, sort-merge elsewhere: 1.8x on interval
     # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
