@@ -55,22 +55,22 @@ conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
-	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_sources.py tests/quality/test_random_units.py tests/inputs/test_schemas.py
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_sources.py tests/quality/test_random_units.py tests/sources/test_schemas.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
 
 fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
-	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/settings/test_files.py tests/conformance tests/spark/test_confined.py
+	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_files.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
 
 crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and run it again
-	@TIDEMARK_CRASHES=all $(VENV)/pytest tests/history/test_crash.py
+	@TIDEMARK_CRASHES=all $(VENV)/pytest tests/ledger/test_crash.py
 
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
-	@TIDEMARK_RACES=100 $(VENV)/pytest tests/history/test_races.py
+	@TIDEMARK_RACES=100 $(VENV)/pytest tests/ledger/test_races.py
 
 faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
 	@$(VENV)/python -m tests.comparison.faults

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from benchmarks.data import START, Shape
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration, format_instant
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_duration, format_instant
 
 PLAIN = ("floor", "binned", "integers", "as written")
 STREAMS = ("structured streaming", "structured streaming, hourly", "flink batch", "flink streaming")

@@ -20,7 +20,7 @@ from benchmarks.peers.own import Tidemark, pipeline
 from benchmarks.peers.peer import Work
 from tidemark.comparison import Asked, Comparison, compare
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.quality import project
+from tidemark.quality.gx import project
 from tidemark.spark.session import spark_session
 
 ONE_IN = 10_000

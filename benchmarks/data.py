@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 COLUMNS = ("key", "at", "value", "id", "seen")

@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from jobs.land_flights import FIRST_DAY, land
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.types import parse_instant
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.settings.values import parse_instant
 from tidemark.spark.session import spark_session
-from tidemark.streaming.twin import TwinPaths, TwinResult, stream
+from tidemark.streaming.live_query import TwinPaths, TwinResult, stream
 
 PIPELINE = Path(__file__).with_name("flights_weather_spark.yaml")
 

@@ -19,12 +19,12 @@ import yaml
 from pyspark.sql import SparkSession
 
 from benchmarks.year import HOURS, PIPELINE, START, generate
+from tidemark.config import load_pipeline
+from tidemark.config.types import parse_instant
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
 from tidemark.quality import gate
-from tidemark.settings import load_pipeline
-from tidemark.settings.values import parse_instant
 from tidemark.spark.session import spark_session
 
 EXPECTED = [

@@ -20,7 +20,7 @@ from benchmarks.cases import DELAY
 from benchmarks.data import Shape
 from benchmarks.results import REFERENCE, Results
 from benchmarks.table import cells
-from tidemark.planning.grouping import MOST_SLICES
+from tidemark.planning.job_sizing import MOST_SLICES
 from tidemark.watermarks.buckets import TARGET_BUCKETS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

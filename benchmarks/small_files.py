@@ -29,21 +29,21 @@ from rich.console import Console
 from rich.table import Table
 
 from tidemark.cli.status import status_of
-from tidemark.clock.slices import Grid
-from tidemark.commits.compact import merge_files, plan_compaction
-from tidemark.commits.ledger import Counts, Entry, Ledger
-from tidemark.commits.references import References, publish
-from tidemark.commits.runs import FOLDER, new_run
-from tidemark.commits.settings_of_runs import settings_text
-from tidemark.commits.sound import check
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog, Opened, arrow_columns, create_arrow_table, create_table
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.sides import SIDES
 from tidemark.delta.log_files import shorten
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import stage_table
+from tidemark.delta.table import DeltaLog, Opened, arrow_columns, create_arrow_table, create_table
+from tidemark.integrity.check import check
+from tidemark.ledger.config_fingerprint import settings_text
+from tidemark.ledger.ledger import Counts, Entry, Ledger
+from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.settings.sides import SIDES
 from tidemark.spark.session import spark_session
+from tidemark.tables.run_files import FOLDER, new_run
+from tidemark.tables.table_changes import References, publish
+from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from benchmarks.results import REFERENCE, Results, Run
-from tidemark.wording import counted
+from tidemark.formatting import counted
 
 COLUMNS = ("seconds", f"to {REFERENCE}", "CPU s", "memory", "rows", "late", "shuffled a row", "spilled", "largest task")
 

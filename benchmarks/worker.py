@@ -27,7 +27,7 @@ from benchmarks.data import write
 from benchmarks.measure import EventLog, measured
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Work
-from tidemark.settings.cluster import Cluster
+from tidemark.config.cluster import Cluster
 from tidemark.spark.session import spark_session
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -25,12 +25,12 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.delta.lake import PipelineTables
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.types import parse_instant
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Plan, Request, make_plan
-from tidemark.quality import project
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.settings.values import parse_instant
+from tidemark.quality.gx import project
 from tidemark.spark.session import spark_session
 
 START = "2023-01-01T00:00:00Z"

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from jobs.land_flights import land
 from tidemark.cli.progress import run_with_progress
+from tidemark.cli.render import differences, status_view
 from tidemark.cli.status import status_of
-from tidemark.cli.views import differences, status_view
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.places import lake_root
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.delta.paths import lake_root
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import TidemarkError
 from tidemark.planning.plan import Request, make_plan
-from tidemark.quality import project
-from tidemark.settings import Pipeline, load_pipeline
+from tidemark.quality.gx import project
 from tidemark.spark.session import spark_session
 
 STREAM, BATCH = "flights_weather", "flights_weather_event_time"

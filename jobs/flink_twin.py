@@ -19,21 +19,21 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
-from tidemark.commits.outputs import check_expressions, emissions
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.places import lake_root
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.sides import SIDES
+from tidemark.delta.paths import lake_root
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import FaultError, TidemarkError, UserError
-from tidemark.inputs.stored import stored_inputs
-from tidemark.joins.firings import HALVES
 from tidemark.joins.keys import key_columns
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.settings.sides import SIDES
+from tidemark.joins.output_schema import check_expressions, emissions
+from tidemark.joins.window_output import HALVES
+from tidemark.sources.stored_input import stored_inputs
 from tidemark.spark.session import spark_session
-from tidemark.streaming.feed import numbered, rows_in_slices
 from tidemark.streaming.flink_query import ANSWER, FlinkQuery, flink_query
 from tidemark.streaming.flink_windows import flink_windows
+from tidemark.streaming.replay_source import numbered, rows_in_slices
+from tidemark.timegrid.slices import Grid
 
 PROJECT = Path(__file__).resolve().parents[1]
 FLINK = PROJECT / ".venv-flink" / "bin" / "python"

@@ -11,9 +11,9 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.tiers import place_of
-from tidemark.settings import Pipeline, load_pipeline
+from tidemark.config import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 # What a test starts is over before the second compiler has paid for itself, and so is a run of one file; a worker of
 # many files spends 40 % less on planning once the compiler is through with it, after some five minutes. Without it the

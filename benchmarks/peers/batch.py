@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from benchmarks.data import COLUMNS
 from benchmarks.peers.peer import Peer, Work
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import millis, parse_duration
+from tidemark.config.sides import SIDES
+from tidemark.config.types import millis, parse_duration
 from tidemark.spark.session import spark_session
 
 SAME_KEY, SAME_BIN = "left_key = right_key", "left_bin = right_bin"

@@ -19,7 +19,7 @@ from benchmarks.data import COLUMNS
 from benchmarks.flink_format import parquet_format
 from benchmarks.peers.peer import Peer, Work
 from jobs.flink_twin import FLINK, PROJECT
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
 
 TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BIGINT", "seen": "TIMESTAMP_LTZ(6)"}
 HELPERS = ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")

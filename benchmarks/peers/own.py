@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 
 from benchmarks.peers.peer import Peer, Work
 from tidemark.cli.status import status_of
-from tidemark.delta.lake import PipelineTables
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.grouping import MOST_SLICES
+from tidemark.planning.job_sizing import MOST_SLICES
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline, load_pipeline
 from tidemark.spark.session import spark_session
 
 

@@ -7,7 +7,7 @@ import polars as pl
 from benchmarks.data import COLUMNS
 from benchmarks.peers.batch import RESULT
 from benchmarks.peers.peer import Peer, Work
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
 
 
 class Polars(Peer):

@@ -11,10 +11,10 @@ from benchmarks.cases import DELAY
 from benchmarks.data import START
 from benchmarks.peers.batch import RESULT, SAME_KEY
 from benchmarks.peers.peer import Peer, Work
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_duration
 from tidemark.spark.session import spark_session
-from tidemark.spark.tuning import session_settings
+from tidemark.spark.temporary_settings import session_settings
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -10,18 +10,18 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark import comparison
-from tidemark.commits.answers import committed
-from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, Comparison
-from tidemark.comparison.explain import Life
-from tidemark.comparison.explain import explain as lives_of
-from tidemark.delta.places import lake_root
+from tidemark.comparison.row_history import Life
+from tidemark.comparison.row_history import explain as lives_of
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.sides import SideName
+from tidemark.delta.paths import lake_root
 from tidemark.errors import SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
+from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan, Request, make_plan
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.settings.sides import SideName
 from tidemark.spark.session import spark_session
 
 __all__ = [

@@ -13,7 +13,7 @@ from benchmarks.page import Constants, drawing, goals, page
 from benchmarks.peers import PEERS
 from benchmarks.results import Results, Run
 from benchmarks.table import table
-from tidemark.settings import Pipeline
+from tidemark.config import Pipeline
 
 OURS = {"rows": 80, "late": 3, "shuffled": 9_000.0, "skew": 1.5, "memory": 2e9, "cpu_seconds": 30.0, "slices": 24}
 STATE = {"state_rows": 5, "state_bytes": 400.0, "ledger_bytes": 70.0}

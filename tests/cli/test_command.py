@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.cli.app import main
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.table import DeltaLog
 from tidemark.execution import run
 from tidemark.spark.session import _spark_log
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tidemark.logs import JsonLines, about, told_of
+from tidemark.json_logging import JsonLines, about, told_of
 
 
 def test_a_line_says_what_it_is_about_and_has_its_own_fields():

@@ -2,13 +2,13 @@
 
 from rich.console import Console
 
+from tidemark.cli.render import comparison_view
 from tidemark.cli.vacuum import cleared_view
-from tidemark.cli.views import comparison_view
-from tidemark.commits.vacuum import Removed
 from tidemark.comparison import Comparison
 from tidemark.comparison.compare import Cause
-from tidemark.upkeep.reach import Reach
-from tidemark.upkeep.vacuum import Cleared
+from tidemark.delta.log_files import Removed
+from tidemark.maintenance.recovery_horizon import Reach
+from tidemark.maintenance.vacuum import Cleared
 
 
 def test_an_example_is_its_keys_event_times_and_the_columns_that_differ():

@@ -10,7 +10,7 @@ import pytest
 from tidemark.comparison import Asked, compare
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp, v double"
 START = datetime(2024, 1, 1, tzinfo=UTC)

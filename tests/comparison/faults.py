@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs.land_flights import land
-from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked, compare
 from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.config import Pipeline, changed, load_pipeline
 from tidemark.execution.run import execute
+from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline, changed, load_pipeline
 from tidemark.spark.session import spark_session
 
 SQL = Path(__file__).parents[2] / "benchmarks" / "flights_weather_sql.yaml"

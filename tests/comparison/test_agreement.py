@@ -9,12 +9,13 @@ from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
-from tidemark.commits.ledger import Ledger
-from tidemark.comparison import Asked, agreement, due
+from tidemark.comparison import Asked, due
+from tidemark.comparison import agreement
 from tidemark.comparison.compare import Agreement, over
-from tidemark.settings import Budget
-from tidemark.settings.values import format_instant
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.config import Budget
+from tidemark.config.types import format_instant
+from tidemark.ledger.ledger import Ledger
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 INNER = LEFT_JOIN | {"type": "inner"}
 
@@ -139,7 +140,7 @@ def test_what_a_stream_that_lags_has_not_written_yet_is_pending_and_stays_due(
 def test_due_is_what_has_no_agreement_or_an_old_one(
     spark, lake, inputs, write, pipeline, ran, emitted, write_stream, command, monkeypatch
 ):
-    monkeypatch.setattr(agreement, "COMPACT_EVERY", 2)
+    monkeypatch.setattr(match_history, "COMPACT_EVERY", 2)
     story = pipeline(join=INNER, output="story")
     settings = ran(pipeline(join=INNER, compare={"with": "stream"}), end=START + 2 * HOUR)
     write_stream(emitted(settings))

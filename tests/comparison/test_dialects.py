@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import PROJECT
 from tidemark import cli
 from tidemark.comparison import RULES, dialects
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tidemark import cli
-from tidemark.comparison.explain import explain, parse_row
+from tidemark.comparison.row_history import explain, parse_row
+from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import TimeColumn
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 LATE = (

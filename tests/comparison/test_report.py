@@ -8,11 +8,11 @@ from pyspark.sql import functions as F
 
 from tests.comparison.conftest import LEFT_JOIN
 from tidemark import cli
-from tidemark.commits.ledger import Ledger
 from tidemark.comparison import Asked
-from tidemark.comparison.explain import explain
+from tidemark.comparison.row_history import explain
+from tidemark.ledger.ledger import Ledger
 from tidemark.report import Called, gather
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 
 def lateness(rows):

@@ -8,13 +8,13 @@ from pyspark.sql import functions as F
 
 from tidemark import cli
 from tidemark.comparison import Asked, compare
-from tidemark.comparison.reproduce import reproduce, smallest
-from tidemark.conformance import check_files, read_vectors
+from tidemark.comparison.minimal_example import reproduce, smallest
+from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import TimeColumn
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark_conformance import check_files, read_vectors
 
 ROW = "id int, k string, happened timestamp, arrived timestamp"
 START = datetime(2024, 1, 1, tzinfo=UTC)

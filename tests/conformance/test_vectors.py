@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.settings.test_files import TREES, leaves
-from tidemark.conformance import parse_cuts, read_vectors
-from tidemark.conformance.lanes import readable
+from tests.config.test_files import TREES, leaves
 from tidemark.errors import UserError
+from tidemark_conformance import parse_cuts, read_vectors
+from tidemark_conformance.runner import readable
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 20
 FILES = sorted((Path(__file__).parents[1] / "semantics" / "vectors").glob("*.gz"))

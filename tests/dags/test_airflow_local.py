@@ -16,11 +16,11 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.dags.conftest import WAITING
-from tests.quality.receiving import metrics, webhooks
+from tests.quality.fake_receivers import metrics, webhooks
+from tidemark.config import load_pipeline
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request as Slices
 from tidemark.planning.plan import make_plan
-from tidemark.settings import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}

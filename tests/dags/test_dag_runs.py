@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality.receiving import webhooks
+from tests.quality.fake_receivers import webhooks
 from tests.spark.serving import serving
 from tidemark.cli import main
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.config import load_pipeline
+from tidemark.config.cluster import CONNECT_TOKEN
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaLog
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import load_pipeline
-from tidemark.settings.cluster import CONNECT_TOKEN
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.dags.conftest import PROJECT
 
-SUBMITTED = PROJECT / "include/tidemark/airflow/submitted.py"
+SUBMITTED = PROJECT / "include/tidemark/airflow/spark_application.py"
 
 
 @pytest.mark.parametrize("command", [["run"], ["compare", "--record"], ["reprocess"]], ids=" ".join)

@@ -13,7 +13,7 @@ import pytest
 from tests.dags.conftest import PIPELINE
 
 PROJECT = Path(__file__).parents[2]
-SUBMITTED = str(PROJECT / "include/tidemark/airflow/submitted.py")
+SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
 COMPARED = "compare: {with: streamed, every: 1 day}\n"
 ERRORS = "tidemark_pipeline_errors.py"
 
@@ -31,7 +31,7 @@ def test_each_pipeline_of_the_project_has_three_dags(demo):
 
 
 def test_importing_the_dags_imports_no_spark(demo):
-    assert "tidemark.settings" in demo["imported"]
+    assert "tidemark.config" in demo["imported"]
     assert [module for module in demo["imported"] if module.startswith(("pyspark", "delta", "pandas"))] == []
 
 

@@ -6,8 +6,8 @@ from functools import reduce
 
 import pytest
 
-from tidemark.delta.arrivals import Passage
-from tidemark.delta.log_commits import Commit, LoggedFile
+from tidemark.delta.commit_history import Commit, LoggedFile
+from tidemark.delta.row_commit_times import Passage
 
 MINUTE = 60_000_000
 

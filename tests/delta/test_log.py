@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tidemark.delta import log
-from tidemark.delta.log import DataFile, DeltaLog, create_arrow_table, create_table
+from tidemark.delta import table
 from tidemark.delta.log_files import LogFiles, oldest_whole
+from tidemark.delta.table import DataFile, DeltaLog, create_arrow_table, create_table
 
 AT = "2024-01-01T01:00:00.000000Z"
 STATS = json.dumps({"numRecords": 1, "minValues": {"_slice": AT}, "maxValues": {"_slice": AT}, "nullCount": {}})
@@ -21,7 +21,7 @@ def test_the_slices_of_files_are_read_where_they_come_after_many_columns(tmp_pat
         return table.commit([DataFile("part-0.parquet", 1, 1, 0, STATS)])
 
     assert committed("now").least("_slice")[0].hour == 1
-    monkeypatch.setattr(log, "CONFIGURATION", {})
+    monkeypatch.setattr(table, "CONFIGURATION", {})
     before = committed("before")
     assert before.least("_slice") == [None]
     after = before.widened(WIDE)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_pipeline
-from tidemark.commits.ledger import SCHEMA, Entry, Ledger
-from tidemark.commits.references import References
-from tidemark.delta.lake import DeltaInput, PipelineTables
-from tidemark.delta.log import create_arrow_table
-from tidemark.delta.places import place
+from tidemark.config import Pipeline
+from tidemark.delta.paths import place
+from tidemark.delta.pipeline_tables import DeltaInput, PipelineTables
+from tidemark.delta.table import create_arrow_table
 from tidemark.errors import PlaceError, UserError
-from tidemark.settings import Pipeline
+from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
+from tidemark.tables.table_changes import References
 from tidemark.watermarks.buckets import Watermarks
 
 

@@ -5,8 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.e2e.parts import postgres_programs
-from tests.e2e.story import long, teller
+from tests.e2e.scenario import long, teller
+from tests.e2e.services import postgres_programs
 
 if __name__ == "__main__":
     if postgres_programs() is None:

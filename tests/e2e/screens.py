@@ -11,8 +11,8 @@ from selenium.webdriver.common.by import By
 
 from tests.browser import browser_is_there, headless
 from tests.conftest import PROJECT
-from tests.e2e.parts import postgres_programs
-from tests.e2e.story import NAME, started, teller
+from tests.e2e.scenario import NAME, started, teller
+from tests.e2e.services import postgres_programs
 from tests.processes import until
 
 DAG, HOURS = f"{NAME}__slice", 5

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.conftest import PROJECT
-from tests.e2e.parts import postgres_programs
-from tests.e2e.story import short, teller
+from tests.e2e.scenario import short, teller
+from tests.e2e.services import postgres_programs
 
 pytestmark = [
     pytest.mark.slow,

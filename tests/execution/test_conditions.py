@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import types as T
 
+from tidemark.config.sides import SIDES
 from tidemark.joins.condition import Condition
-from tidemark.settings.sides import SIDES
 
 ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongType())])
 

@@ -6,16 +6,16 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.cli.status import status_of
-from tidemark.commits.sound import check
 from tidemark.comparison.compare import Asked, compare
-from tidemark.comparison.dialects import dialects
-from tidemark.comparison.explain import explain
-from tidemark.comparison.reproduce import reproduce
+from tidemark.comparison.dialect_diff import dialects
+from tidemark.comparison.minimal_example import reproduce
+from tidemark.comparison.row_history import explain
 from tidemark.comparison.what_if import what_if
+from tidemark.config.candidate_version import under
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
+from tidemark.integrity.check import check
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings.shadows import under
 from tidemark.streaming.spark_query import query_text
 
 ROW = "id int, k string, happened timestamp, arrived timestamp, items array<struct<sku: string, n: int>>"

@@ -16,9 +16,9 @@ from rich.table import Table
 from jobs.flink_twin import twin
 from jobs.land_flights import land
 from tidemark.comparison import Asked, compare
+from tidemark.config import Pipeline
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline
 from tidemark.spark.session import spark_session
 
 ARRIVED = {"flights": "coalesce(departed_at, scheduled_departure)", "weather": "received_at"}

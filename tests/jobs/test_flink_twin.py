@@ -9,11 +9,11 @@ import pytest
 from jobs import flink_twin
 from tests.conftest import PROJECT
 from tidemark.comparison import Asked, compare
+from tidemark.config import load_pipeline
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import load_pipeline
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.streaming.flink_query import flink_query
 from tidemark.streaming.flink_windows import flink_windows
 

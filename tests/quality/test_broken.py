@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.quality.test_units import expectation
-from tidemark.commits.quarantined import EXPECTATIONS
-from tidemark.quality import units
-from tidemark.quality.broken import broken_rows, unexpected
-from tidemark.settings.expectations import OF_OTHER_ROWS, ON_SINGLE_ROWS
+from tidemark.config.allowed_expectations import OF_OTHER_ROWS, ON_SINGLE_ROWS
+from tidemark.quality.failing_rows import broken_rows, unexpected
+from tidemark.quality.gx import batched_engine
+from tidemark.quality.quarantine import EXPECTATIONS
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_as_many_rows_of_each_unit_as_its_result_counts(rows, name):
     with broken_rows(rows, F.col("unit").cast("long"), {unit: [(name, asked)] for unit in (0, 1)}) as told:
         found = Counter(row["unit"] for row in told.where(F.col(EXPECTATIONS).isNotNull()).collect())
     for unit in (0, 1):
-        [result] = units.on_rows(rows.where(F.col("unit") == unit), [asked])
+        [result] = batched_engine.on_rows(rows.where(F.col("unit") == unit), [asked])
         assert found[unit] == result.result["unexpected_count"]
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from jobs.land_flights import FLIGHTS, WEATHER, january, with_departure, with_observation
 from tests.conftest import PROJECT
 from tidemark.cli.app import main
-from tidemark.delta.log import DeltaLog
+from tidemark.delta.table import DeltaLog
 
 START, FAULTY, END = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (10, 12, 15))
 """The first slices with flights; the hour whose weather has the fault; the end."""

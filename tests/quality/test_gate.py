@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.commits.vacuum import Removed
-from tidemark.delta.lake import PipelineTables
-from tidemark.quality import plain
-from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Measure
+from tidemark.config import Expectation
+from tidemark.delta.log_files import Removed
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import judge
-from tidemark.quality.project import catch_up, docs_page, forget, write_docs
-from tidemark.quality.subjects import JobRows
-from tidemark.settings import Expectation
+from tidemark.quality.gx import fast_path
+from tidemark.quality.gx.project import catch_up, docs_page, forget, write_docs
+from tidemark.quality.invariants import DERIVED
+from tidemark.quality.results import Measure
 
 SOUND = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
 """Facts of three slices that have nothing wrong."""
@@ -93,11 +93,11 @@ def test_facts_that_do_not_hold_are_the_library_s_to_tell(tmp_path):
 
 
 def test_old_results_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain, "KEPT_RESULTS", 2)
+    monkeypatch.setattr(fast_path, "KEPT_RESULTS", 2)
     tables = PipelineTables(str(tmp_path))
     for number in range(4):
         judge(SOUND, NO_ROWS, BY_LIBRARY if number % 2 else BY_TIDEMARK, tables, f"run{number}")
-    folders = {path.name for path in Path(plain.results_of(tables)).glob("*/*")}
+    folders = {path.name for path in Path(fast_path.results_of(tables)).glob("*/*")}
     assert folders == {"run1", "run2", "run3"}, "those that a job finds, and its own"
 
 
@@ -107,7 +107,7 @@ def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_
         judge(SOUND, NO_ROWS, BY_TIDEMARK, tables, run)
     catch_up(tables)
     site = Path(docs_page(tables)).parent
-    [aged] = Path(plain.results_of(tables)).glob("*/old/*")
+    [aged] = Path(fast_path.results_of(tables)).glob("*/old/*")
     [page] = site.glob("validations/*/old/*")
     then = (datetime.now(UTC) - timedelta(days=2)).strftime("%Y%m%dT%H%M%S.%fZ")
     for folder in (aged, page):
@@ -120,7 +120,7 @@ def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_
     assert {path.parts[-3] for path in site.rglob("slices-facts.html")} == {"new"}
     told = Path(docs_page(tables)).read_text()
     assert ("/old/" in told, "/new/" in told) == (False, True)
-    assert [path.parts[-3] for path in plain.kept_results(tables)] == ["new"]
+    assert [path.parts[-3] for path in fast_path.kept_results(tables)] == ["new"]
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tidemark.clock.slices import Grid
-from tidemark.commits.ledger import Counts, Entry
-from tidemark.commits.waivers import waivers_of
-from tidemark.delta.lake import PipelineTables
-from tidemark.quality.findings import waived
-from tidemark.quality.history import history, judged_by_history
-from tidemark.quality.project import name_of
-from tidemark.quality.waive import waive
-from tidemark.settings import Expectation
-from tidemark.settings.checks import default_expectations
-from tidemark.settings.values import micros
+from tidemark.config import Expectation
+from tidemark.config.quality import default_expectations
+from tidemark.config.types import micros
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.ledger.ledger import Counts, Entry
+from tidemark.quality.baseline_checks import history, judged_by_history
+from tidemark.quality.gx.project import name_of
+from tidemark.quality.results import waived
+from tidemark.quality.waiver_request import waive
+from tidemark.quality.waivers import waivers_of
+from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import Watermarks
 
 HOUR = 3_600_000_000

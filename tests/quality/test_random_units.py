@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.quality.test_units import FROM_ROWS
+from tidemark.config import Expectation
+from tidemark.config.allowed_expectations import ARGUMENTS
 from tidemark.errors import PipelineFileError
-from tidemark.quality import units
-from tidemark.quality.project import built
-from tidemark.settings import Expectation
-from tidemark.settings.expectations import ARGUMENTS
+from tidemark.quality.gx import batched_engine
+from tidemark.quality.gx.project import built
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 10
 """Pairs of a slice and an expectation; each is judged by Great Expectations on the slice's rows, too."""
@@ -106,8 +106,8 @@ def test_a_groups_verdicts_are_those_of_a_job_a_slice(spark, seed):
     cuts = sorted({0, chance.randrange(SLICES), SLICES})
     for first, stop in pairwise(cuts):
         job = frame.where(F.col("unit").between(first, stop - 1))
-        found = units.judged(job, F.col("unit").cast("long"), range(first, stop), asked)
+        found = batched_engine.judged(job, F.col("unit").cast("long"), range(first, stop), asked)
         for unit in range(first, stop):
-            alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
+            alone = batched_engine.on_rows(frame.where(F.col("unit") == unit), asked)
             for expectation, judged, result in zip(asked, found.by_unit[unit], alone, strict=True):
-                assert told(judged) == told(units.Judged.of(result)), (seed, unit, expectation.configuration)
+                assert told(judged) == told(batched_engine.Judged.of(result)), (seed, unit, expectation.configuration)

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.quality.receiving import mails, webhooks
-from tidemark.clock.slices import Grid
-from tidemark.delta.lake import PipelineTables
-from tidemark.quality import receivers
-from tidemark.quality.facts import DERIVED
+from tests.quality.fake_receivers import mails, webhooks
+from tidemark.config.notify import Receiver
+from tidemark.config.pipeline import Slices
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.quality import notifiers
+from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import judge
-from tidemark.quality.notice import Notice
-from tidemark.quality.project import tell
-from tidemark.quality.subjects import JobRows
-from tidemark.settings.notify import Receiver
-from tidemark.settings.pipeline import Slices
+from tidemark.quality.gx.project import tell
+from tidemark.quality.invariants import DERIVED
+from tidemark.quality.notification import Notice
+from tidemark.timegrid.slices import Grid
 
 GRID = Grid.of(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinfo=UTC)))
 
@@ -124,7 +124,7 @@ def test_a_receiver_that_refuses_is_a_warning_without_the_address(told, way):
 
 
 def test_a_receiver_that_never_answers_is_waited_for_no_longer_than_that(told, monkeypatch):
-    monkeypatch.setattr(receivers, "PATIENCE", 0.3)
+    monkeypatch.setattr(notifiers, "PATIENCE", 0.3)
     with webhooks(silent=True) as (url, had):
         began = time.monotonic()
         lines = told(by("slack"), by("teams"), tidemark_x={"conn_type": "http", "host": url})

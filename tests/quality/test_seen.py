@@ -10,16 +10,16 @@ import pytest
 
 from tests.conftest import write_pipeline
 from tidemark.cli.app import main
-from tidemark.clock.slices import Grid
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog, create_arrow_table
-from tidemark.quality.findings import Finding, Measure, Verdict
-from tidemark.quality.history import judged_by_history
-from tidemark.quality.measured import SCHEMA, bounds, keep_refused, measured
-from tidemark.quality.seen import seen, stored
-from tidemark.settings import Expectation, load_pipeline
-from tidemark.settings.checks import default_expectations
-from tidemark.settings.history import COLUMNS
+from tidemark.config import Expectation, load_pipeline
+from tidemark.config.baseline_metrics import COLUMNS
+from tidemark.config.quality import default_expectations
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaLog, create_arrow_table
+from tidemark.quality.baseline_checks import judged_by_history
+from tidemark.quality.results import Finding, Measure, Verdict
+from tidemark.quality.results_history import seen, stored
+from tidemark.quality.results_table import SCHEMA, bounds, keep_refused, measured
+from tidemark.timegrid.slices import Grid
 
 ROWS = {"type": "expect_table_row_count_to_be_between", "min_value": 10, "max_value": 200, "severity": "warning"}
 KEYS = {"type": "expect_column_values_to_not_be_null", "column": "left_k", "mostly": 0.9}

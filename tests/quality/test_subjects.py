@@ -1,9 +1,9 @@
 """The days that expectations `per: day` look at."""
 
-from tidemark.clock.slices import Grid, LocalDays
-from tidemark.quality.subjects import last_slices_of_days, slices_before
-from tidemark.settings.local_days import DAY
-from tidemark.settings.values import micros, parse_instant
+from tidemark.config.local_days import DAY
+from tidemark.config.types import micros, parse_instant
+from tidemark.quality.evaluation_scope import last_slices_of_days, slices_before
+from tidemark.timegrid.slices import Grid, LocalDays
 
 START = micros(parse_instant("2026-03-27T00:00Z"))
 TODAY = START // DAY

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from pyspark.sql import functions as F
 
-from tidemark.quality.project import built
-from tidemark.quality.suggest import block, profile, proposals
-from tidemark.quality.units import judged
-from tidemark.settings import Expectation
+from tidemark.config import Expectation
+from tidemark.quality.gx.batched_engine import judged
+from tidemark.quality.gx.project import built
+from tidemark.quality.profiling import block, profile, proposals
 
 SCHEMA = """
     left_k string, left_v int, right_x double, right_y double, always string, sometimes string, many string,

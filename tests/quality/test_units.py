@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.quality import units
-from tidemark.quality.findings import measures_of
-from tidemark.quality.project import built
-from tidemark.settings import Expectation
-from tidemark.settings.expectations import ARGUMENTS
+from tidemark.config import Expectation
+from tidemark.config.allowed_expectations import ARGUMENTS
+from tidemark.quality.gx import batched_engine
+from tidemark.quality.gx.project import built
+from tidemark.quality.results import measures_of
 
 UNITS = int(os.environ.get("TIDEMARK_UNITS", "2"))
 EMPTY = -1
@@ -64,9 +64,9 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
         built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
     )
     asked.append(built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
-    found = units.judged(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
+    found = batched_engine.judged(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
     for unit, judged in found.by_unit.items():
-        alone = units.on_rows(frame.where(F.col("unit") == unit), asked)
+        alone = batched_engine.on_rows(frame.where(F.col("unit") == unit), asked)
         assert [told(one.failed) for one in judged if one.failed] == [told(one) for one in alone if not one.success]
         assert [told(one) for one in found.results(unit, asked)] == [told(one) for one in alone]
         measures = measures_of(alone, asked)
@@ -79,8 +79,8 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
 def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):
     frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
     apart, held = [], SimpleNamespace(success=True, result={})
-    monkeypatch.setattr(units, "on_rows", lambda _, these: apart.extend(these) or [held] * len(these))
-    units.judged(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
+    monkeypatch.setattr(batched_engine, "on_rows", lambda _, these: apart.extend(these) or [held] * len(these))
+    batched_engine.judged(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
     names = {one.configuration.type.removeprefix("expect_") for one in apart}
     assert all(any(name.startswith(part) for part in FROM_ROWS) for name in names), names
     assert len(names) == 9

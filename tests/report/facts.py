@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from tidemark.comparison import CAUSES, Comparison
-from tidemark.comparison.explain import Life
+from tidemark.comparison.row_history import Life
 from tidemark.comparison.what_if import Outcome, WhatIf
+from tidemark.config.types import format_duration, format_instant
 from tidemark.report import Facts
-from tidemark.report.facts import CarriedState, Held, Period, Setting
+from tidemark.report.data import CarriedState, Held, Period, Setting
+from tidemark.report.example_rows import Example, ExplainedCause, Story
 from tidemark.report.lateness import EDGES, Late, Lateness
-from tidemark.report.lives import Example, ExplainedCause, Story
 from tidemark.report.remedies import REMEDIES
-from tidemark.settings.values import format_duration, format_instant
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>document.title = 'run'</script>"

@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 
 from tests.report.facts import HOSTILE, START, facts, without_differences
-from tidemark.clock.slices import LocalDays
 from tidemark.comparison import CAUSES
+from tidemark.config.local_days import DAY
+from tidemark.config.types import micros, parse_instant
 from tidemark.errors import UserError
 from tidemark.report import check_paths, write
-from tidemark.report.facts import MOST_DRAWN, _bounds, _local, _resampled, _stretch
+from tidemark.report.data import MOST_DRAWN, _bounds, _local, _resampled, _stretch
 from tidemark.report.lateness import delay_to_vary, delays_to_try
+from tidemark.report.quality_trends import _spans, _Stretch
 from tidemark.report.remedies import REMEDIES
 from tidemark.report.render import as_json, html, markdown
-from tidemark.report.trends import _spans, _Stretch
-from tidemark.settings.local_days import DAY
-from tidemark.settings.values import micros, parse_instant
+from tidemark.timegrid.slices import LocalDays
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "lives", "settings", "again"]
 CONTRAST = """(() => {

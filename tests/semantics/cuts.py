@@ -2,8 +2,8 @@
 
 import random
 
-from tidemark import conformance
-from tidemark.conformance.vectors import steps
+import tidemark_conformance as conformance
+from tidemark_conformance.vectors import steps
 
 CUTS = ["1", "2", "3", "each", "unevenly"]
 MOST = 3

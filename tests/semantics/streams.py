@@ -3,8 +3,8 @@
 from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
+from tidemark.timegrid.slices import Grid
 
 SLICES, EVERY = 4, 40_000
 GRID = Grid(0, EVERY)

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import Series
 
-from tidemark.clock.slices import Grid, LocalDays
-from tidemark.settings.local_days import DAY
-from tidemark.settings.values import micros, parse_instant
+from tidemark.config.local_days import DAY
+from tidemark.config.types import micros, parse_instant
+from tidemark.timegrid.slices import Grid, LocalDays
 from tidemark.watermarks.buckets import Buckets
 
 BERLIN = LocalDays(micros(parse_instant("2026-03-20T23:00Z")), DAY, "Europe/Berlin")

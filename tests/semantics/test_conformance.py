@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis.errors import NoSuchExample
 
+import tidemark_conformance as conformance
 from tests.semantics.cuts import cut
 from tests.semantics.strategies import VECTORS as DIALECTS
 from tests.semantics.strategies import cases
 from tests.semantics.streams import drawn_from
-from tidemark import conformance
 from tidemark.cli.app import main
 from tidemark.execution import replay
 from tidemark.joins.sql_interval import join as sql_interval
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(DIALECTS)
 FOLDER = Path(__file__).parent / "vectors"

@@ -14,7 +14,7 @@ from tests.semantics import (
     flink_sql_window,
     spark_stream_stream,
 )
-from tidemark.conformance import read_vectors
+from tidemark_conformance import read_vectors
 
 FOLDER = Path(__file__).parent / "vectors"
 FLINK = {

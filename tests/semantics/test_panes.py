@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.semantics.flink_datastream_trigger import LONG_MAX, LONG_MIN, operator_of
 from tests.semantics.flink_datastream_window import rows_of
 from tests.semantics.strategies import VECTORS
-from tidemark.joins.panes import Panes, PaneSpec, Row, reached_at
+from tidemark.joins.window_operator_simulation import Panes, PaneSpec, Row, reached_at
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000"))
 

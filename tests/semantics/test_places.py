@@ -7,11 +7,11 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed, told_of
-from tidemark.settings.sides import SIDES
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.config.sides import SIDES
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import EVENT_TIME, NO_WATERMARK, Buckets, Lane, WatermarkLag, with_buckets
-from tidemark.watermarks.places import Places
-from tidemark.watermarks.steps import Steps
+from tidemark.watermarks.increments import Steps
+from tidemark.watermarks.late_positions import Places
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 

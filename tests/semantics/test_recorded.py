@@ -7,10 +7,10 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed, told_of
-from tidemark.settings.sides import SIDES
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.config.sides import SIDES
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, WatermarkLag, with_buckets
-from tidemark.watermarks.recorded import RecordedLane
+from tidemark.watermarks.from_column import RecordedLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 JOBS = [range(1), range(1, SLICES)]

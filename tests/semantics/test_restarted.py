@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.semantics.streams import EVERY, GRID, SLICES
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, WatermarkLag
-from tidemark.watermarks.restarted import RestartedLane
+from tidemark.watermarks.job_restarts import RestartedLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 40
 LAG = {"left": 2, "right": 0}

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.semantics.sources_oracle import oracle_of
 from tests.semantics.streams import EVERY, GRID, SLICES, drawn_from, marks_of, placed
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets, WatermarkLag, with_buckets
-from tidemark.watermarks.sources import SourceLane
+from tidemark.watermarks.idle_and_partitioned import SourceLane
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}

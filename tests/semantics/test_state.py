@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import tidemark_conformance as conformance
 from tests.semantics.flink_datastream_interval import Event, oracle_of
-from tidemark import conformance
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 FOLDER = Path(__file__).parent / "vectors"
 FILES = [FOLDER / f"flink_datastream_interval{part}.jsonl.gz" for part in ("", "_restarted")]

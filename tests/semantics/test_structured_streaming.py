@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark import conformance
-from tidemark.spark.tuning import INFERRED_FILTERS, session_settings, tuned_for_tiny_queries
+import tidemark_conformance as conformance
+from tidemark.spark.temporary_settings import INFERRED_FILTERS, session_settings, tuned_for_tiny_queries
 
 SCHEMA = "side string, id long, key string, ts timestamp"
 MINUTE = 60_000

@@ -5,7 +5,7 @@ import random
 from pyspark.sql import functions as F
 
 from tidemark.joins.window import Windows
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 EXAMPLES = 2000
 _SHAPE = "size long, slide long, offset long, cumulating boolean"

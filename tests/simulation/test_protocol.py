@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from tests.simulation.moves import Moves
-from tests.simulation.world import (
+from tests.simulation.actions import Moves
+from tests.simulation.in_memory_lake import (
     Input,
     Log,
     LostError,
@@ -36,23 +36,25 @@ from tests.simulation.world import (
     split,
     state_after,
 )
-from tidemark.clock.slices import Grid
-from tidemark.commits import apart, checkpoint, fitting, quarantined, references
-from tidemark.commits import compact as compacting
-from tidemark.commits import prepare as preparing
-from tidemark.commits.ledger import Ledger
-from tidemark.commits.promote import promote, rollback
-from tidemark.commits.runs import StagedRun, run_of
-from tidemark.commits.staleness import stale
-from tidemark.commits.waivers import next_attempt
+from tidemark.config.types import micros
 from tidemark.delta.staging import Staged
 from tidemark.errors import TidemarkError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
+from tidemark.ledger import checkpoint_files
+from tidemark.ledger import prepare_commit as preparing
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.staleness import stale
+from tidemark.maintenance import compaction as compacting
 from tidemark.planning import plan as planning
 from tidemark.planning.plan import Request, make_plan
 from tidemark.planning.scan_estimate import InputFiles
-from tidemark.settings.values import micros
+from tidemark.quality import quarantine
+from tidemark.quality.waivers import next_attempt
+from tidemark.tables import schema_evolution, table_changes, undo_compaction
+from tidemark.tables.run_files import StagedRun, run_of
+from tidemark.timegrid.slices import Grid
+from tidemark.versions.promotion import promote, rollback
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "200"))
 ONE = os.environ.get("TIDEMARK_SCHEDULE")
@@ -88,12 +90,14 @@ class Schedule:
         )
         grid = self.grid = Grid.of(self.pipeline.slices)
         monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
-        monkeypatch.setattr(quarantined, "_stored", self._stored)
-        monkeypatch.setattr(quarantined, "_parted", lambda _, __, *what: parted(self.world, *what))
-        monkeypatch.setattr(quarantined, "newest_row", self._newest_row)
-        for module in (references, preparing, checkpoint, compacting, apart):
+        monkeypatch.setattr(quarantine, "_stored", self._stored)
+        monkeypatch.setattr(quarantine, "_parted", lambda _, __, *what: parted(self.world, *what))
+        monkeypatch.setattr(quarantine, "newest_row", self._newest_row)
+        for module in (table_changes, preparing, checkpoint_files, compacting, undo_compaction):
             monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
-        monkeypatch.setattr(fitting, "create_table", lambda path, *_, **__: create_table(self.world, grid, path))
+        monkeypatch.setattr(
+            schema_evolution, "create_table", lambda path, *_, **__: create_table(self.world, grid, path)
+        )
         monkeypatch.setattr(preparing, "_apart", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
         self._compacts(monkeypatch)
@@ -118,17 +122,17 @@ class Schedule:
         )
         monkeypatch.setattr(Staged, "rows", lambda *_: None)
         monkeypatch.setattr(Ledger, "seen", lambda *_: self._step(self.ledger))
-        monkeypatch.setattr(apart, "described", described)
+        monkeypatch.setattr(undo_compaction, "described", described)
         monkeypatch.setattr(
-            apart, "changes_data", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
+            undo_compaction, "changes_data", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
         )
-        taken_apart = references.taken_apart
+        taken_apart = table_changes.taken_apart
 
         def counted(*what):
             self.told["taken apart"] += 1
             return taken_apart(*what)
 
-        monkeypatch.setattr(references, "taken_apart", counted)
+        monkeypatch.setattr(table_changes, "taken_apart", counted)
 
     def _step(self, act):
         worker = self.workers.get(threading.get_ident())
@@ -137,10 +141,10 @@ class Schedule:
     def _ledger(self, tables):
         """As `Ledger.read`: the tables come to it first."""
         known = self._step(lambda: self.world.ledger(self.grid))
-        come = references.come_to(tables)
+        come = table_changes.come_to(tables)
         for number, files in sorted(self.world.references.items()):
             if come is not None and come < number <= known.number:
-                references.publish(tables, self.grid, number, files)
+                table_changes.publish(tables, self.grid, number, files)
         return known
 
     def _commit(self, rows, number, files, before, _):
@@ -165,7 +169,7 @@ class Schedule:
     def _stored(self, _ledger, _columns, start):
         held = self._step(lambda: self.world.read("quarantined") if "quarantined" in self.world.tables else {})
         rows = sum(held.get(self.grid.number_at(micros(start)), []), Counter())
-        return [{quarantined.EXPECTATIONS: [broken(row)]} for row, _ in rows.elements()]
+        return [{quarantine.EXPECTATIONS: [broken(row)]} for row, _ in rows.elements()]
 
     def _newest_row(self, _tables, slice_):
         """As the ledger that the release has read: what has come since, its commit finds out."""
@@ -187,7 +191,7 @@ class Schedule:
         held = self.world.read("quarantined") if "quarantined" in self.world.tables else {}
         number = self.chance.choice(sorted(held) or range(SLICES))
         asked = hour(number), self.chance.choice([None, "one", "other"])
-        return lambda: quarantined.release(None, self.pipeline, "lake", *asked, "somebody")
+        return lambda: quarantine.release(None, self.pipeline, "lake", *asked, "somebody")
 
     def waive(self):
         """Let some slice through."""
@@ -348,7 +352,7 @@ def test_a_table_that_is_ahead_of_the_ledger_is_found(pipeline, monkeypatch):
 
             def hasty(spark, tables, grid, runs, again, opened, schedule=schedule):
                 ready = prepare(spark, tables, grid, runs, again, opened)
-                references.publish(tables, grid, schedule.ledger().number + 1, ready.references)
+                table_changes.publish(tables, grid, schedule.ledger().number + 1, ready.references)
                 return ready
 
             patch.setattr(running, "prepare", hasty)

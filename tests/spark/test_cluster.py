@@ -14,7 +14,7 @@ from tests.conftest import PROJECT, write_pipeline
 from tests.processes import until
 from tests.spark.clusters import ask, standalone
 from tests.spark.lakes import SETTINGS, land_two_hours, read
-from tidemark.settings.cluster import SECRET
+from tidemark.config.cluster import SECRET
 from tidemark.spark.session import delta_jars
 
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
@@ -121,7 +121,7 @@ def test_executors_have_no_tidemark_of_their_own(cluster):
 
 def test_a_session_of_its_own_has_the_secret_on_no_command_line_either(cluster):
     script = """
-from tidemark.settings.cluster import Cluster
+from tidemark.config.cluster import Cluster
 from tidemark.spark.session import spark_session
 small = Cluster(executors=1, executor_cores=1, executor_memory="600m")
 print(spark_session("own", cluster=small).range(5).count(), "rows")
@@ -143,7 +143,7 @@ def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
 
 def test_a_job_that_asks_for_more_than_the_cluster_has_says_that_it_waits(cluster):
     script = """
-from tidemark.settings.cluster import Cluster
+from tidemark.config.cluster import Cluster
 from tidemark.spark.session import spark_session
 spark_session("large", cluster=Cluster(executor_memory="900g")).range(5).count()
 """

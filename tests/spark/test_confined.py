@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from tests.settings.test_expressions import ALLOWED, CALLS, REFUSED
+from tests.config.test_expressions import ALLOWED, CALLS, REFUSED
+from tidemark.config.allowed_functions import CATALOGUE, catalogue
+from tidemark.config.expressions import check_expression
 from tidemark.errors import PipelineFileError
-from tidemark.settings.expressions import check_expression
-from tidemark.settings.functions import CATALOGUE, catalogue
-from tidemark.spark.confined import confined
+from tidemark.spark.expression_sandbox import confined
 from tidemark.spark.jvm import Expression, builtin_functions, depends_on_the_run
 from tidemark.spark.trees import check_tree
 

@@ -10,20 +10,20 @@ import sys
 import pytest
 from pyspark.sql import types as T
 
+from tests.config.test_expressions import ALLOWED, REFUSED
 from tests.conftest import PROJECT, write_pipeline
-from tests.settings.test_expressions import ALLOWED, REFUSED
 from tests.spark.lakes import SETTINGS, land_two_hours, read
 from tests.spark.serving import serving
 from tests.spark.test_confined import PARSED_AWAY
 from tests.spark.through_connect import told
 from tidemark import api
+from tidemark.config.cluster import CONNECT_TOKEN, Cluster
 from tidemark.errors import FaultError, UserError
-from tidemark.settings.cluster import CONNECT_TOKEN, Cluster
-from tidemark.spark.confined import confined
-from tidemark.spark.connected import _check, connected
+from tidemark.spark.connect_session import _check, connected
 from tidemark.spark.engine import engine_of, need_classic
+from tidemark.spark.expression_sandbox import confined
 from tidemark.spark.session import DELTA_SETTINGS
-from tidemark.streaming.twin import stream
+from tidemark.streaming.live_query import stream
 
 PATIENCE = 600
 """Seconds for a client: one that hangs is to fail, and not to hold up all tests."""

@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.errors import FaultError
-from tidemark.spark.local import CLASSES, EVENT_LOGS, event_logs, java_options
+from tidemark.spark.local_session import CLASSES, EVENT_LOGS, event_logs, java_options
 
 
 @pytest.mark.parametrize("brief", [True, False])

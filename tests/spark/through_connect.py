@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 from tidemark.cli import main
 from tidemark.errors import TidemarkError
 from tidemark.joins.condition import _Conjunct
-from tidemark.spark import plans
-from tidemark.spark.confined import confined
-from tidemark.spark.connect import _parsed
+from tidemark.spark import explain_parser
+from tidemark.spark.connect_engine import _parsed
 from tidemark.spark.engine import engine_of
+from tidemark.spark.expression_sandbox import confined
 from tidemark.spark.session import spark_session
 
 
@@ -28,7 +28,7 @@ def command(arguments):
 def refused(text):
     """What Spark's own parse is refused for, None if it is allowed."""
     try:
-        plans.check_parsed(_parsed(spark_session("client"), text))
+        explain_parser.check_parsed(_parsed(spark_session("client"), text))
     except (AnalysisException, ValueError) as error:
         return str(error)
     return None

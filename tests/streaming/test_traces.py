@@ -7,12 +7,12 @@ from collections import defaultdict
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.delta.lake import DeltaInput
+from tidemark.config import Trace
+from tidemark.delta.pipeline_tables import DeltaInput
 from tidemark.errors import InputError
-from tidemark.inputs.traced import ARRIVAL, traced_input
-from tidemark.settings import Trace
-from tidemark.spark.tuning import tuned_for_tiny_queries
-from tidemark.watermarks.traces import QueryTrace
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL, traced_input
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.watermarks.query_trace import QueryTrace
 
 
 @pytest.fixture

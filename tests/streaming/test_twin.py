@@ -9,16 +9,16 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.cli.app import main
-from tidemark.clock.slices import Grid
+from tidemark.config import load_pipeline
+from tidemark.config.types import from_micros, parse_instant
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import load_pipeline
-from tidemark.settings.values import from_micros, parse_instant
-from tidemark.spark.tuning import tuned_for_tiny_queries
-from tidemark.streaming.feed import parse_rate
-from tidemark.streaming.twin import TwinPaths, stream
-from tidemark.watermarks.traces import QueryTrace
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.streaming.live_query import TwinPaths, stream
+from tidemark.streaming.replay_source import parse_rate
+from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.query_trace import QueryTrace
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id int, k string, happened timestamp, arrived timestamp, v int"

@@ -37,9 +37,9 @@ from tidemark.airflow.operators import (
     inlets_of,
 )
 from tidemark.airflow.project import Project, page, refuse_two_midnights
+from tidemark.config import Pipeline, load_pipeline, load_reference
+from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
-from tidemark.settings import Pipeline, load_pipeline, load_reference
-from tidemark.settings.values import format_instant
 
 Kind = Literal["slice", "range", "reprocess", "compare", "upkeep"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -15,8 +15,8 @@ from attrs import define, field
 from openlineage.client.event_v2 import Dataset, InputDataset, OutputDataset
 from openlineage.client.facet_v2 import OutputDatasetFacet, RunFacet, output_statistics_output_dataset
 
-from tidemark.delta.places import place
-from tidemark.settings import Pipeline, load_pipeline
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.delta.paths import place
 
 COMMITTED = ("emissions", "late", "checkpoint", "ledger")
 """Tables that every run adds to; others come and go with what is asked of a pipeline."""

@@ -13,9 +13,9 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability.stats import gauge, incr, timing
 
+from tidemark.config import Pipeline
+from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
-from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES
 
 _PREFIX = "tidemark"
 _WAYS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
@@ -38,7 +38,7 @@ def tell_committed(found: Mapping[str, Any]) -> None:
 def tell_behind(pipeline: Pipeline, lake: str) -> None:
     """Tell how many slices have ended and are not committed; what is wrong with the tables others tell."""
     if _is_wanted():
-        from tidemark.airflow.look import slices_behind  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import slices_behind  # noqa: PLC0415 - opens tables
 
         with suppress(UserError):
             _tell(gauge, "behind", slices_behind(pipeline, lake, datetime.now(UTC)), pipeline.name)
@@ -47,7 +47,7 @@ def tell_behind(pipeline: Pipeline, lake: str) -> None:
 def tell_agreement(pipeline: Pipeline, lake: str) -> None:
     """Tell how many rows of all slices compared are the stream's, and how many differ, by kind."""
     if _is_wanted():
-        from tidemark.airflow.look import agreed  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import agreed  # noqa: PLC0415 - opens tables
 
         with suppress(UserError):
             for name, rows in agreed(pipeline, lake).items():

@@ -21,15 +21,15 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from tidemark.airflow.connect_job import WarmJob, address_of
 from tidemark.airflow.metrics import tell_agreement, tell_behind, tell_committed
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
-from tidemark.airflow.warm import WarmJob, address_of
+from tidemark.config import Input, Pipeline, load_pipeline
+from tidemark.config.cluster import SECRET
+from tidemark.config.notify import Receiver, variable
+from tidemark.config.types import parse_instant
 from tidemark.errors import CheckFailedError, PipelineFileError, UserError, submitted_code
-from tidemark.settings import Input, Pipeline, load_pipeline
-from tidemark.settings.cluster import SECRET
-from tidemark.settings.notify import Receiver, variable
-from tidemark.settings.values import parse_instant
 
 _FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
 """What the operator says of a job after which trying again cannot help."""
@@ -56,7 +56,7 @@ class WaitForInputs(BaseOperator):
             AirflowSkipException: the slices are committed.
             AirflowFailException: the pipeline file or a table does not serve.
         """
-        from tidemark.airflow.look import are_committed  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import are_committed  # noqa: PLC0415 - opens tables
 
         try:
             pipeline, start, end = load_pipeline(Path(self.file)), parse_instant(self.start), parse_instant(self.end)
@@ -85,7 +85,7 @@ class WaitForInputs(BaseOperator):
         self._wait(context, load_pipeline(Path(self.file)), give_up)
 
     def _wait(self, context: Context, pipeline: Pipeline, give_up: str | None) -> None:
-        from tidemark.airflow.look import short_inputs  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import short_inputs  # noqa: PLC0415 - opens tables
 
         end = parse_instant(self.end)
         try:
@@ -252,7 +252,7 @@ class ReportSlices(BaseOperator):
         Raises:
             AirflowSkipException: the run has committed nothing, so that there is no event.
         """
-        from tidemark.airflow.look import committed_since  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import committed_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
         since = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
@@ -294,7 +294,7 @@ class VacuumTables(_OnTables):
         Raises:
             AirflowFailException: the pipeline file or a table does not serve.
         """
-        from tidemark.airflow.look import vacuumed  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import vacuumed  # noqa: PLC0415 - opens tables
 
         try:
             self.log.info("%s", vacuumed(load_pipeline(Path(self.file)), self.lake))
@@ -311,7 +311,7 @@ class VerifyTables(_OnTables):
         Raises:
             AirflowFailException: they are damaged, or the pipeline file or a table does not serve.
         """
-        from tidemark.airflow.look import damages  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import damages  # noqa: PLC0415 - opens tables
 
         try:
             pipeline = load_pipeline(Path(self.file))

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import PipelineFileError
-from tidemark.settings import (
+from tidemark.config import (
     CompareSettings,
     Completeness,
     Input,
@@ -16,9 +15,10 @@ from tidemark.settings import (
     load_reference,
     pipeline_files,
 )
-from tidemark.settings.checks import DOCS_PAGE
-from tidemark.settings.local_days import day_of_two_midnights, local_day
-from tidemark.settings.values import format_duration, format_instant, micros
+from tidemark.config.local_days import day_of_two_midnights, local_day
+from tidemark.config.quality import DOCS_PAGE
+from tidemark.config.types import format_duration, format_instant, micros
+from tidemark.errors import PipelineFileError
 
 _SUFFIXES = (".yaml", ".yml")
 

@@ -11,8 +11,8 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.airflow.metrics import tell_behind
+from tidemark.config import load_pipeline
 from tidemark.errors import UserError
-from tidemark.settings import load_pipeline
 
 
 class InputsComplete(BaseTrigger):
@@ -52,7 +52,7 @@ class InputsComplete(BaseTrigger):
                 return
 
     def _look(self) -> list[str]:
-        from tidemark.airflow.look import short_inputs  # noqa: PLC0415 - the triggerer opens tables here alone
+        from tidemark.airflow.status_queries import short_inputs  # noqa: PLC0415 - the triggerer opens tables here alone
 
         tell_behind(load_pipeline(Path(self.file)), self.lake)
         return short_inputs(self.file, self.lake, self.end)

@@ -14,20 +14,10 @@ from typing import Annotated, Literal
 import typer
 from rich.progress import track
 
-from tidemark import conformance as vectors
-from tidemark import logs
-from tidemark.cli.compact import compact
-from tidemark.cli.compare import compare
-from tidemark.cli.forget import forget
-from tidemark.cli.progress import bar, run_with_progress
-from tidemark.cli.quality import app as quality
-from tidemark.cli.quarantine import app as quarantine
-from tidemark.cli.quarantine import release, waive
-from tidemark.cli.session import session_over
-from tidemark.cli.shadows import promote, rollback, shadows
-from tidemark.cli.state import app as state
-from tidemark.cli.status import status_of
-from tidemark.cli.terminal import (
+import tidemark_conformance as vectors
+from tidemark import json_logging
+from tidemark.cli.checkpoints import app as state
+from tidemark.cli.common import (
     JsonOption,
     LakeOption,
     PipelineArgument,
@@ -38,9 +28,15 @@ from tidemark.cli.terminal import (
     out,
     print_json,
 )
-from tidemark.cli.vacuum import vacuum
-from tidemark.cli.verify import verify
-from tidemark.cli.views import (
+from tidemark.cli.compact import compact
+from tidemark.cli.compare import compare
+from tidemark.cli.erase import forget
+from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.quality import app as quality
+from tidemark.cli.quarantine import app as quarantine
+from tidemark.cli.quarantine import release, waive
+from tidemark.cli.read_only_session import session_over
+from tidemark.cli.render import (
     changed_rows_view,
     changes_view,
     describe_changes,
@@ -52,30 +48,34 @@ from tidemark.cli.views import (
     twin_view,
     what_if_view,
 )
-from tidemark.commits.upgrade import is_of_older_format
-from tidemark.commits.upgrade import upgrade as upgrade_tables
+from tidemark.cli.status import status_of
+from tidemark.cli.vacuum import vacuum
+from tidemark.cli.verify import verify
+from tidemark.cli.versions import promote, rollback, shadows
 from tidemark.comparison import dialects as run_dialects
-from tidemark.comparison.changed_rows import changed_rows
-from tidemark.comparison.explain import explain, parse_row
+from tidemark.comparison.config_impact import changed_rows
+from tidemark.comparison.row_history import explain, parse_row
 from tidemark.comparison.what_if import SETTINGS, span, what_if
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.places import lake_root
+from tidemark.config import Pipeline, load_pipeline, pipeline_schema
+from tidemark.config.candidate_version import shadow_of
+from tidemark.config.diff import differences
+from tidemark.config.sides import SIDES
+from tidemark.config.types import parse_duration, parse_instant
+from tidemark.delta.paths import lake_root
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
+from tidemark.formatting import in_one_line
+from tidemark.ledger.upgrade import is_of_older_format
+from tidemark.ledger.upgrade import upgrade as upgrade_tables
+from tidemark.maintenance.preview import gain_of, oldest_versions
 from tidemark.planning.plan import Plan, Request, make_plan
-from tidemark.quality import project
-from tidemark.settings import Pipeline, load_pipeline, pipeline_schema
-from tidemark.settings.differences import differences
-from tidemark.settings.shadows import shadow_of
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import parse_duration, parse_instant
-from tidemark.spark.deferred import begin, deferred
-from tidemark.spark.faults import told
+from tidemark.quality.gx import project
+from tidemark.spark.error_redaction import told
+from tidemark.spark.lazy_session import begin, deferred
 from tidemark.spark.session import spark_session
-from tidemark.streaming.feed import parse_rate
-from tidemark.streaming.twin import TwinPaths
-from tidemark.streaming.twin import stream as run_twin
-from tidemark.upkeep.gain import gain_of, oldest_versions
-from tidemark.wording import in_one_line
+from tidemark.streaming.live_query import TwinPaths
+from tidemark.streaming.live_query import stream as run_twin
+from tidemark.streaming.replay_source import parse_rate
 
 _LOG = logging.getLogger(__name__)
 app = typer.Typer(
@@ -466,8 +466,8 @@ def schema() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
-    if logs.are_json():
-        logs.to_json()
+    if json_logging.are_json():
+        json_logging.to_json()
     try:
         app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as exited:
@@ -490,9 +490,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _tell(error: Exception, kind: str, line: str, exit_code: int) -> None:
     """Say why the command ends, in a line."""
-    if logs.are_json():
+    if json_logging.are_json():
         level = logging.ERROR if kind else logging.WARNING
-        _LOG.log(level, "%s", line, extra={**logs.told_of(error), "exit_code": exit_code})
+        _LOG.log(level, "%s", line, extra={**json_logging.told_of(error), "exit_code": exit_code})
         return
     err.print(f"{kind and f'[bold red]{kind}:[/] '}{_escaped(line)}", soft_wrap=True, highlight=False)
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich import filesize
 
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
 from tidemark.cli.progress import bar
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, out, print_json
-from tidemark.commits.compact import Compaction, Merge, merge_files, plan_compaction
-from tidemark.delta.places import lake_root
-from tidemark.settings import load_pipeline
-from tidemark.spark.deferred import awake, deferred
+from tidemark.config import load_pipeline
+from tidemark.delta.paths import lake_root
+from tidemark.formatting import counted
+from tidemark.maintenance.compaction import Compaction, Merge, merge_files, plan_compaction
+from tidemark.spark.lazy_session import awake, deferred
 from tidemark.spark.session import spark_session
-from tidemark.wording import counted
 
 
 def compact(

@@ -10,21 +10,21 @@ from typing import Annotated, Any
 import typer
 
 from tidemark import report as reports
-from tidemark.cli.session import session_over
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
-from tidemark.cli.views import comparison_view
-from tidemark.commits.shadows import as_served
-from tidemark.comparison.agreement import due as due_slices
-from tidemark.comparison.agreement import record
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
+from tidemark.cli.read_only_session import session_over
+from tidemark.cli.render import comparison_view
 from tidemark.comparison.compare import Asked
 from tidemark.comparison.compare import compare as run_compare
-from tidemark.comparison.reproduce import reproduce
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.places import lake_root
+from tidemark.comparison.agreement import due as due_slices
+from tidemark.comparison.agreement import record
+from tidemark.comparison.minimal_example import reproduce
+from tidemark.config import CompareSettings, Pipeline, changed, load_pipeline, load_reference
+from tidemark.config.candidate_version import shadow_of
+from tidemark.config.types import parse_allowance, parse_instant
+from tidemark.delta.paths import lake_root
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import CheckFailedError, UserError
-from tidemark.settings import CompareSettings, Pipeline, changed, load_pipeline, load_reference
-from tidemark.settings.shadows import shadow_of
-from tidemark.settings.values import parse_allowance, parse_instant
+from tidemark.versions.candidates import as_served
 
 
 def compare(

@@ -24,14 +24,14 @@ from rich.progress import (
 from rich.text import Text
 from typing_extensions import override
 
-from tidemark.cli.terminal import err, out
+from tidemark.cli.common import err, out
+from tidemark.config.sides import SIDES
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
-from tidemark.logs import are_json
-from tidemark.planning.estimate import Cost, PastJob, past_jobs
+from tidemark.formatting import counted
+from tidemark.json_logging import are_json
+from tidemark.planning.duration_estimate import Cost, PastJob, past_jobs
 from tidemark.planning.plan import Plan
-from tidemark.settings.sides import SIDES
-from tidemark.wording import counted
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,18 +11,18 @@ from rich.text import Text
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from tidemark.cli.session import session_over
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, out, print_json
-from tidemark.commits.answers import committed
-from tidemark.commits.ledger import Ledger
-from tidemark.delta.places import lake_root
-from tidemark.delta.storage import write_text
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.read_only_session import session_over
+from tidemark.config import load_pipeline
+from tidemark.delta.filesystem import write_text
+from tidemark.delta.paths import lake_root
 from tidemark.errors import UserError
-from tidemark.quality.project import catch_up, docs_page
-from tidemark.quality.seen import Seen, describe, seen, stored
-from tidemark.quality.suggest import block, profile, proposals
-from tidemark.report import check_paths, trends
-from tidemark.settings import load_pipeline
+from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.ledger import Ledger
+from tidemark.quality.gx.project import catch_up, docs_page
+from tidemark.quality.profiling import block, profile, proposals
+from tidemark.quality.results_history import Seen, describe, seen, stored
+from tidemark.report import check_paths, quality_trends
 
 
 class _ShowUnlessNamed(TyperGroup):
@@ -51,7 +51,7 @@ def show(
     """
     loaded = load_pipeline(pipeline)
     if report:
-        check_paths([report], trends.FORMATS)
+        check_paths([report], quality_trends.FORMATS)
     ledger = Ledger.of(loaded, lake_root(lake))
     rows = stored(ledger.tables.quality)
     found = seen(rows, stored(ledger.tables.refused))
@@ -62,7 +62,7 @@ def show(
         catch_up(ledger.tables)
         out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)
     if report:
-        write_text(report, trends.html(trends.gather(loaded, ledger, rows)))
+        write_text(report, quality_trends.html(quality_trends.gather(loaded, ledger, rows)))
 
 
 @app.command()

@@ -10,17 +10,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.terminal import ByOption, JsonOption, LakeOption, PipelineArgument, naming, out, print_json
-from tidemark.commits.quarantined import Quarantined
-from tidemark.commits.quarantined import quarantined as rows_in_quarantine
-from tidemark.commits.quarantined import release as release_rows
-from tidemark.delta.places import lake_root
-from tidemark.quality.waive import waive as waive_expectation
-from tidemark.settings import load_pipeline
-from tidemark.settings.values import format_instant, parse_instant
-from tidemark.spark.deferred import awake, deferred
+from tidemark.cli.common import ByOption, JsonOption, LakeOption, PipelineArgument, naming, out, print_json
+from tidemark.config import load_pipeline
+from tidemark.config.types import format_instant, parse_instant
+from tidemark.delta.paths import lake_root
+from tidemark.formatting import counted
+from tidemark.quality.quarantine import Quarantined
+from tidemark.quality.quarantine import quarantined as rows_in_quarantine
+from tidemark.quality.quarantine import release as release_rows
+from tidemark.quality.waiver_request import waive as waive_expectation
+from tidemark.spark.lazy_session import awake, deferred
 from tidemark.spark.session import spark_session
-from tidemark.wording import counted
 
 app = typer.Typer(
     help="Look at rows that were not published, for they break an expectation.\n\n"

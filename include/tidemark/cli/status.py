@@ -13,17 +13,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidemark.commits.forgotten import forgets
-from tidemark.commits.ledger import Ledger
-from tidemark.commits.references import logs_of
-from tidemark.commits.waivers import pending
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
+from tidemark.config import Pipeline
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import format_instant, from_micros
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaLog
 from tidemark.execution.replay import STILL_IN
-from tidemark.settings import Pipeline
-from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import format_instant, from_micros
-from tidemark.upkeep.gain import Gain
+from tidemark.ledger.erasure_records import forgets
+from tidemark.ledger.ledger import Ledger
+from tidemark.maintenance.preview import Gain
+from tidemark.quality.waivers import pending
+from tidemark.tables.table_changes import logs_of
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelinesArgument, naming, out, print_json
-from tidemark.commits.vacuum import Removed
-from tidemark.delta.places import lake_root
-from tidemark.settings import load_pipeline
-from tidemark.settings.values import parse_duration
-from tidemark.spark.deferred import deferred
+from tidemark.cli.common import JsonOption, LakeOption, PipelinesArgument, naming, out, print_json
+from tidemark.config import load_pipeline
+from tidemark.config.types import parse_duration
+from tidemark.delta.log_files import Removed
+from tidemark.delta.paths import lake_root
+from tidemark.formatting import counted
+from tidemark.maintenance.recovery_horizon import Reach
+from tidemark.maintenance.vacuum import Cleared
+from tidemark.maintenance.vacuum import vacuum as clear
+from tidemark.spark.lazy_session import deferred
 from tidemark.spark.session import spark_session
-from tidemark.upkeep.reach import Reach
-from tidemark.upkeep.vacuum import Cleared
-from tidemark.upkeep.vacuum import vacuum as clear
-from tidemark.wording import counted
 
 
 def vacuum(

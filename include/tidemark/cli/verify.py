@@ -11,18 +11,18 @@ from rich import filesize
 from rich.markup import escape
 from rich.table import Table
 
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, out, print_json
 from tidemark.cli.progress import run_with_progress
-from tidemark.cli.terminal import JsonOption, LakeOption, PipelineArgument, err, out, print_json
-from tidemark.clock.slices import Grid, ranges
-from tidemark.commits.mend import Repair, plan_repair, put_right
-from tidemark.commits.sound import Finding, Soundness, check
-from tidemark.delta.places import lake_root
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.delta.paths import lake_root
 from tidemark.errors import CheckFailedError
+from tidemark.formatting import counted, in_one_line
+from tidemark.integrity.check import Finding, Soundness, check
+from tidemark.integrity.repair import Repair, plan_repair, put_right
 from tidemark.planning.plan import Request, make_plan
-from tidemark.settings import Pipeline, load_pipeline
-from tidemark.spark.deferred import deferred
+from tidemark.spark.lazy_session import deferred
 from tidemark.spark.session import spark_session
-from tidemark.wording import counted, in_one_line
+from tidemark.timegrid.slices import Grid, ranges
 
 
 def verify(

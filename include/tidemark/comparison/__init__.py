@@ -1,8 +1,8 @@
 """What a pipeline has committed beside what a stream wrote, and dialects side by side: where they differ, and why."""
 
-from tidemark.comparison.agreement import due, record
 from tidemark.comparison.causes import CAUSES
 from tidemark.comparison.compare import Asked, Comparison, compare
-from tidemark.comparison.dialects import RULES, Dialects, dialects
+from tidemark.comparison.dialect_diff import RULES, Dialects, dialects
+from tidemark.comparison.agreement import due, record
 
 __all__ = ["CAUSES", "RULES", "Asked", "Comparison", "Dialects", "compare", "dialects", "due", "record"]

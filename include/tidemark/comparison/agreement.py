@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
-from tidemark.commits.ledger import COMPACT_EVERY, Ledger
 from tidemark.comparison.compare import Asked, Comparison
-from tidemark.delta.lake import PipelineTables
-from tidemark.delta.log import DeltaLog
-from tidemark.settings import Pipeline
-from tidemark.settings.values import micros, parse_instant
+from tidemark.config import Pipeline
+from tidemark.config.types import micros, parse_instant
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaLog
+from tidemark.ledger.ledger import COMPACT_EVERY, Ledger
 
 SCHEMA = """
     slice timestamp, compared_with string, story string, compared_at timestamp, run string, same long, only_batch long,

@@ -14,18 +14,18 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.commits.digest import content_hash
-from tidemark.comparison.align import BATCH, STREAM
 from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
-from tidemark.comparison.variants import Tried, emissions_under, try_settings
-from tidemark.joins.firings import HALVES
-from tidemark.settings import Pipeline
-from tidemark.settings.differences import flat
-from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import micros
-from tidemark.spark.columns import with_columns
-from tidemark.spark.once import computed_once
-from tidemark.wording import in_one_line, quoted
+from tidemark.comparison.multiset_diff import BATCH, STREAM
+from tidemark.comparison.setting_search import Tried, emissions_under, try_settings
+from tidemark.config import Pipeline
+from tidemark.config.diff import flat
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import micros
+from tidemark.formatting import in_one_line, quoted
+from tidemark.joins.window_output import HALVES
+from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.materialization import computed_once
 
 CAUSES = {
     "pending": "not due yet: one of them has not come so far",

@@ -9,21 +9,21 @@ from functools import cached_property, reduce
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
-from tidemark.commits.answers import committed
-from tidemark.commits.checkpoint import restore
-from tidemark.commits.digest import content_hash
-from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.staleness import ConsumedVersions
-from tidemark.delta.lake import PipelineTables, read_now
-from tidemark.delta.log import DeltaLog
+from tidemark.config import Pipeline
+from tidemark.config.expressions import fields_told
+from tidemark.config.sides import SIDES, SideName
+from tidemark.delta.pipeline_tables import PipelineTables, read_now
+from tidemark.delta.table import DeltaLog
 from tidemark.errors import SliceOrderError
-from tidemark.inputs.stored import StoredInput, stored_inputs
-from tidemark.joins.firings import HALVES
-from tidemark.settings import Pipeline
-from tidemark.settings.expressions import fields_told
-from tidemark.settings.sides import SIDES, SideName
-from tidemark.watermarks.filtered import FILTERED, is_filtered
+from tidemark.joins.window_output import HALVES
+from tidemark.ledger.checkpoint_files import restore
+from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.staleness import ConsumedVersions
+from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.sources.stored_input import StoredInput, stored_inputs
+from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.row_status import FILTERED, is_filtered
 
 _LATENESS = "reason string, watermark long, behind_ms long, held_by string"
 KNOWN_OF_ROW = f"struct<clock long, event_time long, {_LATENESS}, landed boolean, buffered boolean>"

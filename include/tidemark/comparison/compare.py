@@ -15,17 +15,17 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.comparison.align import BATCH, STREAM, align
 from tidemark.comparison.causes import CAUSES, DETAILS, Sides, with_causes, with_other_settings
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.variants import PROVENANCE, WINDOWS, Tried
-from tidemark.delta.lake import DeltaInput
+from tidemark.comparison.multiset_diff import BATCH, STREAM, align
+from tidemark.comparison.setting_search import PROVENANCE, WINDOWS, Tried
+from tidemark.config import Budget, Pipeline
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant, from_micros, micros
+from tidemark.delta.pipeline_tables import DeltaInput
 from tidemark.errors import InputError, UserError, nearest
-from tidemark.joins.firings import HALVES
-from tidemark.settings import Budget, Pipeline
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_instant, from_micros, micros
-from tidemark.wording import quoted
+from tidemark.formatting import quoted
+from tidemark.joins.window_output import HALVES
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """What Tidemark adds to emissions and an engine does not tell."""

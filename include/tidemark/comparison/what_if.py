@@ -15,15 +15,15 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
-from tidemark.commits.outputs import emissions
-from tidemark.comparison.replays import side_by_side, tuned_for, with_lane
+from tidemark.comparison.in_memory_replay import side_by_side, tuned_for, with_lane
+from tidemark.config import Pipeline, changed
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_duration
 from tidemark.errors import UserError
 from tidemark.execution.replay import Replay
-from tidemark.inputs.stored import StoredInput, stored_inputs
-from tidemark.settings import Pipeline, changed
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_duration
+from tidemark.joins.output_schema import emissions
+from tidemark.sources.stored_input import StoredInput, stored_inputs
+from tidemark.timegrid.slices import Grid
 
 SETTINGS = (
     "left.watermark_delay",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidemark.delta.log import DeltaLog, is_elsewhere
-from tidemark.delta.storage import is_address
+from tidemark.delta.filesystem import is_address
+from tidemark.delta.table import DeltaLog, is_elsewhere
 from tidemark.errors import FaultError
 
 LOG = "_delta_log"
@@ -132,3 +132,17 @@ def _version(info: pafs.FileInfo) -> int:
     found = _FILE.fullmatch(info.base_name)
     assert found, "other files were left out"
     return int(found[1])
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Files of a kind that were removed, or would be."""
+
+    files: tuple[str, ...] = ()
+    """Their paths under the pipeline's folder, in order."""
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> Removed:
+        """Files by their sizes."""
+        return cls(tuple(sorted(sizes)), sum(sizes.values()))

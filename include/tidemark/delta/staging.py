@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.delta.log import DataFile, arrow_columns
-from tidemark.delta.storage import file_system
+from tidemark.delta.filesystem import file_system
+from tidemark.delta.table import DataFile, arrow_columns
 
 DESCRIBED = 32
 """How many columns, the first ones, a file's statistics tell of; as Delta itself has it."""

@@ -16,24 +16,24 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tidemark.commits.changes import Change, emission_changes
-from tidemark.commits.ledger import WITH_QUARANTINE, Entry, Ledger
-from tidemark.commits.runs import FOLDER, StagedRun, read_slices, within
 from tidemark.delta.staging import stage_table
-from tidemark.execution.judge import judge
-from tidemark.execution.judge_inputs import judge_inputs, refused
+from tidemark.execution.input_quality_gate import judge_inputs, refused
+from tidemark.execution.job_spec import Task, is_tiny
+from tidemark.execution.quality_gate import judge
 from tidemark.execution.quarantine import Published, publishable
 from tidemark.execution.read import JobInput, read
 from tidemark.execution.replay import Replay, replay
-from tidemark.execution.tally import Tally, tally
-from tidemark.execution.task import Task, is_tiny
+from tidemark.execution.row_accounting import Tally, tally
 from tidemark.execution.write import write
-from tidemark.logs import about
+from tidemark.json_logging import about
+from tidemark.ledger.emission_diff import Change, emission_changes
+from tidemark.ledger.ledger import WITH_QUARANTINE, Entry, Ledger
 from tidemark.planning.plan import Plan
-from tidemark.quality.findings import Verdict
-from tidemark.quality.measured import measured
+from tidemark.quality.results import Verdict
+from tidemark.quality.results_table import measured
 from tidemark.spark.engine import engine_of
-from tidemark.spark.tuning import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.tables.run_files import FOLDER, StagedRun, read_slices, within
 from tidemark.watermarks.buckets import Buckets
 
 Progress = Callable[[str], None]

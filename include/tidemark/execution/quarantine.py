@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.commits.quarantined import EXPECTATIONS, RUN
-from tidemark.commits.references import QUARANTINED
-from tidemark.commits.runs import StagedRun, stage_run
 from tidemark.errors import CheckFailedError
-from tidemark.execution.task import Task
+from tidemark.execution.job_spec import Task
 from tidemark.execution.write import Written
-from tidemark.quality.findings import Verdict
-from tidemark.quality.project import built, name_of
-from tidemark.wording import quoted
+from tidemark.formatting import quoted
+from tidemark.quality.gx.project import built, name_of
+from tidemark.quality.quarantine import EXPECTATIONS, RUN
+from tidemark.quality.results import Verdict
+from tidemark.tables.run_files import StagedRun, stage_run
+from tidemark.tables.table_changes import QUARANTINED
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def publishable(task: Task, written: Written, verdict: Verdict) -> Published:
     }
     if not failed:
         return Published(written.staged, written.output)
-    from tidemark.quality.broken import broken_rows  # noqa: PLC0415 - imports Great Expectations
+    from tidemark.quality.failing_rows import broken_rows  # noqa: PLC0415 - imports Great Expectations
 
     start = F.unix_micros("_slice")
     touched = start.isin(list(failed))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.commits.checkpoint import held, restore
-from tidemark.commits.ledger import Entry
-from tidemark.commits.runs import within
-from tidemark.commits.staleness import consumed_versions, reads
-from tidemark.delta.log import OvertakenError
-from tidemark.execution.task import Task
-from tidemark.inputs.stored import rows_of_slices
+from tidemark.delta.table import OvertakenError
+from tidemark.execution.job_spec import Task
+from tidemark.ledger.checkpoint_files import held, restore
+from tidemark.ledger.ledger import Entry
+from tidemark.ledger.staleness import consumed_versions, reads
+from tidemark.sources.stored_input import rows_of_slices
+from tidemark.tables.run_files import within
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class JobInput:
     """What a replay takes, both with the number of their lane, 0."""
 
     rows: DataFrame
-    """The rows of both inputs that arrive in the job's slices (`inputs.stored.Side.normalized`)."""
+    """The rows of both inputs that arrive in the job's slices (`sources.stored_input.Side.normalized`)."""
     carried: DataFrame | None
     """The rows in the buffers when the first slice starts; None for empty buffers."""
 

@@ -14,22 +14,22 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import floor_div
+from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
-from tidemark.settings.sides import SIDES
-from tidemark.spark.once import computed_once
+from tidemark.spark.materialization import computed_once
 from tidemark.spark.tables import from_pandas
+from tidemark.timegrid.time_columns import floor_div
 from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
-from tidemark.watermarks.filtered import is_filtered
-from tidemark.watermarks.places import Places
-from tidemark.watermarks.steps import Steps
+from tidemark.watermarks.increments import Steps
+from tidemark.watermarks.late_positions import Places
+from tidemark.watermarks.row_status import is_filtered
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
 """Reasons in the side output of rows that take part all the same: they are in the buffers until they are evicted."""
 _COUNTED = [f"{side}_{name}" for side in SIDES for name in ("rows", "filtered")]
 CACHED_ROWS = 1_000_000
-"""A job of at most so many rows keeps them (`spark.once`): planning the scan of a Delta table takes longer
+"""A job of at most so many rows keeps them (`spark.materialization`): planning the scan of a Delta table takes longer
 than reading a small one. More rows are scanned again for each output, which is faster than caching them."""
 PICKED_SHARE = 0.25
 """Of the rows of a larger job so many at most are kept, where few of them matter to all outputs but the pairs."""
@@ -40,9 +40,9 @@ ORDERED_SHARE = 0.25
 RAISING_SHARE = 0.25
 """Where more than such a share of a larger job's rows raise a watermark, they are put in order as they are."""
 STEPS_A_ROW = 32
-"""So many steps of its bucket at most is a row of a larger job compared with (`watermarks.steps`), on the average."""
+"""So many steps of its bucket at most is a row of a larger job compared with (`watermarks.increments`), on the average."""
 FEW_PLACES = 500_000
-"""Places that go to all tasks (`watermarks.places`): some 60 MB in each executor."""
+"""Places that go to all tasks (`watermarks.late_positions`): some 60 MB in each executor."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Replay:
 def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
 
-    Takes the rows of both inputs that arrive in these slices (`inputs.stored.Side.normalized`), and those that the
+    Takes the rows of both inputs that arrive in these slices (`sources.stored_input.Side.normalized`), and those that the
     slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
     share no keys.
     """

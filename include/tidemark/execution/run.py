@@ -11,18 +11,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark.commits.ledger import Ledger
-from tidemark.commits.prepare import prepare
-from tidemark.commits.references import publish
-from tidemark.commits.runs import StagedRun
-from tidemark.commits.staleness import repaired_until, restorable, stale
-from tidemark.delta.log import Opened
-from tidemark.delta.safety import try_store
+from tidemark.delta.store_capabilities import try_store
+from tidemark.delta.table import Opened
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution.job import JobResult, run_job
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.prepare_commit import prepare
+from tidemark.ledger.staleness import repaired_until, restorable, stale
 from tidemark.planning.plan import Plan
-from tidemark.quality import project
-from tidemark.spark.deferred import awake
+from tidemark.quality.gx import project
+from tidemark.spark.lazy_session import awake
+from tidemark.tables.run_files import StagedRun
+from tidemark.tables.table_changes import publish
 
 STEPS = ("reading", "joining", "checking", "committing")
 DOCUMENT_EVERY = 30.0

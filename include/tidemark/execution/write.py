@@ -11,16 +11,16 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.commits.checkpoint import numbered, stored
-from tidemark.commits.digest import state_parts
-from tidemark.commits.outputs import late_table, of_pairs, pairs
-from tidemark.commits.runs import StagedRun, stage_run
 from tidemark.delta.staging import Staged
+from tidemark.execution.job_spec import Task
+from tidemark.execution.late_row_matches import with_would_match
 from tidemark.execution.replay import STILL_IN, Replay
-from tidemark.execution.task import Task
-from tidemark.execution.would_match import with_would_match
-from tidemark.quality.facts import slice_facts
-from tidemark.spark.once import computed_once
+from tidemark.joins.output_schema import late_table, of_pairs, pairs
+from tidemark.ledger.checkpoint_files import numbered, stored
+from tidemark.ledger.state_fingerprint import state_parts
+from tidemark.quality.invariants import slice_facts
+from tidemark.spark.materialization import computed_once
+from tidemark.tables.run_files import StagedRun, stage_run
 
 
 @dataclass(frozen=True)

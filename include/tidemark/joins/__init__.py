@@ -10,35 +10,36 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.clock.times import whole
-from tidemark.clock.zones import Zone, changes_by_hours
-from tidemark.joins import flink_datastream, flink_sql, window
+from tidemark.config import Pipeline, WindowSettings
+from tidemark.config.sides import SIDES
+from tidemark.config.types import micros, millis
+from tidemark.joins import window
 from tidemark.joins.base import Join, clock_of_rows
-from tidemark.joins.compared import ComparedWindowJoin, ComparedWindows
 from tidemark.joins.condition import Condition, refuse_event_times
-from tidemark.joins.firing import Firing
-from tidemark.joins.firings import JoinType
-from tidemark.joins.flink import watermark_lag
-from tidemark.joins.interval import DatastreamIntervalJoin
-from tidemark.joins.micro_batch import MicroBatchJoin
-from tidemark.joins.panes import PaneSpec
-from tidemark.joins.restarted import RestartedIntervalJoin, RestartedWindowJoin
-from tidemark.joins.session import SessionJoin
-from tidemark.joins.spark import Rules, evicts
+from tidemark.joins.custom_trigger import TriggeredJoin
+from tidemark.joins.datastream_interval import DatastreamIntervalJoin
+from tidemark.joins.firing_spec import Firing
+from tidemark.joins.restarts import RestartedIntervalJoin, RestartedWindowJoin
+from tidemark.joins.rules import flink_datastream, flink_sql
+from tidemark.joins.rules.flink_common import watermark_lag
+from tidemark.joins.rules.spark import Rules, evicts
+from tidemark.joins.session_window import SessionJoin
+from tidemark.joins.spark_stream_stream import MicroBatchJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
-from tidemark.joins.triggered import TriggeredJoin
 from tidemark.joins.window import WindowJoin, Windows
-from tidemark.settings import Pipeline, WindowSettings
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import micros, millis
+from tidemark.joins.window_inequality import ComparedWindowJoin, ComparedWindows
+from tidemark.joins.window_operator_simulation import PaneSpec
+from tidemark.joins.window_output import JoinType
+from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.zones import Zone, changes_by_hours
 from tidemark.watermarks.buckets import Lane, WatermarkLag, Watermarks
+from tidemark.watermarks.from_column import RecordedLane
+from tidemark.watermarks.idle_and_partitioned import SourceLane
+from tidemark.watermarks.job_restarts import RestartedLane, RestartedRecordedLane
 from tidemark.watermarks.micro_batches import QueryLane
 from tidemark.watermarks.processing_time import ClockLane
-from tidemark.watermarks.recorded import RecordedLane
-from tidemark.watermarks.restarted import RestartedLane, RestartedRecordedLane
-from tidemark.watermarks.sources import SourceLane
-from tidemark.watermarks.traces import QueryTrace
+from tidemark.watermarks.query_trace import QueryTrace
 
 __all__ = ["Join", "has_odd_changes", "join_of", "lane_of"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.times import floor_div
-from tidemark.settings.dialects import TICK
+from tidemark.config.dialect_support import TICK
+from tidemark.timegrid.time_columns import floor_div
 from tidemark.watermarks.buckets import Horizon, Timeline
 
 EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
@@ -32,7 +32,7 @@ class JobRows:
     """Rows that the slice before has carried, with the watermarks that they met on arrival."""
     horizon: Horizon
     cacheable: bool = False
-    """Whether the rows are so few that what is read more than once is better computed once (`spark.once`)."""
+    """Whether the rows are so few that what is read more than once is better computed once (`spark.materialization`)."""
     passing: DataFrame | None = None
     """Of `exact_watermarks`: rows that `where` leaves out, with the watermarks that they met; None without any."""
     in_order: DataFrame | None = None
@@ -93,7 +93,7 @@ class Join(ABC):
     """Whether rows keep the number of their bucket, in `of_bucket`."""
 
     def admitted(self, rows: DataFrame) -> DataFrame:
-        """The job's rows (`inputs.stored.Side.normalized`), those `rejected` too that this join lets take no part."""
+        """The job's rows (`sources.stored_input.Side.normalized`), those `rejected` too that this join lets take no part."""
         return rows
 
     @abstractmethod

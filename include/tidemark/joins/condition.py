@@ -10,13 +10,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
-from tidemark.settings.sides import SIDES, SideName
-from tidemark.spark.asked import Comparison, Expression
-from tidemark.spark.confined import confined
+from tidemark.formatting import quoted
 from tidemark.spark.engine import engine_of
-from tidemark.spark.tuning import INFERRED_FILTERS, session_settings
-from tidemark.wording import quoted
+from tidemark.spark.engine_protocol import Comparison, Expression
+from tidemark.spark.expression_sandbox import confined
+from tidemark.spark.temporary_settings import INFERRED_FILTERS, session_settings
 
 _BOUNDS = {">=": -1, ">": 0}
 

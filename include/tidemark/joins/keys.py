@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.settings.expressions import over_pair
-from tidemark.wording import quoted
+from tidemark.config.expressions import over_pair
+from tidemark.formatting import quoted
 
 _PREFIX = "key_"
 
@@ -48,7 +48,7 @@ def key_path(schema: T.StructType, name: str) -> list[str]:
 def key_column(schema: T.StructType, name: str) -> Column:
     """A key of an input's row: a column or a field, or else what an expression makes of them.
 
-    An expression has to have passed `spark.confined`.
+    An expression has to have passed `spark.expression_sandbox`.
     """
     path = key_path(schema, name)
     return F.col(".".join(map(quoted, path))) if type_at(schema, path) else F.expr(name)

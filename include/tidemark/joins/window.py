@@ -9,11 +9,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.clock.zones import Zone
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.firings import JoinType, Members, group_members, join_members
 from tidemark.joins.keys import key_columns
-from tidemark.spark.columns import with_columns
+from tidemark.joins.window_output import JoinType, Members, group_members, join_members
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.timegrid.zones import Zone
 from tidemark.watermarks.buckets import Horizon
 
 

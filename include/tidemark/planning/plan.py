@@ -13,29 +13,29 @@ from typing import Any, Literal
 import numpy as np
 from pyspark.sql import SparkSession
 
-from tidemark.clock.slices import Grid, LocalDays, ranges
-from tidemark.commits.checkpoint import kept_runs
-from tidemark.commits.forgotten import as_text
-from tidemark.commits.ledger import Entry, Ledger
-from tidemark.commits.outputs import check_expressions
-from tidemark.commits.settings_of_runs import settings_text, under_others
-from tidemark.commits.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
-from tidemark.delta.lake import PipelineTables
+from tidemark.config import Pipeline
+from tidemark.config.candidate_version import called
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant, micros
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import IncompleteError, InputError, SliceOrderError
-from tidemark.inputs.completeness import Reach, reaches
-from tidemark.inputs.stored import StoredInput, schemas_of, stored_inputs, trace_of
 from tidemark.joins import Join, join_of
-from tidemark.joins.firings import HALVES
-from tidemark.joins.spark import kept_for_ever
-from tidemark.planning.estimate import Estimate, estimate, past_jobs
-from tidemark.planning.grouping import Room
+from tidemark.joins.output_schema import check_expressions
+from tidemark.joins.rules.spark import kept_for_ever
+from tidemark.joins.window_output import HALVES
+from tidemark.ledger.checkpoint_files import kept_runs
+from tidemark.ledger.config_fingerprint import settings_text, under_others
+from tidemark.ledger.erasure_records import as_text
+from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.staleness import consumed_versions, reads, restorable, stale, start_of_chain, waiting
+from tidemark.planning.duration_estimate import Estimate, estimate, past_jobs
+from tidemark.planning.job_sizing import Room
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
-from tidemark.settings import Pipeline
-from tidemark.settings.shadows import called
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import format_instant, micros
-from tidemark.spark.deferred import awake, is_awake
-from tidemark.watermarks.traces import QueryTrace
+from tidemark.sources.completeness import Reach, reaches
+from tidemark.sources.stored_input import StoredInput, schemas_of, stored_inputs, trace_of
+from tidemark.spark.lazy_session import awake, is_awake
+from tidemark.timegrid.slices import Grid, LocalDays, ranges
+from tidemark.watermarks.query_trace import QueryTrace
 
 BRIEF_JOBS, BRIEF_ROWS = 3, 50_000
 """Of a brief plan, at most."""
@@ -437,7 +437,7 @@ def make_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Reque
     """Plan the slices of a request against the ledger and the inputs as they stand now.
 
     Settings and the tables' logs tell nearly all; what they do not is asked of Spark (`Plan.asked`), which starts then
-    if it has not (`spark.deferred`).
+    if it has not (`spark.lazy_session`).
 
     Raises:
         SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tidemark.clock.slices import Grid
-from tidemark.inputs.stored import StoredInput
-from tidemark.settings.values import micros
+from tidemark.config.types import micros
+from tidemark.sources.stored_input import StoredInput
+from tidemark.timegrid.slices import Grid
 
 LEAST_BYTES = 10
 """A row is taken to fill so many bytes of a file that does not tell how many it has."""

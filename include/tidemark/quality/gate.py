@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pyspark.sql import DataFrame
 
-from tidemark.commits.waivers import Waivers
-from tidemark.delta.lake import PipelineTables
-from tidemark.quality.facts import DERIVED
-from tidemark.quality.findings import Finding, Measure, Verdict, findings_of, measures_of, named, waived
-from tidemark.quality.history import judged_by_history
-from tidemark.quality.plain import ASSET, DATA, SUITE, forget_old_results, keep_held, suffices
-from tidemark.quality.project import (
+from tidemark.config import Expectation, Pipeline
+from tidemark.config.quality import default_expectations
+from tidemark.config.sides import SIDES
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.quality.baseline_checks import judged_by_history
+from tidemark.quality.evaluation_scope import JobRows, Units
+from tidemark.quality.gx.fast_path import ASSET, DATA, SUITE, forget_old_results, keep_held, suffices
+from tidemark.quality.gx.project import (
     built,
     docs_page,
     gx_library,
@@ -34,10 +35,9 @@ from tidemark.quality.project import (
     told_of,
     withhold_values,
 )
-from tidemark.quality.subjects import JobRows, Units
-from tidemark.settings import Expectation, Pipeline
-from tidemark.settings.checks import default_expectations
-from tidemark.settings.sides import SIDES
+from tidemark.quality.invariants import DERIVED
+from tidemark.quality.results import Finding, Measure, Verdict, findings_of, measures_of, named, waived
+from tidemark.quality.waivers import Waivers
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation as GxExpectation
@@ -174,7 +174,7 @@ def _judged(
     gate = _Gate(context, asked[0], [built(one) for one in asked], run, told, by_unit)
     if len(units.slices) == 1:
         return gate.judge(units.rows, *units.slices)
-    from tidemark.quality.units import judged  # noqa: PLC0415 - imports Great Expectations
+    from tidemark.quality.gx.batched_engine import judged  # noqa: PLC0415 - imports Great Expectations
 
     verdicts = judged(units.rows, units.unit, list(units.slices), gate.expectations)
     found = []

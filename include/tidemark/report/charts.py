@@ -12,10 +12,10 @@ from typing import Any
 import altair as alt
 
 from tidemark.comparison.what_if import Outcome
-from tidemark.report.facts import CarriedState, Facts
+from tidemark.config.types import format_duration, millis, parse_duration, parse_instant
+from tidemark.report.data import CarriedState, Facts
 from tidemark.report.lateness import EDGES, Lateness
-from tidemark.report.trends import Trend
-from tidemark.settings.values import format_duration, millis, parse_duration, parse_instant
+from tidemark.report.quality_trends import Trend
 
 INK, MUTED, RULE = "var(--ink)", "var(--muted)", "var(--rule)"
 SAME, EXPLAINED, UNEXPLAINED = "var(--same)", "var(--explained)", "var(--unexplained)"

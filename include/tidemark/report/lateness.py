@@ -11,11 +11,11 @@ import pandas as pd
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.commits.answers import committed
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import millis
 from tidemark.execution.replay import STILL_IN
-from tidemark.settings.sides import SIDES, SideName
-from tidemark.settings.values import millis
+from tidemark.ledger.committed_snapshot import committed
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 EDGES = (

@@ -11,11 +11,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from tidemark.delta.storage import is_address, write_text
+from tidemark.delta.filesystem import is_address, write_text
 from tidemark.errors import UserError
-from tidemark.report import words
-from tidemark.report.facts import Facts
-from tidemark.wording import counted
+from tidemark.formatting import counted
+from tidemark.report import narrative
+from tidemark.report.data import Facts
 
 
 def html(facts: Facts) -> str:
@@ -77,7 +77,7 @@ def columns(facts: Facts, examples: Sequence[dict[str, object]]) -> list[str]:
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
-_HELPERS = {"words": words, "columns": columns, "counted": counted}
+_HELPERS = {"words": narrative, "columns": columns, "counted": counted}
 
 
 @cache

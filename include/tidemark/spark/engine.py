@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from tidemark.errors import UserError
-from tidemark.spark.asked import Engine
-from tidemark.spark.classic import ClassicEngine
-from tidemark.spark.connect import ConnectEngine
-from tidemark.spark.deferred import awake
+from tidemark.spark.classic_engine import ClassicEngine
+from tidemark.spark.connect_engine import ConnectEngine
+from tidemark.spark.engine_protocol import Engine
+from tidemark.spark.lazy_session import awake
 
 
 def engine_of(spark: SparkSession) -> Engine:

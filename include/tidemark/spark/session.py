@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from tidemark.config.cluster import CONNECT_SCHEME, SECRET, Cluster
 from tidemark.errors import FaultError
-from tidemark.settings.cluster import CONNECT_SCHEME, SECRET, Cluster
-from tidemark.spark.connected import connected
+from tidemark.spark.connect_session import connected
 from tidemark.spark.jvm import can_load, remember_names, warn_of
-from tidemark.spark.local import (
+from tidemark.spark.local_session import (
     AUTHENTICATED,
     LOCAL_SETTINGS,
     PARTITIONS,
@@ -33,8 +33,8 @@ from tidemark.spark.local import (
     java_options,
     master,
 )
-from tidemark.spark.package import package
-from tidemark.spark.stores import store_settings
+from tidemark.spark.package_archive import package
+from tidemark.spark.s3_settings import store_settings
 
 _PROJECT = Path(__file__).resolve().parents[3]
 

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from tidemark.settings.functions import CheckColumn, check_column, check_function, words
+from tidemark.config.allowed_functions import CheckColumn, check_column, check_function, words
 from tidemark.spark.jvm import Expression, Node
-from tidemark.spark.tuning import session_settings
+from tidemark.spark.temporary_settings import session_settings
 
 _OPERATORS = words(
     """

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tidemark.checkpoints.checkpoint_ref import SavedState
+from tidemark.checkpoints.copy import buffered_rows
+from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
-from tidemark.inputs.stored import schemas_of, stored_inputs
 from tidemark.joins import join_of, lane_of
-from tidemark.joins.micro_batch import MicroBatchJoin
-from tidemark.settings.sides import SIDES
-from tidemark.state.restore import buffered_rows
-from tidemark.state.saved import SavedState
-from tidemark.streaming import continued, readme
-from tidemark.streaming.handover import bearer, handed_over, marked
+from tidemark.joins.spark_stream_stream import MicroBatchJoin
+from tidemark.sources.stored_input import schemas_of, stored_inputs
+from tidemark.streaming import export_readme, resume_query
+from tidemark.streaming.export_markers import bearer, handed_over, marked
 from tidemark.streaming.spark_query import query_text
 from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
 from tidemark.watermarks.micro_batches import QueryLane
@@ -71,7 +71,7 @@ def export(state: SavedState, to: str) -> Exported:
         table.coalesce(1).write.format("delta").save(f"{folder}/{source.side.name}")
     if isinstance(join, MicroBatchJoin):
         query = asdict(handed_over(query_text(pipeline, inputs), join, max(0, marks.combined)))
-        shutil.copy(str(continued.__file__), folder / "continued.py")
+        shutil.copy(str(resume_query.__file__), folder / "continued.py")
     exported = Exported(
         pipeline.name,
         state.label,
@@ -92,7 +92,7 @@ def export(state: SavedState, to: str) -> Exported:
     }
     (folder / "state.json").write_text(json.dumps(text, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(
-        (readme.SPARK if query else readme.FLINK).format(**asdict(exported)), encoding="utf-8"
+        (export_readme.SPARK if query else export_readme.FLINK).format(**asdict(exported)), encoding="utf-8"
     )
     return exported
 

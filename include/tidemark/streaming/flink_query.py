@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tidemark.config import Interval, Join, Pipeline, WindowSettings
+from tidemark.config.sides import SIDES
+from tidemark.config.types import millis
 from tidemark.errors import PipelineFileError
 from tidemark.joins import has_odd_changes
-from tidemark.joins.firings import HALVES
 from tidemark.joins.keys import key_name
-from tidemark.settings import Interval, Join, Pipeline, WindowSettings
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import millis
+from tidemark.joins.window_output import HALVES
 
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"
 """What Flink reads of a row, beside its keys as text: `key_0`.. ."""

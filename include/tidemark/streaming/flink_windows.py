@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
+from tidemark.config import Pipeline, WindowSettings
+from tidemark.config.sides import SIDES
+from tidemark.config.types import millis
 from tidemark.errors import PipelineFileError
-from tidemark.settings import Pipeline, WindowSettings
-from tidemark.settings.sides import SIDES
-from tidemark.settings.values import millis
 
 
 def flink_windows(pipeline: Pipeline) -> dict[str, int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.inputs.stored import StoredInput
-from tidemark.joins.firings import HALVES, PADDING
+from tidemark.config import Interval, Pipeline, WindowSettings
+from tidemark.config.sides import OTHER, SIDES
+from tidemark.config.types import millis
+from tidemark.formatting import quoted
 from tidemark.joins.keys import key_over_pair
-from tidemark.settings import Interval, Pipeline, WindowSettings
-from tidemark.settings.sides import OTHER, SIDES
-from tidemark.settings.values import millis
-from tidemark.spark.tuning import INFERRED_FILTERS
-from tidemark.wording import quoted
+from tidemark.joins.window_output import HALVES, PADDING
+from tidemark.sources.stored_input import StoredInput
+from tidemark.spark.temporary_settings import INFERRED_FILTERS
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SideText:
 
 @dataclass(frozen=True)
 class QueryText:
-    """A query in SQL, over the columns of `streaming.continued.side_rows`."""
+    """A query in SQL, over the columns of `streaming.resume_query.side_rows`."""
 
     left: SideText
     right: SideText

@@ -20,12 +20,12 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.clock.slices import Grid
-from tidemark.clock.times import div
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
+from tidemark.spark.struct_columns import unnested
 from tidemark.spark.tables import from_pandas
-from tidemark.watermarks.filtered import is_filtered, is_rejected, moves_watermark
-from tidemark.watermarks.order import (
+from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.time_columns import div
+from tidemark.watermarks.exact import (
     BUCKETS,
     in_order,
     is_maybe_late,
@@ -33,7 +33,7 @@ from tidemark.watermarks.order import (
     with_watermarks_before,
     with_watermarks_met,
 )
-from tidemark.watermarks.structs import unnested
+from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
 
 NO_WATERMARK = -(2**63)
 """An input's watermark before its first row."""

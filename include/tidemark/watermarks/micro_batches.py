@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.settings.sides import SIDES
+from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import (
     NO_WATERMARK,
     Buckets,

@@ -17,14 +17,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.clock.times import as_json
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.firings import PADDING, JoinType
-from tidemark.joins.flink_sql import IntervalRules
-from tidemark.joins.interval import candidates
+from tidemark.joins.datastream_interval import candidates
 from tidemark.joins.keys import has_null_key, key_columns
-from tidemark.joins.sql_interval.cleanups import Cleanups
-from tidemark.joins.sql_interval.pairs import (
+from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.cleanup_timers import with_leaves_at
+from tidemark.joins.sql_interval.last_cleanup import Cleanups
+from tidemark.joins.sql_interval.late_materialization import FEW, TIMES, beside, told_of
+from tidemark.joins.sql_interval.match_tracking import (
     emissions,
     first_matches,
     is_padded,
@@ -32,15 +33,14 @@ from tidemark.joins.sql_interval.pairs import (
     matching,
     with_first_match,
 )
-from tidemark.joins.sql_interval.replay import replay_lanes
-from tidemark.joins.sql_interval.searches import found_expired, near, removed, searches, stays, with_first_search
-from tidemark.joins.sql_interval.timers import with_leaves_at
-from tidemark.joins.sql_interval.times import FEW, TIMES, beside, told_of
-from tidemark.settings.sides import OTHER, SIDES, SideName
-from tidemark.spark.columns import with_columns
-from tidemark.spark.once import computed_once, counted_once
+from tidemark.joins.sql_interval.operator_simulation import replay_lanes
+from tidemark.joins.sql_interval.overdue_rows import found_expired, near, removed, searches, stays, with_first_search
+from tidemark.joins.window_output import PADDING, JoinType
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.materialization import computed_once, counted_once
+from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.buckets import Horizon
-from tidemark.watermarks.restarted import epoch_of_rows
+from tidemark.watermarks.job_restarts import epoch_of_rows
 
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")

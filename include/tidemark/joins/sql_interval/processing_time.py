@@ -19,11 +19,10 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.firings import JoinType
-from tidemark.joins.flink_sql import IntervalRules
-from tidemark.joins.interval import candidates
+from tidemark.joins.datastream_interval import candidates
 from tidemark.joins.keys import key_columns
-from tidemark.joins.sql_interval.pairs import (
+from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.match_tracking import (
     ARRIVAL,
     emissions,
     first_matches,
@@ -32,8 +31,9 @@ from tidemark.joins.sql_interval.pairs import (
     matching,
     with_first_match,
 )
-from tidemark.spark.columns import with_columns
-from tidemark.spark.once import computed_once
+from tidemark.joins.window_output import JoinType
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.materialization import computed_once
 from tidemark.watermarks.buckets import Horizon
 
 _STATE = ("matched_in", "leaves_at", "gone_in")

@@ -1,0 +1,57 @@
+"""Whether two processes that commit to a table at the same time are kept apart where it lies.
+
+On this machine a file is made by one process alone; an object store has to refuse the second that puts an object of a
+name (a conditional put). One that does not would lose commits without a word.
+"""
+
+from __future__ import annotations
+
+import os
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from tidemark.delta.filesystem import is_address
+from tidemark.errors import PlaceError
+from tidemark.spark.engine import engine_of
+
+STORES = ("s3a", "gs", "abfss")
+"""Schemes by which Spark and delta-rs both know a store that has conditional puts."""
+_OFF = {"AWS_S3_ALLOW_UNSAFE_RENAME": {"true", "1"}, "AWS_CONDITIONAL_PUT": {"disabled"}}
+"""Variables with which delta-rs commits without."""
+
+
+def check_store(root: str) -> None:
+    """See that a pipeline's tables lie where commits can be kept apart, as far as their address tells.
+
+    Raises:
+        PlaceError: nothing is known of such a store, or it was told to do without.
+    """
+    if not is_address(root):
+        return
+    scheme = root.partition("://")[0]
+    if scheme not in STORES:
+        known = ", ".join(f"{one}://" for one in STORES)
+        what = "is S3 to delta-rs alone, and Spark has it as s3a://" if scheme == "s3" else "keeps no two writers apart"
+        raise PlaceError(f"tables cannot be written to {root}: {scheme}:// {what}; let the lake be a path, or {known}")
+    for variable, off in _OFF.items():
+        if scheme == "s3a" and os.environ.get(variable, "").lower() in off:
+            raise PlaceError(
+                f"tables cannot be written to {root}: {variable}={os.environ[variable]} lets two drivers overwrite "
+                "each other's commits; unset it"
+            )
+
+
+def try_store(spark: SparkSession, root: str) -> None:
+    """See that a store refuses the second of two objects of a name, where its address does not tell.
+
+    A Spark Connect server cannot be asked.
+
+    Raises:
+        PlaceError: it takes both.
+    """
+    if root.startswith("s3a://") and engine_of(spark).keeps_first_put(f"{root}/probe-{uuid4().hex}") is False:
+        raise PlaceError(
+            f"tables cannot be written to {root}: its store passes over conditional puts (If-None-Match), so that two "
+            "drivers would overwrite each other's commits; take a store that does not"
+        )

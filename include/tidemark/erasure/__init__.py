@@ -1,0 +1,1 @@
+"""Erase input rows for good, with every row derived from them."""

@@ -1,0 +1,75 @@
+"""What one Spark job is to do, as data: settled before anything is read, and the same for all of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.joins import lane_of
+from tidemark.ledger.ledger import Entry, Landing, Ledger
+from tidemark.planning.plan import Plan
+from tidemark.quality.waivers import Waivers, waivers_of
+from tidemark.tables.run_files import StagedRun, new_run
+from tidemark.watermarks.buckets import Lane, Watermarks
+
+TINY_ROWS = 20_000
+"""A job of at most so many rows, read and carried in, is better off as `tuned_for_tiny_queries`."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A range of slices that continues a ledger."""
+
+    plan: Plan
+    ledger: Ledger
+    """The ledger as it stands when the job begins."""
+    slices: range
+    run: str
+    """The name of this try of the job, which no other try has."""
+    commit: int
+    """Number of the ledger's commit that it would be."""
+    carry_in: Entry | None
+    """The slice before, whose state it continues; None for empty state."""
+    attempts: Mapping[int, int]
+    """How often each slice has run, this time included."""
+    landing: Landing
+    """What becomes of rows of earlier slices that have landed since."""
+    lane: Lane
+    """The stream, with its watermarks when the first slice starts."""
+    uncommitted: Mapping[str, StagedRun]
+    """What jobs before have written that is not committed, by run."""
+    waivers: Waivers
+    """What its slices are let through for."""
+
+    @classmethod
+    def of(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]) -> Task:
+        """The job that runs these slices of a plan."""
+        first, commit = slices[0], plan.number_after(ledger)
+        carry_in = ledger.entry(first - 1)
+        old = {number: ledger.entry(number) for number in slices}
+        attempts = {number: entry.attempt + 1 if entry else 1 for number, entry in old.items()}
+        before = carry_in.watermarks if carry_in else Watermarks()
+        return cls(
+            plan,
+            ledger,
+            slices,
+            run=new_run(plan.grid, first, attempts[first], commit),
+            commit=commit,
+            carry_in=carry_in,
+            attempts=attempts,
+            landing=plan.pipeline.late_landing if carry_in else "start",
+            lane=lane_of(plan.pipeline, before, plan.drain_from, plan.trace),
+            uncommitted=uncommitted,
+            waivers=waivers_of(plan.tables, plan.grid, attempts),
+        )
+
+    @property
+    def expected_tiny(self) -> bool:
+        """Whether slices like the one before make a tiny job; not known of the first."""
+        before = self.carry_in
+        return before is not None and is_tiny(sum(before.read) * len(self.slices), before)
+
+
+def is_tiny(read: int, carry_in: Entry | None) -> bool:
+    """Whether a job that reads so many rows, and continues a slice, is tiny."""
+    return read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS

@@ -1,0 +1,156 @@
+"""Where the rows of each slice went, and what the ledger would say of it: figures, and no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tidemark.config.sides import SIDES
+from tidemark.config.types import millis
+from tidemark.execution.job_spec import Task
+from tidemark.execution.replay import Replay
+from tidemark.execution.write import Written
+from tidemark.joins.rules.flink_sql import HOUR
+from tidemark.ledger.config_fingerprint import settings_up_to
+from tidemark.ledger.ledger import Counts, Entry
+from tidemark.ledger.state_fingerprint import digests
+from tidemark.watermarks.buckets import END_OF_INPUT, Watermarks
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a job comes to, slice by slice."""
+
+    facts: pd.DataFrame
+    """One row per slice: what `quality.DERIVED` says must be 0, its start as `slice`, and the number of `emissions`."""
+    counts: Mapping[int, tuple[Counts, Counts]]
+    """Where the rows of the left and the right input of each slice went."""
+    floored: Mapping[int, int]
+    """How many event times of each slice had a part finer than the dialect reckons in."""
+    entries: tuple[Entry, ...]
+    """What the ledger would say."""
+
+
+def tally(task: Task, replayed: Replay, written: Written) -> Tally:
+    """Count a job's rows by what was read, and by what was written and read back; the rest was evicted."""
+    carried_in = task.carry_in.carried if task.carry_in else (0, 0)
+    left, right = (
+        _counts_of(side, into, task.slices, replayed.counts, written)
+        for side, into in zip(SIDES, carried_in, strict=True)
+    )
+    counts = {number: (left[number], right[number]) for number in task.slices}
+    ends = replayed.lines[0].ends
+    facts = _facts(task, counts, ends, written)
+    return Tally(
+        facts,
+        counts,
+        {number: int(replayed.counts["floored"][number]) for number in task.slices},
+        _entries(
+            task, replayed.counts, counts, facts["emissions"], written.pairs, ends, digests(written.carried, ends)
+        ),
+    )
+
+
+def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, written: Written) -> dict[int, Counts]:
+    aside = written.late[written.late["side"] == side].groupby("number")
+    late, rejected = aside["late"].sum(), aside["rejected"].sum()
+    carried = written.carried[written.carried["side"] == side]
+    came = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
+    left = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
+    kept = (came - left).cumsum()
+    counts = {}
+    for number in slices:
+        counts[number] = Counts.of(
+            int(read[f"{side}_rows"][number]),
+            carried_in,
+            int(late.get(number, 0)),
+            int(rejected.get(number, 0)),
+            carried_out=int(kept[number]),
+        )
+        carried_in = counts[number].carried_out
+    return counts
+
+
+def _facts(
+    task: Task, counts: Mapping[int, tuple[Counts, Counts]], ends: Mapping[int, Watermarks], written: Written
+) -> pd.DataFrame:
+    slices, lane, marks = task.slices, task.lane, list(ends.values())
+    facts = written.emissions.reindex(slices)
+    starts = pd.Series(lane.least_in(slices, task.plan.grid, ends), index=slices, dtype="float")
+    told = [lane.newest(one) for one in marks]
+    reached = [None if one is None else max(one, lane.before.combined) for one in told]
+    newest = pd.Series(reached, index=slices, dtype="float")
+    join = task.plan.pipeline.join
+    # A timer of local time can be an hour apart from the result's own time, on either side.
+    apart = HOUR if task.plan.pipeline.zone_of_windows else 0
+    lateness = millis(join.allowed_lateness) + apart
+    # A firing before its window's end has that end all the same.
+    early = apart if join.fires_by_default or join.reach is None else millis(join.reach)
+    if join.time == "processing":
+        starts, newest = starts * float("nan"), newest * float("nan")
+    return facts.assign(
+        slice=[task.plan.grid.name(number) for number in slices],
+        emissions=facts["emissions"].fillna(0).astype(int),
+        pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
+        null_keys=facts["null_keys"].fillna(0).astype(int),
+        results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
+        results_after_newest_row=(facts["newest_result"] > newest + early).astype(int),
+        rows_unaccounted=_unaccounted(counts, written.evicted),
+        rows_not_written=int(written.emitted - facts["emissions"].sum()),
+    )
+
+
+def _unaccounted(counts: Mapping[int, tuple[Counts, Counts]], evicted: Mapping[str, int]) -> int:
+    """How many rows the replay evicted less, or more, than were read and then not written anywhere."""
+    missing = 0
+    for number, side in enumerate(SIDES):
+        left_over = [both[number].evicted for both in counts.values()]
+        missing += abs(sum(left_over) - evicted.get(side, 0)) + sum(-rows for rows in left_over if rows < 0)
+    return missing
+
+
+def _entries(
+    task: Task,
+    read: pd.DataFrame,
+    counts: Mapping[int, tuple[Counts, Counts]],
+    emissions: pd.Series,
+    pairs: Mapping[int, int] | None,
+    ends: Mapping[int, Watermarks],
+    digest_of: Mapping[int, str],
+) -> tuple[Entry, ...]:
+    plan, first = task.plan, task.slices[0]
+    left_version, right_version = (source.table.version for source in plan.inputs)
+    landed, landed_from = (read[name][first] for name in ("landed", "landed_from"))
+    before = task.carry_in.digest if task.carry_in else None
+    filters = any(one.where is not None for one in (plan.pipeline.left, plan.pipeline.right))
+    entries = []
+    for number in task.slices:
+        left, right = counts[number]
+        entry = Entry(
+            number=number,
+            run=task.run,
+            attempt=task.attempts[number],
+            commit=task.commit,
+            settings=settings_up_to(plan.settings, plan.grid, number),
+            versions=(left_version, right_version),
+            watermarks=ends[number],
+            read=(left.read, right.read),
+            carried=(left.carried_out, right.carried_out),
+            drained=ends[number].combined == END_OF_INPUT,
+            digest=digest_of[number],
+            carried_in_digest=before,
+            landing=task.landing,
+            landed=int(landed) if number == first else None,
+            landed_from=int(landed_from) if number == first and landed else None,
+            waiting=plan.waiting,
+            counts=counts[number],
+            filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
+            emissions=int(emissions[number]),
+            pairs=None if pairs is None else pairs.get(number, 0),
+            left_out=plan.left_out,
+        )
+        entries.append(entry)
+        before = entry.digest
+    return tuple(entries)

@@ -1,0 +1,1 @@
+"""Check that ledger, tables and files agree, and repair them."""

@@ -1,0 +1,1 @@
+"""Record committed slices: the ledger's commit is the commit of the pipeline."""

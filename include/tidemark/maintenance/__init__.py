@@ -1,0 +1,1 @@
+"""Compact small files and remove files that retention no longer needs."""

@@ -1,0 +1,1 @@
+"""Evaluate expectations with Great Expectations and keep its project."""

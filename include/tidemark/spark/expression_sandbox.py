@@ -1,0 +1,38 @@
+"""SQL that a pipeline file holds, confined a second time: by what Spark's own parser makes of it.
+
+Where the parser of `config.expressions` reads a text in another way, this is what Spark would run. What leaves no
+trace in Spark's reading, such as comments, is known to that one alone, so both are asked.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.config.allowed_functions import CheckColumn, check_column
+from tidemark.config.expressions import check_expression
+from tidemark.errors import PipelineFileError
+from tidemark.spark.engine import engine_of
+from tidemark.spark.engine_protocol import Expression
+
+
+def confined(spark: SparkSession, text: str, columns: CheckColumn = check_column) -> Expression:
+    """Parse a user's expression over columns, by default a pair's, as Spark will run it.
+
+    Raises:
+        ParseException: it is none to Spark.
+        PipelineFileError: it has something that an expression may not have.
+    """
+    try:
+        check_expression(text, columns)
+        return engine_of(spark).confined(text, columns)
+    except ValueError as error:
+        raise PipelineFileError(f"expression {text!r}: {error}") from None
+
+
+def in_one_line(error: PySparkException) -> str:
+    """What Spark says of an expression that makes no sense to it."""
+    message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
+    return " ".join(message.split())

@@ -1,0 +1,1 @@
+"""Change the files of a pipeline's Delta tables by reference."""

@@ -1,0 +1,24 @@
+"""Small tables beside the ledger, to which several processes append."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemark.delta.table import DeltaLog, OvertakenError, create_arrow_table
+from tidemark.errors import FaultError
+from tidemark.tables.table_changes import TRIES
+
+
+def append(path: str, rows: pa.Table) -> None:
+    """Add rows to a table, which is made with the first ones.
+
+    Raises:
+        FaultError: other processes never let go of the table.
+    """
+    for _ in range(TRIES):
+        try:
+            (DeltaLog.open(path) or create_arrow_table(path, rows.schema)).append(rows)
+        except OvertakenError:
+            continue
+        return
+    raise FaultError(f"other processes keep writing to {path}; run the command again")

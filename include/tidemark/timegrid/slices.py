@@ -1,0 +1,219 @@
+"""The grid of slices: half-open intervals of the pipeline's clock, numbered from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from typing_extensions import override
+
+from tidemark.config import Slices
+from tidemark.config.local_days import DAY, local_day, start_of_day
+from tidemark.config.types import format_duration, format_instant, from_micros, micros
+from tidemark.errors import InputError, SliceOrderError
+from tidemark.timegrid.time_columns import div, floor_div
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Slices [start + n * every, start + (n + 1) * every) in microseconds, UTC; n >= 0."""
+
+    start: int
+    every: int
+
+    @classmethod
+    def of(cls, slices: Slices) -> Grid:
+        """The grid that a pipeline file describes."""
+        start, every = micros(slices.start), micros(slices.every)
+        return cls(start, every) if slices.time_zone == "UTC" else LocalDays(start, every, slices.time_zone)
+
+    def number_at(self, instant: int) -> int:
+        """Number of the slice that holds an instant (microseconds)."""
+        return (instant - self.start) // self.every
+
+    def numbers_at(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """`number_at` of many."""
+        return (instants - self.start) // self.every
+
+    def start_of(self, number: int) -> int:
+        """Start of a slice in microseconds, inclusive; the end of the one before, exclusive."""
+        return self.start + number * self.every
+
+    def first_from(self, instant: int) -> int:
+        """Number of the first slice that begins at an instant or after."""
+        return self.number_at(instant - 1) + 1
+
+    def lengths(self, slices: range) -> frozenset[int]:  # noqa: ARG002
+        """How long slices of a range are, in microseconds."""
+        return frozenset((self.every,))
+
+    def day_of(self, number: int) -> int:
+        """The day in which a slice begins, counted from 1970-01-01: of UTC."""
+        return self.start_of(number) // DAY
+
+    def start_of_day(self, day: int) -> int:
+        """Start of a day in microseconds."""
+        return day * DAY
+
+    @property
+    def told(self) -> str:
+        """What slices are, in a few words."""
+        return f"{format_duration(timedelta(microseconds=self.every))} long"
+
+    def name(self, number: int) -> str:
+        """A slice's start as people write it."""
+        return format_instant(self.datetime_of(number))
+
+    def datetime_of(self, number: int) -> datetime:
+        """A slice's start."""
+        return from_micros(self.start_of(number))
+
+    def boundary(self, instant: datetime, option: str) -> int:
+        """Number of the slice that starts at an instant given by the user.
+
+        Raises:
+            SliceOrderError: before the pipeline's start, or not on a slice boundary; names the nearest ones.
+        """
+        number = self.number_at(micros(instant))
+        if number < 0:
+            raise SliceOrderError(
+                f"{option} {format_instant(instant)} is before the pipeline's first slice; "
+                f"slices start at {self.name(0)}"
+            )
+        if self.start_of(number) != micros(instant):
+            raise SliceOrderError(
+                f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.told}: "
+                f"use {self.name(number)} or {self.name(number + 1)}"
+            )
+        return number
+
+    def number_column(self, clock: Column) -> Column:
+        """`number_at` for a column of microseconds: a long."""
+        return floor_div(clock - F.lit(self.start), self.every)
+
+    def number_since_start(self, clock: Column) -> Column:
+        """The same, in less time, for a column without clocks before the start."""
+        return div(clock - F.lit(self.start), self.every)
+
+    def timestamp_column(self, number: Column) -> Column:
+        """`start_of` for a column of slice numbers: a timestamp."""
+        return F.timestamp_micros(F.lit(self.start) + number * F.lit(self.every))
+
+    def check(self, spark: SparkSession, slices: range) -> None:
+        """See that Spark has slices of a range as this has them.
+
+        Raises:
+            InputError: it has another version of the time zone database.
+        """
+
+    def within_column(self, clock: Column, number: Column) -> Column:
+        """How long after the start of their slices clocks are, in microseconds."""
+        return clock - self.start - number * self.every
+
+    def end_column(self, start: Column) -> Column:
+        """The ends of slices by a column of their starts, both in microseconds."""
+        return start + self.every
+
+    def day_column(self, start: Column) -> Column:
+        """`day_of` for a column of starts in microseconds."""
+        return floor_div(start, DAY)
+
+
+@dataclass(frozen=True)
+class LocalDays(Grid):
+    """Slices that are the days of a time zone: 23 or 25 hours long where its clocks change, and each has a number."""
+
+    zone: str
+
+    @cached_property
+    def first_day(self) -> int:
+        """The day that the first slice is."""
+        return local_day(self.start, self.zone)
+
+    @override
+    def number_at(self, instant: int) -> int:
+        return local_day(instant, self.zone) - self.first_day
+
+    @override
+    def numbers_at(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.array([self.number_at(instant) for instant in instants.tolist()], dtype=np.int64)
+
+    @override
+    def start_of(self, number: int) -> int:
+        return self.start_of_day(self.first_day + number)
+
+    @override
+    def lengths(self, slices: range) -> frozenset[int]:
+        return frozenset(self.start_of(number + 1) - self.start_of(number) for number in slices)
+
+    @override
+    def day_of(self, number: int) -> int:
+        """The slice's own day."""
+        return self.first_day + number
+
+    @override
+    def start_of_day(self, day: int) -> int:
+        return start_of_day(day, self.zone)
+
+    @property
+    @override
+    def told(self) -> str:
+        return f"days of {self.zone}"
+
+    @override
+    def number_column(self, clock: Column) -> Column:
+        return self.day_column(clock) - F.lit(self.first_day)
+
+    @override
+    def number_since_start(self, clock: Column) -> Column:
+        return self.number_column(clock)
+
+    @override
+    def timestamp_column(self, number: Column) -> Column:
+        midnight = F.timestamp_micros((number + F.lit(self.first_day)) * F.lit(DAY))
+        return F.to_utc_timestamp(midnight, self.zone)
+
+    @override
+    def check(self, spark: SparkSession, slices: range) -> None:
+        numbers = F.sequence(F.lit(slices.start), F.lit(slices.stop))
+        starts = F.transform(numbers, lambda number: F.unix_micros(self.timestamp_column(number)))
+        [(found,)] = spark.range(1).select(starts.alias("starts")).collect()
+        for number, start in zip(range(slices.start, slices.stop + 1), found, strict=True):
+            if start != self.start_of(number):
+                raise InputError(
+                    f"slice {self.name(number)} begins {format_instant(from_micros(start))} by the time zone database "
+                    f"of Spark's Java, where {self.zone} is not as Python has it; bring both to one version"
+                )
+
+    @override
+    def within_column(self, clock: Column, number: Column) -> Column:
+        return clock - F.unix_micros(self.timestamp_column(number))
+
+    @override
+    def end_column(self, start: Column) -> Column:
+        return F.unix_micros(self.timestamp_column(self.number_column(start) + 1))
+
+    @override
+    def day_column(self, start: Column) -> Column:
+        return floor_div(F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(start), self.zone)), DAY)
+
+
+def ranges(numbers: Iterable[int]) -> list[range]:
+    """The runs of consecutive numbers.
+
+    >>> ranges([3, 1, 2, 7])
+    [range(1, 4), range(7, 8)]
+    """
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found

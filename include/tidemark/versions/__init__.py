@@ -1,0 +1,1 @@
+"""Build candidate versions of a pipeline, and promote or roll back."""

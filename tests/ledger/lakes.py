@@ -1,0 +1,42 @@
+"""A lake with the pipeline `orders`, for a test to itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.cli.app import main
+from tidemark.config import Pipeline
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaLog
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, make_plan
+from tidemark.timegrid.slices import Grid
+
+
+@dataclass(frozen=True)
+class OrdersLake:
+    spark: object
+    root: Path
+    file: Path
+    settings: Pipeline
+
+    @property
+    def tables(self):
+        return PipelineTables(f"{self.root}/orders")
+
+    @property
+    def grid(self):
+        return Grid.of(self.settings.slices)
+
+    def log(self, name="emissions"):
+        return DeltaLog.open(getattr(self.tables, name))
+
+    def go(self, settings=None, **request):
+        """Run, by default a slice a job; the results."""
+        asked = Request(**{"slices_per_job": 1, **request})
+        plan = make_plan(self.spark, settings or self.settings, str(self.root), asked)
+        return list(execute(self.spark, plan, lambda *_: None))
+
+    def command(self, name, *options):
+        """Run a command on it; its exit code."""
+        first, *more = name.split()
+        return main([first, *more, str(self.file), "--lake", str(self.root), *options])

@@ -1,0 +1,180 @@
+"""What has been tried against a pipeline file and the command; run as a module it writes the table of the docs.
+
+Each is tried by tests/repo/test_attacks.py, whose case has its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
+BEGIN, END = "<!-- attacks: python -m tests.repo.attacks -->", "<!-- end of attacks -->"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attempt: what is changed in a sound pipeline file, its name or the command, and what is told."""
+
+    name: str
+    tried: str
+    """For the table."""
+    told: str
+    """What the line has in it."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    content: str | None = None
+    """In place of the file's own."""
+    file: str = "p.yaml"
+    options: tuple[str, ...] = ()
+
+
+def _code(text: str) -> str:
+    """A text as Markdown's code, cut to what a cell holds."""
+    short = " ".join(text.split())
+    short = short if len(short) < 120 else f"{short[:40]} ..."
+    return f"`` {short} ``" if "`" in short else f"`{short}`"
+
+
+def condition(name: str, text: str, told: str) -> Attack:
+    return Attack(name, _code(f"condition: {text}"), f"join.condition: {told}", {"join__condition": text})
+
+
+def column(name: str, text: str, told: str) -> Attack:
+    return Attack(name, _code(f"select: {{x: {text}}}"), f"select: x: {told}", {"select": {"x": text}})
+
+
+def setting(name: str, told: str, /, **changes: Any) -> Attack:
+    tried = "; ".join(_code(f"{key.replace('__', '.')}: {value}") for key, value in changes.items())
+    return Attack(name, tried, told, changes)
+
+
+def expectation(name: str, told: str, /, **given: Any) -> Attack:
+    tried = ", ".join(f"{key}: {value}" for key, value in given.items())
+    return Attack(name, _code(f"quality: [{{{tried}}}]"), f"quality.0: {told}", {"quality": [given]})
+
+
+def yaml_file(name: str, tried: str, content: str, told: str) -> Attack:
+    return Attack(name, tried, told, content=content)
+
+
+BETWEEN, OUTSIDE = "expect_column_values_to_be_between", "lies outside the lake root"
+SUBQUERY, TIME = "a subquery reads other tables", "is no time that stays the same"
+
+ATTACKS = [
+    column("read a file by a subquery", "(SELECT max(value) FROM text.`/etc/hostname`)", SUBQUERY),
+    column("read the environment by reflection", "java_method('java.lang.System', 'getenv', 'HOME')", "java_method() calls"),
+    column("end the driver by reflection", "reflect('java.lang.System', 'exit', 1)", "reflect() calls Java"),
+    column("reflection that hides its errors", "try_reflect('java.lang.System', 'getenv')", "try_reflect() calls Java"),
+    column("read the environment by substitution", "'${env:AIRFLOW_CONN_SPARK_DEFAULT}'", "${...} would be taken from"),
+    column("read the session's settings", "'${spark.hadoop.fs.s3a.secret.key}'", "${...} would be taken from"),
+    column("chance", "rand()", "rand() gives something else in each run"),
+    column("chance by a key", "aes_encrypt(left_k, 'abcdefghijklmnop')", "aes_encrypt() gives something else in each run"),
+    column("a name for each row", "uuid()", "uuid() gives something else in each run"),
+    column("the clock", "current_timestamp()", "current_timestamp() tells the time of the run"),
+    column("the clock without parentheses", "current_timestamp", "current_timestamp is no column of the join"),
+    column("the clock inside a lambda", "transform(array(1), x -> current_date)", "current_date is no column of the join"),
+    column("the clock as a text", "TIMESTAMP 'now'", f"'now' {TIME}"),
+    column("the clock as an escaped text", "TIMESTAMP '\\156ow'", f"'now' {TIME}"),
+    column("the clock by a cast", "CAST('today' AS date)", f"'today' {TIME}"),
+    column("who runs it", "current_user()", "current_user() tells of the session"),
+    column("which files are read", "input_file_name()", "input_file_name() tells how Spark has cut its work"),
+    column("hidden columns of files", "_metadata.file_path", "_metadata is no column of the join"),
+    column("how the work is cut", "monotonically_increasing_id()", "monotonically_increasing_id() tells how Spark has cut"),
+    column("a file by a descriptor", "from_protobuf(left_k, 'm', '/etc/hostname')", "from_protobuf() can read files"),
+    column("a file by a schema of XML", "from_xml(left_k, 'a int', map('rowValidationXSDPath', '/x'))", "from_xml() can"),
+    column("show a row in an error", "raise_error(left_k)", "raise_error() stops the job with a row's values"),
+    column("more rows than were joined", "explode(array(1, 2))", "explode() makes other rows of a row"),
+    column("fewer rows than were joined", "count(*)", "count() is over many rows"),
+    column("rows beside the pair", "max(left_k) OVER ()", "OVER is about many rows"),
+    column("all columns there ever will be", "struct(left_k.*)", "* is other columns whenever a table has more"),
+    column("a function of the catalog", "default.mine(left_k)", "default.mine() names a catalog or a schema"),
+    column("a built-in by its long name", "system.builtin.rand()", "system.builtin.rand() names a catalog or a schema"),
+    column("a built-in in quotes", "`rand`()", "rand() gives something else in each run"),
+    column("a function by a text", "IDENTIFIER('rand')()", "is no SQL expression"),
+    condition("a table by EXISTS", "EXISTS (SELECT 1 FROM text.`/etc/hostname`)", SUBQUERY),
+    condition("a table by IN", "left_k IN (SELECT value FROM text.`/etc/hostname`)", SUBQUERY),
+    condition("a second statement", "left_v = 1; DROP TABLE x", "is no SQL expression"),
+    condition("a comment that swallows", "left_v = 1 -- AND", "comments and hints do not belong into an expression"),
+    condition("a hint", "/*+ BROADCAST(x) */ left_v = 1", "comments and hints do not belong into an expression"),
+    condition("a parameter", "left_v = :secret", "a parameter has no value here"),
+    condition("brackets without end", "(" * 3000 + "true" + ")" * 3000, "is nested too deeply; split the expression"),
+    setting("a list of hidden columns", "select: _metadata is no column of the join", select=["left_k", "_metadata"]),
+    expectation("SQL in an expectation", f"{BETWEEN}: row_condition is SQL beside", type=BETWEEN, row_condition="1 = 1"),
+    expectation(
+        "an expectation that queries", "expect_query_results_to_match_comparison asks for what lies outside the output",
+        type="expect_query_results_to_match_comparison", base_query="SELECT 1",
+    ),
+    expectation(
+        "an expectation that is SQL", "unexpected_rows_expectation asks SQL",
+        type="unexpected_rows_expectation", unexpected_rows_query="SELECT 1",
+    ),
+    expectation(
+        "an expectation on another table", "expect_table_row_count_to_equal_other_table asks for what lies outside",
+        type="expect_table_row_count_to_equal_other_table", other_table_name="x",
+    ),
+    expectation(
+        "an expectation that fetches", "expect_column_values_to_match_json_schema fetches what a schema refers to",
+        type="expect_column_values_to_match_json_schema", json_schema="http://169.254.169.254/",
+    ),
+    expectation(
+        "a value that is reckoned", f"{BETWEEN}: max_value has to be a value or a list of values",
+        type=BETWEEN, max_value={"$PARAMETER": "now()"},
+    ),
+    expectation("all rows in the results", f"{BETWEEN}: result_format decides", type=BETWEEN, result_format="COMPLETE"),
+    expectation("a script in Data Docs", f"{BETWEEN}: description takes the place", type=BETWEEN, description="<script>"),
+    setting("another's connection", "notify.0.webhook.connection: String should match", notify=[{"webhook": {"connection": "warehouse"}}]),
+    setting("an address of one's own", "notify.0.webhook.url: unknown field", notify=[{"webhook": {"connection": "tidemark_x", "url": "http://169.254.169.254/"}}]),
+    setting("a header in a mail", "is no address", notify=[{"email": {"connection": "tidemark_x", "to": ["a@example.org\nBcc: b@example.org"]}}]),
+    setting("a suite elsewhere", "suite: ../secret.json is no .json file in", suite="../secret.json"),
+    setting("a suite that is no suite", "suite: /etc/passwd is no .json file in", suite="/etc/passwd"),
+    setting("a setting of Spark's own", "cluster.conf: unknown field", cluster={"conf": {"spark.driver.extraJavaOptions": "-D"}}),
+    setting("options of Java in a size", "cluster.executor_memory: String should match", cluster={"executor_memory": "1g -Dx=y"}),
+    setting("a log at a place of one's own", "cluster.event_log: should be a valid boolean", cluster={"event_log": "/etc"}),
+    setting("an output outside", OUTSIDE, output="../evil_out"),
+    setting("an output by an absolute path", OUTSIDE, output="/etc/evil_out"),
+    setting("an output by a link", OUTSIDE, output="out/evil_out"),
+    setting("the lake itself as output", "has the lake root in it", output="."),
+    setting("an output in an input", "is or lies in the table", output="left/evil_out"),
+    setting("an output that is another's", "is that of pipeline theirs, as its ledger says", output="theirs"),
+    setting("a table outside", OUTSIDE, left__table="../secret"),
+    setting("a table by an absolute path", OUTSIDE, left__table="/etc"),
+    setting("a table by a link", OUTSIDE, left__table="out/secret"),
+    setting("a table by a URI", OUTSIDE, left__table="file:///etc"),
+    setting("a table in another bucket", OUTSIDE, left__table="s3://other/secret"),
+    setting("a table at the cloud's metadata", OUTSIDE, left__table="http://169.254.169.254/latest"),
+    setting("SQL as the name of a table", "there is no Delta table x; DROP TABLE left", left__table="x; DROP TABLE left"),
+    setting("a path in the catalog's clothes", "there is no Delta table delta.`", left__table="delta.`/etc`"),
+    setting("a line of its own in the log", "names no place", left__table="x\nINFO all is well"),
+    Attack("a pipeline file elsewhere", "`compare.told_by: ../secret.yaml`", "compare.told_by: ../secret.yaml is no pipeline file",
+           {"compare": {"with": "s", "told_by": "../secret.yaml"}}),
+    Attack("a template as a name", "the file `{{ var.value.key }}.yaml`", "is no name for a pipeline file",
+           file="{{ var.value.key }}.yaml"),
+    Attack("a command as a name", "the file `$(id).yaml`", "is no name for a pipeline file", file="$(id).yaml"),
+    Attack("an option as a name", "the file `-rf.yaml`", "is no name for a pipeline file", file="-rf.yaml"),
+    setting("a template as a pipeline's name", "name: ", name="{{ ds }}"),
+    yaml_file("a key twice", "`name` in two lines", "name: a\nname: b\n", "line 2: name stands in line 1 as well"),
+    yaml_file("aliases without end", "a billion laughs", "a: &a [1]\n" + "\n".join(
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdef", "bcdefg", strict=True)
+    ), "more than 10,000 values, aliases included"),
+    yaml_file("an alias of itself", "`a: &a [*a]`", "a: &a [*a]", "line 1: an alias of what it stands in"),
+    yaml_file("an object of Python", "`!!python/object/apply:os.system`", "!!python/object/apply:os.system [id]",
+              "line 1: could not determine a constructor"),
+    yaml_file("a file of any size", "100 kB of comments", "#" * 100_001, "has more than 100,000 bytes"),
+    yaml_file("lists without end", "5,000 brackets", "[" * 5000, "line 1: more than 20 levels"),
+    Attack("a command in a form's field", "`--from '$(id)'`", "is not an instant", options=("--from", "$(id)")),
+    Attack("an option in a form's field", "`--slices-per-job '1 --lake /'`", "is not a number of slices above 0",
+           options=("--slices-per-job", "1 --lake /")),
+]  # fmt: skip
+
+
+def table() -> str:
+    """The table of the docs, between its marks."""
+    rows = [f"| {one.name} | {one.tried.replace('|', '&#124;')} | {_code(one.told)} |" for one in ATTACKS]
+    head = ["| attack | what is written | what the line says |", "| --- | --- | --- |"]
+    return "\n".join([BEGIN, *head, *rows, END])
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(text[: text.index(BEGIN)] + table() + text[text.index(END) + len(END) :], encoding="utf-8")

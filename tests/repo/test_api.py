@@ -1,0 +1,54 @@
+"""What `tidemark` itself exports: all of it is there, documented, does its work, and costs nothing until it is used."""
+
+import inspect
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+import tidemark
+from tidemark.errors import SliceOrderError
+
+ROW = "id int, k string, happened timestamp, arrived timestamp"
+AT = datetime(2024, 1, 1, 1, tzinfo=UTC)
+
+
+def test_all_that_it_lists_is_there_and_says_what_it_is():
+    from tidemark import api
+
+    assert tidemark.__all__ == api.__all__ == sorted(tidemark.__all__)
+    assert all(inspect.getdoc(getattr(tidemark, name)) for name in tidemark.__all__)
+    assert set(tidemark.__all__) <= set(dir(tidemark))
+    with pytest.raises(AttributeError, match="has no attribute 'plann'"):
+        tidemark.plann  # noqa: B018
+
+
+def test_settings_are_read_without_spark():
+    """As Airflow does, every few seconds."""
+    script = (
+        "import sys, tidemark.config, tidemark.errors; assert not {'pyspark', 'pandas', 'delta'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_program_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline, tmp_path):
+    for number, side in enumerate(("left", "right")):
+        write(side, [(number, "a", AT, AT)], ROW)
+    pipeline()
+    orders = tidemark.load_pipeline(tmp_path / "pipeline.yaml")
+    with pytest.raises(SliceOrderError, match="orders has no committed slice to read; run it first"):
+        tidemark.read_committed(spark, orders, lake)
+    told = []
+    (job,) = tidemark.run(spark, tidemark.plan(spark, orders, lake, drain=True), lambda _, step: told.append(step))
+    assert (list(job.slices), told[-1]) == ([0, 1], "committing")
+    emitted = tidemark.read_committed(spark, orders, lake)
+    assert [(row["left_id"], row["right_id"]) for row in emitted.collect()] == [(0, 1)]
+    assert tidemark.read_committed(spark, orders, lake, "late").count() == 0
+    (life,) = tidemark.explain(spark, orders, lake, "left", {"id": "0"})
+    assert "matched in slice 2024-01-01T01:00Z" in " ".join(life.steps)
+    streamed = emitted.drop("_slice", "_pane", "_result_time")
+    streamed.write.format("delta").save(str(lake / "streamed"))
+    compared = tidemark.compare(spark, orders, lake, "streamed")
+    assert (compared.same, compared.differences) == (1, 0)

@@ -1,0 +1,325 @@
+"""docker-compose.yml and the Dockerfile, as far as they can be checked without a container engine."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
+from importlib.metadata import distribution
+from importlib.resources import files
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.conftest import write_pipeline
+from tests.processes import free_ports, until
+from tests.spark.lakes import SETTINGS, land_two_hours, read
+from tidemark.airflow.connect_job import WarmJob
+from tidemark.config.cluster import CONNECT_TOKEN, SECRET
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*)|:\?run bin/compose-env)\}")
+PORT = {"airflow-api-server": 8080, "spark-master": 8090, "spark-history": 18080}
+SECRETS = {
+    *("POSTGRES_PASSWORD", "AIRFLOW_FERNET_KEY", "AIRFLOW_SECRET_KEY", "AIRFLOW_JWT_SECRET"),
+    *("AIRFLOW_ADMIN_PASSWORD", "SPARK_SECRET", "SPARK_CONNECT_TOKEN"),
+}
+
+
+@pytest.fixture(scope="module")
+def compose():
+    return yaml.safe_load(VARIABLE.sub(lambda variable: variable["default"] or f"the-{variable['name']}", TEXT))
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def services(compose):
+    return compose["services"]
+
+
+@pytest.fixture(scope="module")
+def ours(services):
+    return {name: service for name, service in services.items() if name != "postgres"}
+
+
+def test_it_follows_the_compose_specification(compose, schema):
+    jsonschema.validate(compose, schema)
+
+
+def test_the_schema_would_reject_a_misspelt_field(compose, schema):
+    misspelt = compose | {"services": {"postgres": {"image": "postgres", "depend_on": []}}}
+    with pytest.raises(jsonschema.ValidationError, match="depend_on"):
+        jsonschema.validate(misspelt, schema)
+
+
+def test_secrets_have_no_default_and_everything_else_has_one():
+    assert {variable["name"] for variable in VARIABLE.finditer(TEXT) if variable["default"] is None} == SECRETS
+    assert "$" not in VARIABLE.sub("", TEXT).replace("$$", "")
+
+
+def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
+    made = [run_compose_env(tmp_path / name) for name in "ab"]
+    for secrets in made:
+        assert secrets.keys() == SECRETS
+        assert min(map(len, secrets.values())) >= 32
+        assert len(urlsafe_b64decode(secrets["AIRFLOW_FERNET_KEY"])) == 32
+        assert quote(secrets["POSTGRES_PASSWORD"]) == secrets["POSTGRES_PASSWORD"]
+    assert not set(made[0].values()) & set(made[1].values())
+    assert (tmp_path / "a" / ".env").stat().st_mode & 0o077 == 0
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 2"):
+        run_compose_env(tmp_path / "a")
+
+
+def test_an_older_file_gets_the_secrets_that_it_lacks_and_keeps_its_own(tmp_path):
+    made = run_compose_env(tmp_path)
+    older = (tmp_path / ".env").read_text().splitlines()
+    (tmp_path / ".env").write_text("\n".join(line for line in older if not line.startswith("SPARK_CONNECT")))
+    again = run_compose_env(tmp_path)
+    assert again.keys() == SECRETS
+    assert {name for name in SECRETS if again[name] != made[name]} == {"SPARK_CONNECT_TOKEN"}
+
+
+def test_it_pins_images_by_digest_where_they_can_be_looked_up(tmp_path):
+    made = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
+    assert made.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
+    assert re.fullmatch(r"python@sha256:\d+", made["PYTHON_IMAGE"])
+    assert re.fullmatch(r"postgres@sha256:\d+", made["POSTGRES_IMAGE"])
+    again = run_compose_env(tmp_path, "--digests", docker="echo sha256:beef")
+    assert again == made | {"PYTHON_IMAGE": "python@sha256:beef", "POSTGRES_IMAGE": "postgres@sha256:beef"}
+    used = {variable["name"]: variable["default"] for variable in VARIABLE.finditer(TEXT) if "_IMAGE" in variable[0]}
+    script = (ROOT / "bin/compose-env").read_text()
+    looked_up = re.findall(r"^(?:python|postgres)=(.*)", script, re.MULTILINE)
+    assert looked_up == [used["PYTHON_IMAGE"], used["POSTGRES_IMAGE"]]
+    assert f"ARG PYTHON_IMAGE={used['PYTHON_IMAGE']}" in (ROOT / "Dockerfile").read_text()
+
+
+def run_compose_env(folder, *options, docker="exit 1"):
+    """The variables that the script has written beside a folder `bin` of its own."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "bin/compose-env", folder / "bin")
+    (folder / "bin/docker").write_text(f"#!/bin/sh\n{docker}\n")
+    (folder / "bin/docker").chmod(0o755)
+    path = f"{folder}/bin:{os.environ['PATH']}"
+    subprocess.run([folder / "bin/compose-env", *options], env=os.environ | {"PATH": path}, check=True)
+    return dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
+
+
+def test_airflow_and_spark_run_one_image_built_once(ours):
+    assert {service["image"] for service in ours.values()} == {"tidemark:0.1.0"}
+    policies = {name: (service["pull_policy"], "build" in service) for name, service in ours.items()}
+    assert policies.pop("airflow-migrate") == ("build", True)
+    assert set(policies.values()) == {("never", False)}
+
+
+def test_every_service_has_a_limit_of_memory_and_ours_no_privileges(services, ours):
+    assert all("mem_limit" in service for service in services.values())
+    assert all(service["cap_drop"] == ["ALL"] for service in ours.values())
+
+
+def test_networks_part_what_need_not_meet(compose, services):
+    own = {name: service for name, service in services.items() if "networks" in service}
+    assert services.keys() - own.keys() == {"spark-connect"}
+    assert set(compose["networks"]) == {network for service in own.values() for network in service["networks"]}
+    on = {network: {n for n, s in own.items() if network in s["networks"]} for network in compose["networks"]}
+    assert compose["networks"]["database"] == {"internal": True}
+    assert on["spark"] == {"spark-master", "spark-worker", "spark-history", "airflow-scheduler"}
+    assert not on["database"] & {"spark-master", "spark-worker", "spark-history"}
+
+
+def test_sparks_ask_for_the_secrets_that_tasks_have(services):
+    assert services["spark-worker"]["deploy"] == {"replicas": 2}
+    for name in ("spark-master", "spark-worker", "spark-history"):
+        assert services[name]["environment"][SECRET] == "the-SPARK_SECRET"
+        assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
+    assert services["spark-connect"]["environment"][CONNECT_TOKEN] == "the-SPARK_CONNECT_TOKEN"
+    passwords = {name: connection(services, name)["password"] for name in ("default", "submit")}
+    assert passwords == {"default": "the-SPARK_CONNECT_TOKEN", "submit": "the-SPARK_SECRET"}
+    for name, service in services.items():
+        assert "the-" not in json.dumps(service.get("command")), name
+
+
+def connection(services, name):
+    return json.loads(services["airflow-scheduler"]["environment"][f"AIRFLOW_CONN_SPARK_{name.upper()}"])
+
+
+def test_somebody_has_to_log_in(services):
+    environment = services["airflow-api-server"]["environment"]
+    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS" not in environment
+    assert environment["AIRFLOW_ADMIN_PASSWORD"] == "the-AIRFLOW_ADMIN_PASSWORD"
+    assert all("AIRFLOW_ADMIN_PASSWORD" not in service["environment"] for name, service in services.items()
+               if name != "airflow-api-server")  # fmt: skip
+
+
+def test_airflow_has_all_its_parts(ours):
+    commands = {tuple(service["command"][:2]) for service in ours.values() if service["command"][0] == "airflow"}
+    assert ours["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
+    assert ours["airflow-migrate"]["command"][-1].startswith("airflow db migrate &&")
+    commands |= {("airflow", "api-server"), ("airflow", "db")}
+    parts = ("api-server", "dag-processor", "db", "scheduler", "triggerer")
+    assert commands == {("airflow", part) for part in parts}
+
+
+@pytest.mark.slow
+def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp_path):
+    """Run as a process, on SQLite: what it writes, its health check, and its login."""
+    (port,) = free_ports(1)
+    service = services["airflow-api-server"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    env |= {name: str(value) for name, value in service["environment"].items()}
+    env |= {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__API__PORT": str(port), "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path)}
+    env |= {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(tmp_path / "passwords.json")}
+    env |= {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db"}
+    env |= {"AIRFLOW__CORE__FERNET_KEY": urlsafe_b64encode(bytes(32)).decode()}
+    subprocess.run(["airflow", "db", "migrate"], env=env, check=True)
+    command = [part.replace("$$", "$") for part in service["command"]]
+    health = [part.replace("8080", str(port)) for part in service["healthcheck"]["test"][1:]]
+    health = [part.replace("/opt/tidemark", str(ROOT)) for part in health]
+    server = subprocess.Popen(command, env=env, start_new_session=True)
+    try:
+        for _ in range(60):
+            if subprocess.run(health, capture_output=True, check=False).returncode == 0:
+                break
+            time.sleep(2)
+        assert [login(port, password) for password in ("wrong", env["AIRFLOW_ADMIN_PASSWORD"])] == [401, 201]
+        assert (tmp_path / "passwords.json").stat().st_mode & 0o077 == 0
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://127.0.0.1:{port}/api/v2/dags", timeout=10)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_warm_server_s_own_command_runs_slices_for_tasks(services, tmp_path):
+    """Run as a process: its health check, which wants the token, and a job by the connection that tasks have."""
+    (port,) = free_ports(1)
+    service = services["spark-connect"]
+    asked = (service["command"], service["healthcheck"]["test"][1:])
+    command, health = ([part.replace("15002", port) for part in parts] for parts in asked)
+    env = os.environ | {"PYTHONPATH": str(ROOT / "include"), "TIDEMARK_JARS": str(ROOT / ".jars")}
+    lake, file = land_two_hours(tmp_path / "lake", 60), tmp_path / "orders.yaml"
+    write_pipeline(file, name="orders", **SETTINGS)
+
+    def is_healthy(**more):
+        return subprocess.run(health, env=env | more, capture_output=True, check=False).returncode == 0
+
+    with (tmp_path / "log").open("w") as log:
+        own = env | service["environment"]
+        server = subprocess.Popen(command, env=own, cwd=tmp_path, stderr=log, stdout=log)
+    try:
+        until(lambda: is_healthy(**service["environment"]), 120)
+        assert not is_healthy()
+        told, said = connection(services, "default"), []
+        job = WarmJob(f"{told['host']}:{port}", told["password"], {"PYTHONPATH": env["PYTHONPATH"]})
+        code = job.run(["run", str(file), "--lake", str(lake)], lambda _, line: said.append(line))
+        assert code == 0, said
+        assert read(lake / "orders" / "emissions").total() > 10
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def login(port, password):
+    content = json.dumps({"username": "admin", "password": password}).encode()
+    request = Request(f"http://127.0.0.1:{port}/auth/token", content, {"Content-Type": "application/json"})
+    with suppress(HTTPError), urlopen(request, timeout=10) as answer:
+        return answer.status
+    return 401
+
+
+def test_named_volumes_are_declared_and_all_are_used(compose, services):
+    used = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", [])}
+    assert used == set(compose["volumes"])
+
+
+def test_who_runs_a_job_and_who_executes_it_see_the_lake_at_one_path(services):
+    lakes = {
+        name: volume
+        for name, service in services.items()
+        for volume in service.get("volumes", [])
+        if volume.startswith("lake")
+    }
+    assert lakes["airflow-scheduler"] == lakes["spark-worker"]
+    assert lakes["airflow-triggerer"] == f"{lakes['spark-worker']}:ro"
+    lake = services["airflow-scheduler"]["environment"]["TIDEMARK_LAKE"]
+    assert lakes["spark-worker"] == f"lake:{lake}"
+
+
+def test_ports_are_published_once_on_loopback_and_served(services):
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert len(set(published)) == len(published)
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    served = {name: int(s["ports"][0].rpartition(":")[2]) for name, s in services.items() if "ports" in s}
+    assert served == PORT
+    for name, port in served.items():
+        assert f":{port}" in " ".join(services[name]["healthcheck"]["test"])
+
+
+def test_what_a_service_waits_for_exists_and_can_become_true(services):
+    for service in services.values():
+        for name, dependency in service.get("depends_on", {}).items():
+            awaited = services[name]
+            if service.get("network_mode") == f"service:{name}":
+                assert dependency == {"condition": "service_started", "restart": True}
+            elif dependency["condition"] == "service_healthy":
+                assert "healthcheck" in awaited, name
+            else:
+                assert dependency["condition"] == "service_completed_successfully"
+                assert awaited["restart"] == "on-failure", f"{name} would start over after it is done"
+
+
+def test_airflow_knows_every_setting(services):
+    template = Path(str(distribution("apache-airflow-core").locate_file("airflow/config_templates/config.yml")))
+    known = yaml.safe_load(template.read_text())
+    settings = [name for name in services["airflow-scheduler"]["environment"] if name.startswith("AIRFLOW__")]
+    assert settings
+    for name in settings:
+        _, section, option = name.lower().split("__")
+        assert option in known[section]["options"], name
+
+
+def test_the_connections_lead_to_services(services):
+    environment = services["airflow-scheduler"]["environment"]
+    warm, server = connection(services, "default"), services["spark-connect"]
+    assert server["network_mode"] == "service:airflow-scheduler"
+    assert warm["host"] == "sc://localhost"
+    assert str(warm["port"]) == server["command"][server["command"].index("--port") + 1]
+
+    spark = connection(services, "submit")
+    master = services["spark-master"]["command"]
+    url = f"{spark['host']}:{spark['port']}"
+    assert url == f"spark://{master[master.index('--host') + 1]}:{master[master.index('--port') + 1]}"
+    assert url in services["spark-worker"]["command"]
+    assert urlsplit(url).hostname in services
+
+    database = urlsplit(environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    postgres = services[database.hostname]["environment"]
+    assert (database.username, database.password) == (postgres["POSTGRES_USER"], postgres["POSTGRES_PASSWORD"])
+    assert database.path == f"/{postgres['POSTGRES_DB']}"
+
+    execution = urlsplit(environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
+    assert execution.port == PORT[execution.hostname]
+
+
+def test_the_image_is_built_from_the_lock_and_from_files_that_the_build_can_see():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = re.findall(r"^COPY (.+) \S+$", dockerfile, flags=re.MULTILINE)
+    for source in " ".join(sources).split():
+        assert (ROOT / source).exists(), source
+        assert f"!{source.partition('/')[0]}" in ignore, source
+    assert "pip install --require-hashes --requirement requirements.txt" in dockerfile

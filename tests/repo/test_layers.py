@@ -1,0 +1,83 @@
+"""Which room of the package may use which: the contracts hold, and one that is broken is told."""
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+FORBIDDEN = [
+    ("config/types.py", "import tidemark.timegrid.time_columns", "A room knows the rooms below it, and none above"),
+    ("joins/window.py", "import tidemark.delta.pipeline_tables", "Joins and replay touch no table"),
+    ("execution/job.py", "import tidemark.spark.session", "Only the command line and the API start a Spark session"),
+    ("config/loader.py", "import pyspark", "What DAG files import needs no Spark"),
+    ("airflow/dags.py", "import deltalake", "Airflow's room opens tables in a running task alone"),
+]
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """The contracts against a copy of the package, and which of them are broken."""
+    package = tmp_path / "tidemark"
+    shutil.copytree(ROOT / "include" / "tidemark", package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def check():
+        command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml", "--no-cache"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+        return done.returncode, {one["name"] for one in CONTRACTS if f"{one['name']} BROKEN" in done.stdout}
+
+    return package, check
+
+
+def test_a_forbidden_import_is_told_by_the_contract_that_it_breaks(checked):
+    package, check = checked
+    assert check() == (0, set())
+    for file, line, _ in FORBIDDEN:
+        module = package / file
+        module.write_text(f"{module.read_text()}\n{line}\n")
+    assert check() == (1, {contract for *_, contract in FORBIDDEN})
+
+
+def test_every_contract_is_seen_to_fail():
+    assert {contract for *_, contract in FORBIDDEN} == {one["name"] for one in CONTRACTS}
+
+
+def test_dag_files_import_airflows_room_and_nothing_else_of_the_package():
+    """Airflow reads them every few seconds."""
+    imported = set()
+    for path in (ROOT / "dags").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module)
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+    ours = {".".join(name.split(".")[:2]) for name in imported if name.split(".")[0] == "tidemark"}
+    assert ours == {"tidemark.airflow"}
+
+
+def test_columns_that_may_be_none_are_added_in_the_way_that_spark_connect_takes_too():
+    """Its `withColumns` takes no empty mapping; `spark.dataframe_utils.with_columns` does."""
+
+    def is_empty_at_times(given):
+        match given:
+            case ast.Dict():
+                return all(key is None for key in given.keys)
+            case ast.DictComp(generators=[ast.comprehension(iter=ast.Name(name))]):
+                return not name.isupper()
+        return True
+
+    found = [
+        f"{file.relative_to(ROOT)}:{call.lineno}"
+        for file in (ROOT / "include/tidemark").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "withColumns"
+        if is_empty_at_times(call.args[0]) and file.name != "columns.py"
+    ]
+    assert found == []

@@ -1,0 +1,170 @@
+"""Slices by their numbers: those of one length, and the days of time zones."""
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+from tidemark.config.local_days import DAY, day_of_two_midnights, odd_day, start_of_day
+from tidemark.config.types import from_micros, micros, parse_instant
+from tidemark.errors import InputError, SliceOrderError
+from tidemark.timegrid.slices import Grid, LocalDays
+
+HOUR = 3_600_000_000
+STARTS = {
+    "Europe/Berlin": "2026-03-20T23:00Z",
+    "America/New_York": "2026-03-01T05:00Z",
+    "Asia/Beirut": "2026-03-20T22:00Z",
+    "America/Havana": "2026-03-01T05:00Z",
+    "Australia/Lord_Howe": "2026-03-20T13:00Z",
+    "America/Sao_Paulo": "2018-10-20T03:00Z",
+    "Atlantic/Azores": "2026-03-20T01:00Z",
+    "Europe/London": "2026-03-20T00:00Z",
+}
+"""Clocks that change at night, at midnight to either side of it, by half an hour, and at 01:00 back to midnight."""
+CHANGES = {
+    ("Europe/Berlin", "2026-03-29"): 23,
+    ("Europe/Berlin", "2026-10-25"): 25,
+    ("America/New_York", "2026-03-08"): 23,
+    ("America/New_York", "2026-11-01"): 25,
+    ("Asia/Beirut", "2026-03-29"): 23,
+    ("Asia/Beirut", "2026-10-24"): 25,
+    ("America/Havana", "2026-03-08"): 23,
+    ("America/Havana", "2026-11-01"): 25,
+    ("Australia/Lord_Howe", "2026-04-05"): 24.5,
+    ("Australia/Lord_Howe", "2026-10-04"): 23.5,
+    ("America/Sao_Paulo", "2018-11-04"): 23,
+    ("America/Sao_Paulo", "2019-02-16"): 25,
+}
+
+
+def grid_of(zone):
+    return LocalDays(micros(parse_instant(STARTS[zone])), DAY, zone)
+
+
+zones = st.sampled_from(sorted(STARTS))
+numbers = st.integers(0, 20_000)
+
+
+@settings(deadline=None, database=None)
+@given(zones, numbers, st.data())
+def test_days_follow_each_other_and_hold_what_their_clocks_show(zone, number, data):
+    grid = grid_of(zone)
+    start, end = grid.start_of(number), grid.start_of(number + 1)
+    assert 23 * HOUR <= end - start <= 25 * HOUR
+    instant = data.draw(st.integers(start, end - 1))
+    for inside in (start, instant, end - 1):
+        assert grid.number_at(inside) == number
+        shown = from_micros(inside).astimezone(ZoneInfo(zone)).date()
+        assert shown == date(1970, 1, 1) + timedelta(days=grid.day_of(number))
+    assert (grid.number_at(start - 1), grid.number_at(end)) == (number - 1, number + 1)
+    assert [grid.first_from(at) for at in (start, start + 1, end)] == [number, number + 1, number + 1]
+    assert grid.start_of_day(grid.day_of(number)) == start
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+def test_a_day_on_which_the_clocks_change_is_one_slice(zone, day):
+    grid = grid_of(zone)
+    noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo(zone))
+    number = grid.number_at(micros(noon))
+    assert grid.lengths(range(number, number + 1)) == {CHANGES[zone, day] * HOUR}
+    assert {24 * HOUR} == grid.lengths(range(number - 2, number - 1)) | grid.lengths(range(number + 2, number + 3))
+    before = from_micros(grid.start_of(number) - 1).astimezone(ZoneInfo(zone))
+    assert before.date() == noon.date() - timedelta(days=1)
+
+
+@settings(deadline=None, database=None)
+@given(st.integers(-(2**63), 2**63 - 1), zones)
+def test_times_of_any_long_have_a_number(instant, zone):
+    grid = grid_of(zone)
+    number = grid.number_at(instant)
+    assert grid.start_of(number) <= instant < grid.start_of(number + 1)
+    assert abs(number - (instant - grid.start) // DAY) <= 1
+
+
+@settings(deadline=None, database=None)
+@given(st.integers(1, 10**12), st.integers(-(10**15), 10**15), st.integers(-(10**15), 10**15))
+def test_slices_of_one_length(every, start, instant):
+    grid = Grid(start, every)
+    number = grid.number_at(instant)
+    assert grid.start_of(number) <= instant < grid.start_of(number + 1)
+    assert grid.start_of(grid.first_from(instant) - 1) < instant <= grid.start_of(grid.first_from(instant))
+
+
+def reckoned(grid):
+    clock = F.col("clock")
+    number = grid.number_column(clock)
+    start = F.unix_micros(grid.timestamp_column(number))
+    return F.struct(
+        number, start, grid.within_column(clock, number), grid.end_column(start), grid.day_column(start)
+    )  # fmt: skip
+
+
+def test_spark_reckons_by_the_same_days(spark):
+    """In one job for all zones: about each boundary of days on which clocks change, and of the first."""
+    expected = {}
+    for zone in STARTS:
+        grid = grid_of(zone)
+        changed = [number for number in range(370) if grid.lengths(range(number, number + 1)) != {DAY}]
+        near = {number + more for number in (0, *changed) for more in (-1, 0, 1, 2)}
+        for clock in (grid.start_of(number) - before for number in near for before in (0, 1)):
+            number = grid.number_at(clock)
+            start = grid.start_of(number)
+            expected[zone, clock] = number, start, clock - start, grid.start_of(number + 1), grid.day_of(number)
+    of_zone = F.coalesce(*(F.when(F.col("zone") == zone, reckoned(grid_of(zone))) for zone in STARTS))
+    rows = spark.createDataFrame(list(expected), "zone string, clock long").select("zone", "clock", of_zone)
+    assert {(zone, clock): tuple(found) for zone, clock, found in rows.collect()} == expected
+
+
+class Elsewhere(LocalDays):
+    """Days by rules under which the clocks of 2026 were changed a week later."""
+
+    def start_of(self, number):
+        return super().start_of(number) + (HOUR if 9 <= number < 16 else 0)
+
+
+def test_another_version_of_the_time_zone_database_is_told(spark):
+    grid_of("Europe/Berlin").check(spark, range(5, 12))
+    told = "slice 2026-03-29T23:00Z begins 2026-03-29T22:00Z by the time zone database of Spark's Java, where Europe/"
+    with pytest.raises(InputError, match=told):
+        Elsewhere(micros(parse_instant(STARTS["Europe/Berlin"])), DAY, "Europe/Berlin").check(spark, range(5, 12))
+
+
+def test_an_instant_within_a_day_is_told_its_neighbours():
+    grid = grid_of("Europe/Berlin")
+    assert grid.boundary(parse_instant("2026-10-25T00:00+02:00"), "--from") == grid.number_at(
+        micros(parse_instant("2026-10-25T12:00Z"))
+    )
+    told = "slices are days of Europe/Berlin: use 2026-10-24T22:00Z or 2026-10-25T23:00Z"
+    with pytest.raises(SliceOrderError, match=told):
+        grid.boundary(parse_instant("2026-10-25T00:00Z"), "--from")
+    with pytest.raises(SliceOrderError, match="before the pipeline's first slice; slices start at 2026-03-20T23:00Z"):
+        grid.boundary(parse_instant("2026-03-20T00:00Z"), "--from")
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "odd"),
+    [
+        ("Pacific/Apia", "2011-01-01", "2011-12-30"),
+        ("Pacific/Apia", "2012-01-01", None),
+        ("America/St_Johns", "2010-01-01", "2010-11-07"),
+        ("America/St_Johns", "2010-11-08", None),
+        ("Antarctica/Casey", "2010-01-01", "2010-03-05"),
+        ("America/Sao_Paulo", "1990-01-01", None),
+        ("Africa/Casablanca", "2010-01-01", None),
+    ],
+)
+def test_days_that_are_skipped_or_interrupted_are_found(zone, first, odd):
+    found = odd_day((date.fromisoformat(first) - date(1970, 1, 1)).days, zone)
+    assert found == (odd and date.fromisoformat(odd))
+
+
+def test_days_that_begin_twice_are_found():
+    first = (date(2026, 1, 1) - date(1970, 1, 1)).days
+    assert day_of_two_midnights(first, "America/Havana") == date(2026, 11, 1)
+    assert day_of_two_midnights(first, "Atlantic/Azores") == date(2026, 10, 25)
+    assert [day_of_two_midnights(first, zone) for zone in ("Europe/Berlin", "Asia/Beirut", "Etc/GMT-2")] == [None] * 3
+    assert start_of_day(first, "Etc/GMT-2") == micros(datetime(2025, 12, 31, 22, tzinfo=UTC))

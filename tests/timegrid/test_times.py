@@ -1,0 +1,67 @@
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.config import TimeColumn
+from tidemark.sources.stored_input import stored_inputs
+from tidemark.timegrid.time_columns import Clock, floor_div
+
+NOON = datetime(2024, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
+MICROS = 1_704_196_800_123_456
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "value", "micros"),
+    [
+        ("timestamp", None, NOON, MICROS),
+        ("timestamp_ntz", None, NOON.replace(tzinfo=None), MICROS),
+        ("date", None, date(2024, 1, 2), MICROS - 43_200_123_456),
+        ("int", "s", 1_704_196_800, 1_704_196_800_000_000),
+        ("bigint", "ms", -1, -1000),
+        ("bigint", "us", MICROS, MICROS),
+        ("bigint", "ns", MICROS * 1000 + 999, MICROS),
+        ("bigint", "ns", -1, -1),
+        ("bigint", "ns", 10_000 - 2**63, -9_223_372_036_854_766),
+        ("bigint", "ms", 2**62, None),
+        ("tinyint", "s", -1, -1_000_000),
+        ("decimal(20,6)", "s", Decimal("1704196800.123456"), MICROS),
+        ("double", "s", 1704196800.5, 1_704_196_800_500_000),
+        ("double", "s", float("nan"), None),
+        ("double", "s", float("inf"), None),
+        ("bigint", "s", 2**62, None),
+    ],
+)
+def test_every_type_of_time_becomes_microseconds(spark, kind, unit, value, micros):
+    table = spark.createDataFrame([(value,)], f"`a.b` {kind}")
+    clock = Clock.of(TimeColumn(column="a.b", unit=unit), table.schema, "input t")
+    assert table.select(clock.micros.alias("m")).first()["m"] == micros
+    if micros is not None:
+        inside = [clock.within(start, end) for start, end in ((micros, micros + 1), (micros - 5, micros))]
+        assert table.select(*(F.coalesce(one, F.lit(False)) for one in inside)).first()[:2] == (True, False)
+
+
+def test_floor_div_rounds_down_and_is_exact(spark):
+    values = [-(2**63), -(2**62) - 1, -3, -1, 0, 2, 3, 2**62 + 1, 2**63 - 1]
+    rows = spark.createDataFrame([(v,) for v in values], "v long").select(floor_div(F.col("v"), 3).alias("q"))
+    assert [row["q"] for row in rows.collect()] == [v // 3 for v in values]
+
+
+@pytest.mark.parametrize("kind", ["int", "string", "decimal(10,2)", "date", "binary", "struct<a: int, `b.c`: string>"])
+def test_keys_of_any_comparable_type(spark, lake, pipeline, kind):
+    schema = f"k {kind}, happened timestamp, arrived timestamp"
+    for table in ("left", "right"):
+        spark.createDataFrame([], schema).write.format("delta").save(str(lake / table))
+    left, right = stored_inputs(spark, pipeline(), str(lake))
+    assert left.side.keys == right.side.keys
+
+
+def test_number_keys_of_both_sides_meet_in_their_common_type(spark, lake, pipeline):
+    for table, kind in (("left", "int"), ("right", "decimal(12,2)")):
+        spark.createDataFrame([], f"k {kind}, happened timestamp, arrived timestamp").write.format("delta").save(
+            str(lake / table)
+        )
+    left, _ = stored_inputs(spark, pipeline(), str(lake))
+    assert isinstance(left.side.keys[0][1], T.DecimalType)
