@@ -1,6 +1,17 @@
-"""Numbers and spans of time as people write them, names as SQL has them."""
+"""Format numbers, durations, names and results for people, SQL and scripts."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+
+class ToDict:
+    """Mixin of dataclasses that scripts read as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready dictionary, nested dataclasses included."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 def counted(number: int, noun: str) -> str:

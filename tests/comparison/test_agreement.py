@@ -140,7 +140,7 @@ def test_what_a_stream_that_lags_has_not_written_yet_is_pending_and_stays_due(
 def test_due_is_what_has_no_agreement_or_an_old_one(
     spark, lake, inputs, write, pipeline, ran, emitted, write_stream, command, monkeypatch
 ):
-    monkeypatch.setattr(match_history, "COMPACT_EVERY", 2)
+    monkeypatch.setattr(agreement, "COMPACT_EVERY", 2)
     story = pipeline(join=INNER, output="story")
     settings = ran(pipeline(join=INNER, compare={"with": "stream"}), end=START + 2 * HOUR)
     write_stream(emitted(settings))
