@@ -18,7 +18,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-twin airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,23 +45,23 @@ types: $(DEV) ## check types
 	@$(VENV)/mypy
 
 bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## time Tidemark beside other joins, for hours, into docs/performance.md
-	@$(VENV)/python -m benchmarks --into full $(BENCH)
+	@$(VENV)/python -m benchmarks --output full $(BENCH)
 	@$(VENV)/python -m benchmarks.page full
 
 bench-quick: $(DEV) $(JARS) $(FLINK) $(WORKER) ## the same over few rows, in minutes
-	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --into quick
+	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --output quick
 
 conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
-	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_sources.py tests/quality/test_random_units.py tests/sources/test_schemas.py
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_idle_and_partitioned.py tests/quality/test_random_units.py tests/sources/test_schemas.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
 
 fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
-	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_files.py tests/conformance tests/spark/test_confined.py
+	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_safe_yaml.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
@@ -72,18 +72,18 @@ crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and ru
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/ledger/test_races.py
 
-faults: $(DEV) $(JARS) ## put eleven faults into what a stream wrote of the flights, and see each named
+faults: $(DEV) $(JARS) ## inject eleven faults into a stream's table of the flights, and check that each is found
 	@$(VENV)/python -m tests.comparison.faults
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
 
-flink-vectors: $(DEV) $(FLINK) ## record what a real Flink makes of local time, check what it makes of restarts
+flink-vectors: $(DEV) $(FLINK) ## record vectors of local time and check vectors of restarts with a real Flink
 	@$(VENV)/python -m tests.flink_parity.local_time
 	@$(VENV)/python -m tests.flink_parity.restarts
 
-flink-twin: setup $(FLINK) ## run PIPELINE's join by a real Flink, for tidemark compare
-	@$(VENV)/python -m jobs.flink_twin $(PIPELINE)
+flink-reference: setup $(FLINK) ## run the join of PIPELINE in a real Flink, for tidemark compare
+	@$(VENV)/python -m jobs.flink_reference $(PIPELINE)
 
 airflow: setup ## start a local Airflow with the demo's pipelines
 	@bin/airflow-local

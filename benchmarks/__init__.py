@@ -1,1 +1,1 @@
-"""What Tidemark costs, measured beside other ways to do the same work: docs/performance.md."""
+"""Measure the cost of Tidemark and of other implementations of the same work: docs/performance.md."""

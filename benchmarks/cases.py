@@ -1,4 +1,4 @@
-"""What is measured: shapes of rows and joins, each run by some of the peers."""
+"""Define the benchmark cases: shapes of rows and joins, each run by some of the peers."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ PLAIN = ("floor", "binned", "integers", "as written")
 STREAMS = ("structured streaming", "structured streaming, hourly", "flink batch", "flink streaming")
 WARM_UP_ROWS = 50_000
 DELAY = timedelta(minutes=1)
-"""Of both watermarks."""
+"""Delay of both watermarks."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Where Spark runs."""
+    """Resources of Spark."""
 
     memory: str = "4g"
-    """Of the driver, which is all of Spark where there are no workers."""
+    """Memory of the driver, which is all of Spark without workers."""
     workers: int = 0
-    """Of a standalone cluster, with a core each; none for a driver that has all cores."""
+    """Workers of a standalone cluster, with a core each; 0 for a driver with all cores."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Some rows and a join of them."""
+    """Rows, and a join over them."""
 
     name: str
-    told: str
+    description: str
     shape: Shape
     peers: tuple[str, ...] = ("binned", "tidemark")
-    how: str = "inner"
+    join_type: str = "inner"
     dialect: str = "flink-datastream"
     window: Mapping[str, Any] | None = None
-    """As a pipeline file has it; None for the interval of the shape."""
+    """Window in the form of a pipeline file; None for the interval of the shape."""
     trigger: Mapping[str, Any] | None = None
-    """Of the windows, as a pipeline file has it; None for the default one."""
+    """Trigger of the windows in the form of a pipeline file; None for the default."""
     every: timedelta = timedelta(hours=1)
-    """How long a slice is."""
+    """Length of a slice."""
     setup: Setup = field(default_factory=Setup)
-    asked: bool = False
-    """Whether it is run only where it is asked for by name."""
+    on_request_only: bool = False
+    """True if the case runs only when selected by name."""
 
     @property
     def warm_up(self) -> Case:
-        """The same over few rows."""
+        """The same case over few rows."""
         return replace(self, shape=replace(self.shape, rows=min(WARM_UP_ROWS, self.shape.rows // 2)))
 
     @property
-    def kind(self) -> str:
-        """What join it is: cases of one kind differ in their rows alone."""
-        return f"{self.dialect} {self.how} {self.window}" + (f" {self.trigger}" if self.trigger else "")
+    def join_description(self) -> str:
+        """Description of the join; cases with the same one differ in their rows only."""
+        return f"{self.dialect} {self.join_type} {self.window}" + (f" {self.trigger}" if self.trigger else "")
 
     @property
-    def pipeline(self) -> dict[str, Any]:
-        """The pipeline file, but for its output."""
+    def pipeline_settings(self) -> dict[str, Any]:
+        """Content of the pipeline file, without its output."""
         bounds = (format_duration(timedelta(milliseconds=ms)) for ms in self.shape.interval_ms)
         interval = {"interval": dict(zip(("lower", "upper"), bounds, strict=True))}
         matched: dict[str, Any] = {"window": dict(self.window)} if self.window else interval
@@ -71,18 +71,20 @@ class Case:
             "name": "bench",
             "dialect": self.dialect,
             **{side: {"table": side, **rows} for side in SIDES},
-            "join": {"type": self.how, "keys": ["key"], **matched},
+            "join": {"type": self.join_type, "keys": ["key"], **matched},
             "slices": {"every": format_duration(self.every), "start": format_instant(START)},
         }
 
 
-def cases(rows: int) -> dict[str, Case]:
-    """All cases by name, for so many rows an input."""
+def create_cases(rows: int) -> dict[str, Case]:
+    """Create all cases by name, with so many rows per input."""
     base = Shape(rows)
     dense, year = replace(base, rows_per_key=4_000), replace(base, rows_per_key=4_000, days=365)
-    in_time, beyond = replace(base, late_share=0.0), replace(base, late_share=0.05)
+    in_time, with_late_rows = replace(base, late_share=0.0), replace(base, late_share=0.05)
+    large = replace(base, rows=5 * rows)
+    left = Case("", "", base, join_type="left", dialect="flink-sql", on_request_only=True)
     sliding = {"size": "2 minutes", "slide": "10 seconds"}
-    every = [
+    cases = [
         Case("base", "80 rows a key over a day", base, (*PLAIN, "tidemark", *STREAMS, "polars")),
         Case("half", "half as many rows", replace(base, rows=rows // 2)),
         Case("doubled", "160 rows a key, as many pairs", replace(base, rows_per_key=160)),
@@ -90,8 +92,8 @@ def cases(rows: int) -> dict[str, Case]:
         Case("skewed", "half of all rows on one key, as many pairs", replace(base, hot_share=0.5)),
         Case("late", "10 % of the rows late", replace(base, late_share=0.1)),
         Case("inner", "inner join, flink-sql", base, dialect="flink-sql"),
-        Case("left", "left join, flink-sql", base, how="left", dialect="flink-sql"),
-        Case("full", "full join, flink-sql", base, how="full", dialect="flink-sql"),
+        Case("left", "left join, flink-sql", base, join_type="left", dialect="flink-sql"),
+        Case("full", "full join, flink-sql", base, join_type="full", dialect="flink-sql"),
         Case("tumbling", "windows of 12 minutes", base, window={"tumbling": "12 minutes"}),
         Case("sliding", "windows of 2 minutes, one every 10 seconds", base, window={"sliding": sliding}),
         Case(
@@ -101,31 +103,31 @@ def cases(rows: int) -> dict[str, Case]:
             ("tidemark",),
             window={"sliding": sliding},
             trigger={"count": 2},
-            asked=True,
+            on_request_only=True,
         ),
         Case("session", "sessions with gaps of 5 minutes", base, window={"session": {"gap": "5 minutes"}}),
         Case("dozen", "a year in a dozen slices", year, every=timedelta(hours=730)),
         Case("hourly", "a year in 8,760 slices", year),
         Case("one worker", "a cluster of a worker with a core", base, ("tidemark",), setup=Setup("2g", 1)),
         Case("two workers", "a cluster of two workers, a core each", base, ("tidemark",), setup=Setup("2g", 2)),
-        Case("left in time", "flink-sql, no row late", in_time, how="left", dialect="flink-sql", asked=True),
-        Case("left beyond", "flink-sql, 5 % of the rows late", beyond, how="left", dialect="flink-sql", asked=True),
+        replace(left, name="left in time", description="flink-sql, no row late", shape=in_time),
+        replace(left, name="left beyond", description="flink-sql, 5 % of the rows late", shape=with_late_rows),
         Case(
             "dozen sql",
             "a year in a dozen slices, flink-sql",
             year,
             every=timedelta(hours=730),
             dialect="flink-sql",
-            asked=True,
+            on_request_only=True,
         ),
-        Case("large", "five times the rows, 2 GB", replace(base, rows=5 * rows), setup=Setup("2g"), asked=True),
+        Case("large", "five times the rows, 2 GB", large, setup=Setup("2g"), on_request_only=True),
         Case(
             "large sql",
             "inner join, flink-sql, five times the rows, 2 GB",
-            replace(base, rows=5 * rows),
+            large,
             dialect="flink-sql",
             setup=Setup("2g"),
-            asked=True,
+            on_request_only=True,
         ),
     ]  # fmt: skip
-    return {case.name: case for case in every}
+    return {case.name: case for case in cases}

@@ -1,4 +1,4 @@
-"""The rows that all peers read: two inputs over the same keys, in disorder, some of them late."""
+"""Generate the rows that all peers read: two inputs over the same keys, out of order, some late."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tidemark.config.sides import SIDES
 START = datetime(2024, 1, 1, tzinfo=UTC)
 COLUMNS = ("key", "at", "value", "id", "seen")
 PARTNERS = 5 / 6
-"""How many rows of the other input a row meets on average, whatever the shape: pairs are as many as rows, nearly."""
+"""Mean number of partners of a row, in every shape: there are nearly as many pairs as rows."""
 HOT_KEY = 0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the rows of an input are like."""
+    """Distribution of the rows of an input."""
 
     rows: int
-    """Of each of both inputs."""
+    """Rows per input."""
     rows_per_key: int = 80
     days: int = 1
     late_share: float = 0.01
-    """Rows that come ten minutes to an hour after their event time; the others come within 50 seconds."""
+    """Share of rows that arrive ten minutes to an hour after their event time; others arrive within 50 seconds."""
     hot_share: float = 0.0
-    """Rows of one key, beside those that it has as one of all."""
+    """Share of rows added to one key."""
 
     @property
     def keys(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return max(1, self.rows // self.rows_per_key)
 
     @property
@@ -43,34 +43,34 @@ class Shape:
 
     @property
     def interval_ms(self) -> tuple[int, int]:
-        """How much later than a left row its right rows are at least and at most, in ms, for `PARTNERS`."""
-        others = self.rows * (1 - self.hot_share) ** 2 / self.keys
-        of_its_key = self.rows * self.hot_share**2 + others
-        third = max(1, round(PARTNERS * self.span / of_its_key / timedelta(milliseconds=3)))
+        """Bounds of right time minus left time, in ms, that give `PARTNERS`."""
+        background_rows = self.rows * (1 - self.hot_share) ** 2 / self.keys
+        rows_of_key = self.rows * self.hot_share**2 + background_rows
+        third = max(1, round(PARTNERS * self.span / rows_of_key / timedelta(milliseconds=3)))
         return -third, 2 * third
 
     @property
     def folder(self) -> str:
-        """A name for its tables."""
+        """Name of the folder with its tables."""
         return f"rows{self.rows}_per_key{self.rows_per_key}_days{self.days}_late{self.late_share}_hot{self.hot_share}"
 
 
-def write(spark: SparkSession, shape: Shape, folder: Path) -> None:
-    """Write both inputs as Delta tables `left` and `right`, unless they are there."""
+def write_inputs(spark: SparkSession, shape: Shape, folder: Path) -> None:
+    """Write both inputs as Delta tables `left` and `right`, unless they exist."""
     for seed, side in enumerate(SIDES):
         if not (folder / side).exists():
-            generate(spark, shape, 10 * seed).write.format("delta").save(str(folder / side))
+            generate_rows(spark, shape, 10 * seed).write.format("delta").save(str(folder / side))
 
 
-def generate(spark: SparkSession, shape: Shape, seed: int) -> DataFrame:
-    """Rows over the span and all keys, in disorder; those that would come after the end are left out.
+def generate_rows(spark: SparkSession, shape: Shape, seed: int) -> DataFrame:
+    """Generate rows over the span and all keys, out of order, without rows that arrive after the end.
 
-    Event times are whole ms, of which every engine makes the same pairs.
+    Event times are whole ms, for which every engine emits the same pairs.
     """
     start, end = (F.lit(instant) for instant in (START, START + shape.span))
     ms = shape.span // timedelta(milliseconds=1)
-    straggles = F.rand(seed + 1) < shape.late_share
-    delay = F.when(straggles, 600 + F.rand(seed + 2) * 3000).otherwise(F.rand(seed + 3) * 50)
+    is_late = F.rand(seed + 1) < shape.late_share
+    delay = F.when(is_late, 600 + F.rand(seed + 2) * 3000).otherwise(F.rand(seed + 3) * 50)
     key = (F.rand(seed + 4) * shape.keys).cast("long")
     rows = spark.range(0, shape.rows, numPartitions=8).select(
         F.when(F.rand(seed + 6) < shape.hot_share, HOT_KEY).otherwise(key).alias("key"),
@@ -79,5 +79,5 @@ def generate(spark: SparkSession, shape: Shape, seed: int) -> DataFrame:
         "id",
         (delay * 1e6).cast("long").alias("delay"),
     )
-    seen = F.timestamp_micros(F.unix_micros("at") + F.col("delay"))
-    return rows.withColumn("seen", seen).drop("delay").where(F.col("seen") < end)
+    arrival = F.timestamp_micros(F.unix_micros("at") + F.col("delay"))
+    return rows.withColumn("seen", arrival).drop("delay").where(F.col("seen") < end)

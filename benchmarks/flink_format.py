@@ -1,4 +1,4 @@
-"""Flink's Parquet format, which its packages on PyPI leave out, fetched once by Spark's resolver."""
+"""Fetch Flink's Parquet format, which its packages on PyPI lack, by Spark's resolver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PACKAGE = "org.apache.flink:flink-sql-parquet:2.3.0"
 IVY = Path(__file__).resolve().parents[1] / ".cache" / "ivy"
 
 
-def parquet_format() -> Path:
-    """The jar.
+def fetch_parquet_format() -> Path:
+    """Return the jar; fetch it once.
 
     Raises:
-        CalledProcessError: it could not be fetched.
+        CalledProcessError: the download failed.
     """
     jar = IVY / "jars" / f"{PACKAGE.replace(':', '_', 1).replace(':', '-')}.jar"
     if not jar.exists():
@@ -26,7 +26,7 @@ def parquet_format() -> Path:
 
 
 def main() -> None:
-    """Let Spark resolve the package, without what it depends on."""
+    """Let Spark resolve the package without its dependencies."""
     (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")

@@ -1,7 +1,7 @@
-"""The quality gate's share of a job's time: 24 and 8,760 hourly slices in one job each, with and without expectations.
+"""Measure the quality gate's share of a job's time, with and without expectations.
 
-The rows are those of `benchmarks.year`; eight expectations, of which each takes another way. With --profile the
-functions in which the larger job's gate spends its time follow.
+The jobs have 24 and 8,760 hourly slices over the rows of `benchmarks.year`, and eight expectations of different kinds.
+With --profile the functions in which the larger job's gate spends its time follow.
 
 Usage: python -m benchmarks.gate [--rows 1000000] [--profile]
 """
@@ -18,16 +18,16 @@ from typing import Any
 import yaml
 from pyspark.sql import SparkSession
 
-from benchmarks.year import HOURS, PIPELINE, START, generate
+from benchmarks.year import HOURS, PIPELINE, START, generate_rows
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.quality import gate
 from tidemark.spark.session import spark_session
 
-EXPECTED = [
+EXPECTATIONS = [
     {"type": "expect_column_values_to_not_be_null", "column": "left_id"},
     {"type": "expect_column_values_to_be_between", "column": "left_key", "min_value": 0, "max_value": 499},
     {"type": "expect_table_row_count_to_be_between", "max_value": 1_000_000},
@@ -40,55 +40,55 @@ EXPECTED = [
 SIZES = (24, HOURS)
 
 
-def run(spark: SparkSession, lake: Path, name: str, slices: int, quality: list[dict[str, Any]]) -> JobResult:
-    """So many slices in one job, of a pipeline of this name."""
+def run_slices(spark: SparkSession, lake: Path, name: str, slices: int, quality: list[dict[str, Any]]) -> JobResult:
+    """Run a number of slices in one job."""
     path = lake / f"{name}.yaml"
     content = {"name": name, **PIPELINE, "slices": {"every": "1 hour", "start": START}, "quality": quality}
     path.write_text(yaml.safe_dump(content))
     end = parse_instant(START) + timedelta(hours=slices)
-    plan = make_plan(spark, load_pipeline(path), str(lake), Request(end=end, slices_per_job=slices))
+    plan = create_plan(spark, load_pipeline(path), str(lake), Request(end=end, slices_per_job=slices))
     [result] = execute(spark, plan, lambda *_: None)
     return result
 
 
-def measure(spark: SparkSession, lake: Path, rows: int, profile: cProfile.Profile | None) -> None:
-    """Each size without expectations and with them."""
+def measure_gate(spark: SparkSession, lake: Path, rows: int, profile: cProfile.Profile | None) -> None:
+    """Measure each size without and with expectations."""
     for seed, side in enumerate(("left", "right")):
-        generate(spark, rows, HOURS, 10 * seed).write.format("delta").save(f"{lake}/{side}")
-    run(spark, lake, "warm_up", SIZES[0], EXPECTED)
+        generate_rows(spark, rows, HOURS, 10 * seed).write.format("delta").save(f"{lake}/{side}")
+    run_slices(spark, lake, "warm_up", SIZES[0], EXPECTATIONS)
     for slices in SIZES:
-        for kind, quality in (("none", []), ("eight", EXPECTED)):
+        for kind, quality in (("none", []), ("eight", EXPECTATIONS)):
             if profile and slices == SIZES[-1] and quality:
-                profile_judge(profile)
-            result = run(spark, lake, f"{kind}_{slices}", slices, quality)
-            judged = result.verdict.seconds
+                profile_validation(profile)
+            result = run_slices(spark, lake, f"{kind}_{slices}", slices, quality)
+            gate_seconds = result.verdict.seconds
             print(
-                f"{slices:5,} slices, {kind:5} expectations: job {result.seconds:6.1f} s, gate {judged:5.2f} s, "
-                f"{judged / result.seconds:6.1%}; load {os.getloadavg()[0]:.1f}",
+                f"{slices:5,} slices, {kind:5} expectations: job {result.seconds:6.1f} s, gate {gate_seconds:5.2f} s, "
+                f"{gate_seconds / result.seconds:6.1%}; load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
 
 
-def profile_judge(profile: cProfile.Profile) -> None:
-    """Let the gate's next verdict be profiled."""
-    judge = gate.judge
+def profile_validation(profile: cProfile.Profile) -> None:
+    """Profile the gate's next validation."""
+    validate_output = gate.validate_output
 
     def profiled(*args: Any) -> Any:
-        gate.judge = judge
-        return profile.runcall(judge, *args)
+        gate.validate_output = validate_output
+        return profile.runcall(validate_output, *args)
 
-    gate.judge = profiled
+    gate.validate_output = profiled
 
 
 def main() -> None:
-    """Measure in a folder of its own."""
+    """Measure in a temporary lake."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each input, over the year")
-    parser.add_argument("--profile", action="store_true", help="where the gate spends its time")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows per input, over the year")
+    parser.add_argument("--profile", action="store_true", help="print the functions in which the gate spends its time")
     options = parser.parse_args()
     profile = cProfile.Profile() if options.profile else None
     with tempfile.TemporaryDirectory() as lake:
-        measure(spark_session("the gate's share"), Path(lake), options.rows, profile)
+        measure_gate(spark_session("quality gate"), Path(lake), options.rows, profile)
     if profile:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 

@@ -1,6 +1,6 @@
-"""The page docs/performance.md and its drawing, from what was measured: no figure in it is typed.
+"""Generate docs/performance.md and its chart from benchmark results; all figures in it are generated.
 
-Usage: python -m benchmarks.page NAME, of benchmarks/results/NAME.json
+Usage: python -m benchmarks.page NAME, which reads benchmarks/results/NAME.json
 """
 
 from __future__ import annotations
@@ -19,90 +19,103 @@ from rich import filesize
 from benchmarks.cases import DELAY
 from benchmarks.data import Shape
 from benchmarks.results import REFERENCE, Results
-from benchmarks.table import cells
-from tidemark.planning.job_sizing import MOST_SLICES
+from benchmarks.table import format_cells
+from tidemark.planning.job_sizing import MAX_SLICES
 from tidemark.watermarks.buckets import TARGET_BUCKETS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 OURS = "tidemark"
 BASE = "base", OURS
-LARGER = 1000
-"""How many times as large the page imagines things."""
+SCALE = 1000
+"""Factor of the page's extrapolation."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that is to be reached."""
+    """A performance goal."""
 
-    told: str
-    found: float | None
-    """None where it was not measured."""
+    description: str
+    ratio: float | None
+    """Measured ratio; None if not measured."""
     bound: float
-    least: bool = False
-    """Whether the bound is the least that is wanted, not the most."""
-    beyond: bool = False
-    """Whether it is more than `found`: who is compared with did not come to an end."""
-    failed: str | None = None
-    """Why Tidemark did not come to an end, where it did not."""
+    is_lower_bound: bool = False
+    """True if the bound is a lower bound."""
+    is_unbounded: bool = False
+    """True if the real ratio is larger, because the other peer did not finish."""
+    failure: str | None = None
+    """Reason why Tidemark did not finish; None if it did."""
 
     @property
-    def reached(self) -> bool | None:
-        """Whether it is; None where it was not tried, or who is compared with was ended too soon to tell."""
-        if self.failed:
+    def is_reached(self) -> bool | None:
+        """True if the goal is reached; None if not measured, or if the other peer was stopped too early to decide."""
+        if self.failure:
             return False
-        if self.found is None:
+        if self.ratio is None:
             return None
-        if self.beyond and self.found < self.bound:
+        if self.is_unbounded and self.ratio < self.bound:
             return None
-        return self.found >= self.bound if self.least else self.found <= self.bound
+        return self.ratio >= self.bound if self.is_lower_bound else self.ratio <= self.bound
 
 
-def goals(results: Results) -> Iterator[Goal]:
-    """What Tidemark is to reach."""
+def list_goals(results: Results) -> Iterator[Goal]:
+    """Yield Tidemark's performance goals."""
 
-    def beside(told: str, case: str, bound: float, other: str = "base") -> Goal:
-        ratio = results.ratio((case, OURS), (other, OURS))
-        return Goal(f"{told}, to {other}", ratio, bound, failed=results.outcome(case, OURS))
+    def compare_cases(description: str, case: str, bound: float, other: str = "base") -> Goal:
+        ratio = results.compute_ratio((case, OURS), (other, OURS))
+        return Goal(f"{description}, to {other}", ratio, bound, failure=results.explain_failure(case, OURS))
 
-    def slower(peer: str, bound: float, case: str = "base") -> Goal:
-        found, seconds = results.ratio((case, peer), (case, OURS)), results.median(case, OURS, "seconds")
-        if beyond := seconds is not None and results.stopped(case, peer):
-            found = results.limit / seconds
-        told = f"{peer}, to Tidemark" + (f", {case}" if case != "base" else "")
-        return Goal(told, found, bound, least=True, beyond=beyond, failed=results.outcome(case, OURS))
+    def compare_peer(peer: str, bound: float, case: str = "base") -> Goal:
+        ratio = results.compute_ratio((case, peer), (case, OURS))
+        seconds = results.compute_median(case, OURS, "seconds")
+        if is_unbounded := seconds is not None and results.was_stopped(case, peer):
+            ratio = results.limit / seconds
+        description = f"{peer}, to Tidemark" + (f", {case}" if case != "base" else "")
+        return Goal(
+            description,
+            ratio,
+            bound,
+            is_lower_bound=True,
+            is_unbounded=is_unbounded,
+            failure=results.explain_failure(case, OURS),
+        )
 
     for peer, bound in ((REFERENCE, 1.5), ("floor", 2.7)):
-        yield Goal(f"Tidemark to {peer}", results.ratio(BASE, ("base", peer)), bound)
-    yield slower("as written", 2.5)
-    yield slower("integers", 1)
-    yield slower("as written", 20, "dense")
-    yield beside("rows per key doubled at constant pairs", "doubled", 1.2)
-    yield beside("half of all rows on one key", "skewed", 1.5)
+        yield Goal(f"Tidemark to {peer}", results.compute_ratio(BASE, ("base", peer)), bound)
+    yield compare_peer("as written", 2.5)
+    yield compare_peer("integers", 1)
+    yield compare_peer("as written", 20, "dense")
+    yield compare_cases("rows per key doubled at constant pairs", "doubled", 1.2)
+    yield compare_cases("half of all rows on one key", "skewed", 1.5)
     for case in ("base", "skewed"):
-        skew = results.median(case, OURS, "skew")
-        yield Goal(f"largest input of a task, in medians, {case}", skew, 3, failed=results.outcome(case, OURS))
-    yield beside("a year in 8,760 slices", "hourly", 1.2, "dozen")
-    yield Goal("one worker to two", results.ratio(("one worker", OURS), ("two workers", OURS)), 1.7, least=True)
+        skew = results.compute_median(case, OURS, "skew")
+        yield Goal(f"largest input of a task, in medians, {case}", skew, 3, failure=results.explain_failure(case, OURS))
+    yield compare_cases("a year in 8,760 slices", "hourly", 1.2, "dozen")
+    yield Goal(
+        "one worker to two",
+        results.compute_ratio(("one worker", OURS), ("two workers", OURS)),
+        1.7,
+        is_lower_bound=True,
+    )
     for peer in ("structured streaming", "structured streaming, hourly"):
-        yield slower(peer, 20)
+        yield compare_peer(peer, 20)
     for peer in ("flink batch", "flink streaming"):
-        yield slower(peer, 4)
-    yield Goal("Tidemark to Polars", results.ratio(BASE, ("base", "polars")), 4)
+        yield compare_peer(peer, 4)
+    yield Goal("Tidemark to Polars", results.compute_ratio(BASE, ("base", "polars")), 4)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What Tidemark takes in one case, as a multiple of another."""
+    """Cost of one case as a multiple of another."""
 
-    told: str
-    of: str
-    to: str
+    description: str
+    case: str
+    base: str
     seconds: float
     cpu: float
 
 
-def growths(results: Results) -> Iterator[Growth]:
-    """How cost grows, one thing at a time."""
+def list_growths(results: Results) -> Iterator[Growth]:
+    """Yield the growth of cost by one factor at a time."""
     steps = (
         ("rows doubled, and keys with them", "base", "half"),
         ("rows of a key doubled, as many pairs", "doubled", "base"),
@@ -113,41 +126,41 @@ def growths(results: Results) -> Iterator[Growth]:
         ("two workers instead of one", "two workers", "one worker"),
         ("rows times 5, in half the memory", "large", "base"),
     )
-    for told, of, to in steps:
-        seconds = results.ratio((of, OURS), (to, OURS))
-        cpu = [results.median(case, OURS, "cpu_seconds") for case in (of, to)]
+    for description, case, base in steps:
+        seconds = results.compute_ratio((case, OURS), (base, OURS))
+        cpu = [results.compute_median(name, OURS, "cpu_seconds") for name in (case, base)]
         if seconds is not None and cpu[0] is not None and cpu[1]:
-            yield Growth(told, of, to, seconds, cpu[0] / cpu[1])
+            yield Growth(description, case, base, seconds, cpu[0] / cpu[1])
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What Tidemark takes of a resource for a unit of work, in case base; of slices in the year's."""
+    """Cost per unit of work in case base; of slices in the case with a year of them."""
 
     rows: int
-    """Of both inputs."""
+    """Rows of both inputs."""
     cpu: float
-    """Seconds of processor time a million rows."""
+    """CPU seconds per million rows."""
     shuffled: float
-    """Bytes a row, each time that it is shuffled."""
+    """Shuffled bytes per row."""
     state: float
-    """Rows in the state at the end, for a key and an hour that interval and delays span."""
+    """Rows in the final state per key, and per hour of interval and delays."""
     checkpoint: float
-    """Bytes a row, for the rows in the state at the end of any slice."""
+    """Bytes per row, of rows that are in the state at the end of a slice."""
     ledger: float | None
-    """Bytes a slice."""
+    """Bytes per slice."""
 
     @classmethod
-    def of(cls, results: Results) -> Constants | None:
-        """From the medians; None without the base."""
+    def from_results(cls, results: Results) -> Constants | None:
+        """Compute the constants from medians; None without case base."""
         names = ("cpu_seconds", "shuffled", "state_rows", "state_bytes")
-        cpu, shuffled, state, checkpoint = (results.median(*BASE, name) for name in names)
+        cpu, shuffled, state, checkpoint = (results.compute_median(*BASE, name) for name in names)
         if cpu is None or shuffled is None or state is None or checkpoint is None:
             return None
         shape = Shape(**results.cases["base"]["shape"])
         low, high = (timedelta(milliseconds=ms) for ms in shape.interval_ms)
         hours = (high - low + 2 * DELAY) / timedelta(hours=1)
-        ledger, slices = (results.median("hourly", OURS, what) for what in ("ledger_bytes", "slices"))
+        ledger, slices = (results.compute_median("hourly", OURS, name) for name in ("ledger_bytes", "slices"))
         return cls(
             rows=2 * shape.rows,
             cpu=cpu / (2 * shape.rows / 1e6),
@@ -158,8 +171,8 @@ class Constants:
         )
 
 
-def page(results: Results, name: str) -> str:
-    """The page as Markdown."""
+def render_page(results: Results, name: str) -> str:
+    """Render the page as Markdown."""
     environment = Environment(  # noqa: S701 - Markdown
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -170,30 +183,30 @@ def page(results: Results, name: str) -> str:
     return environment.get_template("performance.md.j2").render(
         results=results,
         name=name,
-        cells=cells,
-        goals=list(goals(results)),
-        growths=list(growths(results)),
-        constants=Constants.of(results),
-        larger=LARGER,
+        cells=format_cells,
+        goals=list(list_goals(results)),
+        growths=list(list_growths(results)),
+        constants=Constants.from_results(results),
+        scale=SCALE,
         size=lambda count: filesize.decimal(int(count)),
         reference=REFERENCE,
         ours=OURS,
         buckets=TARGET_BUCKETS,
-        slices=MOST_SLICES,
+        slices=MAX_SLICES,
     )
 
 
-def drawing(results: Results) -> Any:
-    """Seconds of each peer on the base, and of Tidemark in each case as multiples of the plain join's."""
+def draw_charts(results: Results) -> Any:
+    """Draw the seconds of each peer in case base, and of Tidemark in each case as multiples of the plain join."""
     peers = [
         {"name": peer, "value": value, "own": peer == OURS}
         for peer in results.peers
-        if (value := results.median("base", peer, "seconds")) is not None
+        if (value := results.compute_median("base", peer, "seconds")) is not None
     ]
     ratios = [
         {"name": case, "value": value, "own": True}
         for case in results.cases
-        if (value := results.ratio((case, OURS), (case, REFERENCE))) is not None
+        if (value := results.compute_ratio((case, OURS), (case, REFERENCE))) is not None
     ]
     charts = _bars(peers, "seconds, case base"), _bars(ratios, f"Tidemark's seconds, times those of {REFERENCE}")
     return alt.vconcat(*charts).configure(background="white", font="sans-serif")
@@ -212,13 +225,13 @@ def _bars(rows: list[dict[str, Any]], title: str) -> Any:
 
 
 def main() -> None:
-    """Write both."""
+    """Write page and chart."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__.partition("\n")[0])
-    parser.add_argument("name", help="of benchmarks/results/NAME.json")
+    parser.add_argument("name", help="name of the results: benchmarks/results/NAME.json")
     name = parser.parse_args().name
     results = Results.load(name)
-    (DOCS / "performance.md").write_text(page(results, name), encoding="utf-8")
-    drawing(results).save(DOCS / "images" / "performance.svg")
+    (DOCS / "performance.md").write_text(render_page(results, name), encoding="utf-8")
+    draw_charts(results).save(DOCS / "images" / "performance.svg")
 
 
 if __name__ == "__main__":

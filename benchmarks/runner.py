@@ -1,4 +1,4 @@
-"""Cases run by their peers in turns, each within its time."""
+"""Run the peers of each case in turns, within a time limit."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from pathlib import Path
 from benchmarks.cases import Case, Setup
 from benchmarks.peers import PEERS
 from benchmarks.results import Run
-from benchmarks.worker import Answer, Asked, Worker
+from benchmarks.worker import Answer, Task, Worker
 
-PATIENCE = 15.0
-"""Seconds for a process to tidy up."""
+SHUTDOWN_SECONDS = 15.0
+"""Seconds that a process has to shut down."""
 
 
-def run_in_turns(cases: Sequence[Case], rounds: int, limit: float, told: Callable[[Run], None]) -> None:
-    """Run each case's peers one after another, so many times; `told` is told of each run.
+def run_in_turns(cases: Sequence[Case], rounds: int, limit: float, report: Callable[[Run], None]) -> None:
+    """Run each case's peers one after another, in several rounds.
 
-    Peers that are alone are run in the first round, and who did not come to an end is not tried again.
+    Peers with their own process run in the first round only. A peer that did not finish is not run again.
+
+    Args:
+        report: called with each run.
     """
     failed: set[tuple[str, str]] = set()
-    with tempfile.TemporaryDirectory() as folder, _Workers.of(Path(folder)) as workers:
+    with tempfile.TemporaryDirectory() as folder, _WorkerPool.create(Path(folder)) as workers:
         for number in range(rounds):
             for case in cases:
-                workers.ask(Asked(case))
+                workers.request(Task(case))
                 for name in case.peers:
-                    if (number and PEERS[name].alone) or (case.name, name) in failed:
+                    if (number and PEERS[name].has_own_process) or (case.name, name) in failed:
                         continue
-                    answer = workers.ask(Asked(case, name), limit)
+                    answer = workers.request(Task(case, name), limit)
                     error = answer.pop("error", None)
                     if not answer:
                         failed.add((case.name, name))
-                    told(Run(case.name, name, number, answer, error))
+                    report(Run(case.name, name, number, answer, error))
 
 
-class _Workers:
-    """One process at a time: for all of Spark in one setup, or for a peer that is alone."""
+class _WorkerPool:
+    """Manages one process at a time: for Spark in one setup, or for a peer with its own process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,34 +49,34 @@ class _Workers:
 
     @classmethod
     @contextmanager
-    def of(cls, folder: Path) -> Iterator[_Workers]:
-        """Workers of which none is left behind."""
+    def create(cls, folder: Path) -> Iterator[_WorkerPool]:
+        """Create a pool that stops its worker at the end."""
         workers = cls(folder)
         try:
             yield workers
         finally:
-            workers.end()
+            workers.stop()
 
-    def ask(self, asked: Asked, limit: float | None = None) -> Answer:
-        """Ask the process that this is for, which is started where it is not the one that is there.
+    def request(self, task: Task, limit: float | None = None) -> Answer:
+        """Run a task in the process for it, which is started if necessary.
 
         Raises:
-            RuntimeError: inputs could not be generated.
+            RuntimeError: the inputs could not be generated.
         """
-        key = asked.case.setup, asked.peer if asked.peer and PEERS[asked.peer].alone else None
+        key = task.case.setup, task.peer if task.peer and PEERS[task.peer].has_own_process else None
         if key != self._key:
-            self.end()
+            self.stop()
         if self._worker is None:
-            self._worker, self._key = Worker(asked.case.setup, self._folder), key
-        answer = self._worker.ask(asked, limit)
-        if not self._worker.alive:
-            self.end()
-        if asked.peer is None and answer:
-            raise RuntimeError(f"case {asked.case.name} has no inputs: {answer['error']}")
+            self._worker, self._key = Worker(task.case.setup, self._folder), key
+        answer = self._worker.request(task, limit)
+        if not self._worker.is_alive:
+            self.stop()
+        if task.peer is None and answer:
+            raise RuntimeError(f"case {task.case.name} has no inputs: {answer['error']}")
         return answer
 
-    def end(self) -> None:
-        """End the process, if there is one."""
+    def stop(self) -> None:
+        """Stop the process, if there is one."""
         if self._worker is not None:
-            self._worker.end(PATIENCE)
+            self._worker.stop(SHUTDOWN_SECONDS)
         self._worker, self._key = None, None

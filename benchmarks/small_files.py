@@ -1,10 +1,10 @@
-"""What a year of hourly slices costs a reader and a commit, with upkeep and without.
+"""Measure readers and commits after a year of hourly slices, with maintenance and without.
 
-Slices are committed by reference, as a job commits them; what a job computes is left out. After each day of slices the
-emissions of that day are compacted, as the upkeep DAG does it, and logs end a month back (`--neglected`: neither). The
-year passes within the hour: what a table keeps for a week is kept for as long as a week's slices take. Then the
-emissions are read beside a table of the same rows in daily files, and slices are committed here and in a lake of a
-hundred slices by turns.
+Slices are committed by reference, as by a job, but nothing is computed. After each day of slices the emissions of that
+day are compacted, as by the maintenance DAG, and log files older than a month are removed (`--neglected`: neither). The
+year passes within an hour, so retention of a week is reduced to the time that a week's slices take. Then the emissions
+and a table of the same rows in daily files are read in turns, and slices are committed in turns here and in a lake of a
+hundred slices.
 
 Usage: python -m benchmarks.small_files [--slices 2000] [--rows 465] [--rounds 3] [--neglected]
 """
@@ -28,30 +28,30 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.cli.status import status_of
+from tidemark.cli.status import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.delta.log_files import shorten
+from tidemark.delta.log_files import truncate_log
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import stage_table
-from tidemark.delta.table import DeltaLog, Opened, arrow_columns, create_arrow_table, create_table
-from tidemark.integrity.check import check
-from tidemark.ledger.config_fingerprint import settings_text
+from tidemark.delta.staging import stage_arrow_table
+from tidemark.delta.table import DeltaTableHandle, OpenTables, create_arrow_table, create_table, to_spark_schema
+from tidemark.integrity.check import check_integrity
+from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.ledger import Counts, Entry, Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.session import spark_session
 from tidemark.tables.run_files import FOLDER, new_run
-from tidemark.tables.table_changes import References, publish
+from tidemark.tables.table_changes import TableChanges, apply_to_tables
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.watermarks.watermarks import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOURS = 24
 YOUNG, TURNS = 100, 100
 MONTH = 30 * (HOURS + 1)
-"""Commits of a table, those of compaction among them."""
+"""Commits of a table in a month, compaction included."""
 TIME = pa.timestamp("us", "UTC")
 _TIMES = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "1 minute"}
 PIPELINE = {
@@ -61,55 +61,66 @@ PIPELINE = {
     "right": {"table": "right", **_TIMES},
     "join": {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "0 seconds"}},
     "slices": {"every": "1 hour", "start": "2024-01-01T00:00:00Z"},
-    "compact": {"after": "0 seconds", "into": "1 day"},
+    "compact": {"settled_after": "0 seconds", "period": "1 day"},
 }
 
 
 def main() -> None:
-    """Commit slices, look after them, read them, commit more; print what each took."""
+    """Commit slices, maintain and read the tables, commit more; print the seconds of each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.small_files", description=__doc__.partition("\n")[0])
-    parser.add_argument("--slices", type=int, default=2000, help="of an hour each (default: %(default)s; a year: 8760)")
-    parser.add_argument("--rows", type=int, default=465, help="of a slice (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each read; the median counts (default: %(default)s)")
-    parser.add_argument("--neglected", action="store_true", help="never compact, and keep all logs")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--slices", type=int, default=2000, help="slices of an hour (default: %(default)s; a year: 8760)"
+    )
+    parser.add_argument("--rows", type=int, default=465, help="rows per slice (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds of each read; the median counts (default: %(default)s)"
+    )
+    parser.add_argument("--neglected", action="store_true", help="without compaction, with all log files")
+    arguments = parser.parse_args()
     spark = spark_session("tidemark benchmark")
     with tempfile.TemporaryDirectory() as folder:
-        young = Lived.start(f"{folder}/young", asked.rows)
+        young = TestLake.create(f"{folder}/young", arguments.rows)
         young.commit(YOUNG)
-        old = Lived.start(f"{folder}/old", asked.rows)
-        upkeep = grow(spark, old, asked.slices, neglected=asked.neglected)
+        old = TestLake.create(f"{folder}/old", arguments.rows)
+        maintenance_seconds = add_days(spark, old, arguments.slices, neglected=arguments.neglected)
         daily = f"{folder}/daily"
         write_daily(spark, old.tables, daily)
-        day = START + (asked.slices // HOURS // 2) * DAY
+        day = START + (arguments.slices // HOURS // 2) * DAY
         read = {"here": old.tables.emissions, "daily": daily}
-        taken = reads(spark, read, day, asked.rounds)
-        files = {name: len(opened(path).files) for name, path in read.items()}
-        looked, kept = looks(spark, old), logs(old.tables)
-        commits = by_turns(young, old)
-    show(asked, taken, files)
+        read_seconds = time_reads(spark, read, day, arguments.rounds)
+        files = {name: len(open_table(path).files) for name, path in read.items()}
+        command_seconds, log_sizes = time_commands(spark, old), measure_logs(old.tables)
+        commits = commit_in_turns(young, old)
+    print_reads(arguments, read_seconds, files)
     print_line = Console().print
-    print_line(f"commit by reference: {told(commits, 'young')} after {YOUNG} slices, {told(commits, 'old')} after all")
-    print_line(f"upkeep: {len(upkeep)} days in {sum(upkeep):.0f} s" if upkeep else "upkeep: none")
-    for name, seconds in looked.items():
+    print_line(
+        f"commit by reference: {format_commits(commits, 'young')} after {YOUNG} slices, "
+        f"{format_commits(commits, 'old')} after all"
+    )
+    print_line(
+        f"maintenance: {len(maintenance_seconds)} days in {sum(maintenance_seconds):.0f} s"
+        if maintenance_seconds
+        else "maintenance: none"
+    )
+    for name, seconds in command_seconds.items():
         print_line(f"{name}: {seconds:.2f} s")
-    for name, size in kept.items():
-        print_line(f"log of {name}: {size / asked.slices / 1024:.1f} KiB a slice")
+    for name, size in log_sizes.items():
+        print_line(f"log of {name}: {size / arguments.slices / 1024:.1f} KiB a slice")
 
 
 @dataclass
-class Lived:
-    """A pipeline's tables, and how many slices they have."""
+class TestLake:
+    """A pipeline's tables, with a number of committed slices."""
 
     pipeline: Pipeline
     tables: PipelineTables
     rows: int
-    """Of each slice."""
+    """Rows per slice."""
     slices: int = 0
 
     @classmethod
-    def start(cls, folder: str, rows: int) -> Lived:
-        """Inputs without rows, and no slice yet."""
+    def create(cls, folder: str, rows: int) -> TestLake:
+        """Create inputs without rows, and no slices."""
         for side in SIDES:
             columns = {"k": pa.string(), "v": pa.int64(), **dict.fromkeys(("happened", "arrived"), TIME)}
             create_arrow_table(f"{folder}/{side}", pa.schema(columns))
@@ -119,161 +130,166 @@ class Lived:
 
     @property
     def lake(self) -> str:
-        """Its folder."""
+        """Folder of the lake."""
         return str(Path(self.tables.root).parent)
 
     def commit(self, count: int) -> list[float]:
-        """Commit so many more slices: how many seconds each took."""
+        """Commit further slices, and return the seconds of each."""
         self.slices += count
         return commit_slices(self.pipeline, self.tables, range(self.slices - count, self.slices), self.rows)
 
 
-def grow(spark: SparkSession, lived: Lived, slices: int, *, neglected: bool) -> list[float]:
-    """Commit slices day by day: how many seconds the upkeep after each day took."""
+def add_days(spark: SparkSession, lake: TestLake, slices: int, *, neglected: bool) -> list[float]:
+    """Commit slices day by day, and return the seconds of maintenance after each day."""
     seconds = list[float]()
-    while lived.slices < slices:
-        committed = lived.commit(min(HOURS, slices - lived.slices))
+    while lake.slices < slices:
+        committed = lake.commit(min(HOURS, slices - lake.slices))
         if neglected:
             continue
         if not seconds:
             week = timedelta(days=7) / timedelta(hours=1) * statistics.mean(committed)
-            for path in (lived.tables.emissions, lived.tables.ledger):
-                opened(path).keep_removed(timedelta(seconds=ceil(week)))
-        began, planned = time.monotonic(), plan_compaction(lived.pipeline, lived.lake)
-        for one in planned.merges:
-            assert merge_files(spark, planned, one), "nobody else commits"
-        log = opened(lived.tables.emissions)
+            for path in (lake.tables.emissions, lake.tables.ledger):
+                open_table(path).set_removed_file_retention(timedelta(seconds=ceil(week)))
+        began, planned = time.monotonic(), plan_compaction(lake.pipeline, lake.lake)
+        for merge in planned.merges:
+            assert merge_files(spark, planned, merge), "no other process commits"
+        log = open_table(lake.tables.emissions)
         if (first := log.version - MONTH) > 0:
-            shorten(log, first)
+            truncate_log(log, first)
         seconds.append(time.monotonic() - began)
     return seconds
 
 
-def by_turns(young: Lived, old: Lived) -> dict[str, list[float]]:
-    """Seconds of commits to both, one after the other: what else the machine does meets both.
+def commit_in_turns(young: TestLake, old: TestLake) -> dict[str, list[float]]:
+    """Commit to both lakes in turns, so that other load affects both, and return the seconds.
 
-    Each opens the tables, as an hourly job does, and they go once around from checkpoint to checkpoint.
+    Each commit opens the tables, as an hourly job does. The commits span one interval between log checkpoints.
     """
-    taken = {"young": list[float](), "old": list[float]()}
+    seconds = {"young": list[float](), "old": list[float]()}
     for _ in range(TURNS):
-        taken["young"] += young.commit(1)
-        taken["old"] += old.commit(1)
-    return taken
+        seconds["young"] += young.commit(1)
+        seconds["old"] += old.commit(1)
+    return seconds
 
 
 def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: range, rows: int) -> list[float]:
-    """Commit slices one by one; how many seconds each commit took, the ledger's and the tables'."""
+    """Commit slices one by one, and return the seconds of each commit to ledger and tables."""
     grid, seconds = Grid.of(pipeline.slices), []
-    known = Ledger.read(tables, grid)
-    if known.last is None:
-        create_table(tables.emissions, arrow_columns(emitted(grid, 0, rows).schema), change_feed=True)
-    open_ones: Opened = {}
+    ledger = Ledger.read(tables, grid)
+    if ledger.last is None:
+        create_table(tables.emissions, to_spark_schema(create_emissions(grid, 0, rows).schema), change_feed=True)
+    open_tables: OpenTables = {}
     for number in slices:
-        run = new_run(grid, number, 1, known.number + 1)
-        staged = stage_table(emitted(grid, number, rows), tables.emissions, f"{FOLDER}{run}/0")
-        entry = entry_of(pipeline, number, run)
+        run = new_run(grid, number, 1, ledger.number + 1)
+        staged = stage_arrow_table(create_emissions(grid, number, rows), tables.emissions, f"{FOLDER}{run}/0")
+        entry = create_entry(pipeline, number, run)
         began = time.monotonic()
-        references = References({"emissions": staged.files})
-        told = {"pipeline": pipeline.name, "committed_at": datetime.now(UTC), "emissions": rows, "findings": "[]"}
-        row = known.row(entry) | told
+        references = TableChanges({"emissions": staged.files})
+        columns = {"pipeline": pipeline.name, "committed_at": datetime.now(UTC), "emissions": rows, "findings": "[]"}
+        row = ledger.row(entry) | columns
         counts = {"read": rows, "carried_in": 0, "late": 0, "rejected": 0, "evicted": rows, "carried_out": 0}
-        known.commit([row | {"left": counts, "right": counts}], number + 1, references, {}, open_ones)
-        publish(tables, grid, number + 1, references, open_ones)
+        ledger.commit([row | {"left": counts, "right": counts}], number + 1, references, {}, open_tables)
+        apply_to_tables(tables, grid, number + 1, references, open_tables)
         seconds.append(time.monotonic() - began)
-        known = known.after([entry])
+        ledger = ledger.with_entries([entry])
     return seconds
 
 
-def emitted(grid: Grid, number: int, rows: int) -> pa.Table:
-    """The emissions of a slice."""
+def create_emissions(grid: Grid, number: int, rows: int) -> pa.Table:
+    """Create the emissions of a slice."""
     values = pa.array(range(number * rows, (number + 1) * rows), pa.int64())
     start = pa.array([grid.datetime_of(number)] * rows, TIME)
     keys = pa.array([f"key {value % 97}" for value in range(rows)])
     return pa.table({"left_k": keys, "left_v": values, "right_k": keys, "right_v": values, "_slice": start})
 
 
-def entry_of(pipeline: Pipeline, number: int, run: str) -> Entry:
-    """A committed slice that carries nothing over."""
-    counts = Counts.of(0, 0, 0, 0, 0)
+def create_entry(pipeline: Pipeline, number: int, run: str) -> Entry:
+    """Create the entry of a committed slice without carried rows."""
+    counts = Counts.with_remaining_evicted(0, 0, 0, 0, 0)
     return Entry(
-        number, run, 1, number + 1, settings_text(pipeline), (0, 0), Watermarks(), (0, 0), (0, 0),
+        number, run, 1, number + 1, serialize_settings(pipeline), (0, 0), Watermarks(), (0, 0), (0, 0),
         drained=False, counts=(counts, counts),
     )  # fmt: skip
 
 
-def opened(path: str) -> DeltaLog:
-    """A table that is there."""
-    log = DeltaLog.open(path)
+def open_table(path: str) -> DeltaTableHandle:
+    """Open an existing table."""
+    log = DeltaTableHandle.open(path)
     assert log is not None, path
     return log
 
 
-def looks(spark: SparkSession, lived: Lived) -> dict[str, float]:
-    """Seconds of what looks at all slices."""
-    pipeline, lake = lived.pipeline, lived.lake
-    asked = {
-        "status": lambda: status_of(pipeline, lake),
-        "plan": lambda: make_plan(spark, pipeline, lake, Request()),
-        "verify": lambda: check(pipeline, lake),
+def time_commands(spark: SparkSession, test_lake: TestLake) -> dict[str, float]:
+    """Measure the commands that read all slices."""
+    pipeline, lake = test_lake.pipeline, test_lake.lake
+    commands = {
+        "status": lambda: summarize_status(pipeline, lake),
+        "plan": lambda: create_plan(spark, pipeline, lake, Request()),
+        "verify": lambda: check_integrity(pipeline, lake),
     }
-    return {name: median(look, 1) for name, look in asked.items()}
+    return {name: time_call(look, 1) for name, look in commands.items()}
 
 
-def logs(tables: PipelineTables) -> dict[str, int]:
-    """Bytes of the logs, commits and checkpoints."""
-    found = {"emissions": tables.emissions, "the ledger": tables.ledger}
+def measure_logs(tables: PipelineTables) -> dict[str, int]:
+    """Return the bytes of the Delta logs, commits and checkpoints."""
+    paths = {"emissions": tables.emissions, "the ledger": tables.ledger}
     return {
-        name: sum(file.stat().st_size for file in Path(path, "_delta_log").iterdir()) for name, path in found.items()
+        name: sum(file.stat().st_size for file in Path(path, "_delta_log").iterdir()) for name, path in paths.items()
     }
 
 
 def write_daily(spark: SparkSession, tables: PipelineTables, path: str) -> None:
-    """The same rows in a file a day."""
+    """Write the same rows with a file per day."""
     rows = spark.read.format("delta").load(tables.emissions)
     daily = rows.selectExpr("*", "date(_slice) AS day").repartition("day").sortWithinPartitions("_slice", "left_k")
     daily.write.format("delta").partitionBy("day").save(path)
 
 
-def reads(spark: SparkSession, paths: dict[str, str], day: datetime, rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds of plain reads of all rows, by a sum that no statistics answer, and of those of a day.
+def time_reads(spark: SparkSession, paths: dict[str, str], day: datetime, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the median seconds of plain reads of all rows and of a day, by a sum that statistics cannot answer.
 
-    The tables are read by turns. A session of its own for each read: as the first that a reader asks, it reads the log.
+    The tables are read in turns, each time in a new session, so that it reads the log as a first query does.
     """
     within = f"_slice >= '{day:%Y-%m-%d}' AND _slice < '{day + DAY:%Y-%m-%d}'"
-    taken: dict[str, dict[str, list[float]]] = {"all rows": {}, "a day": {}}
+    seconds: dict[str, dict[str, list[float]]] = {"all rows": {}, "a day": {}}
     for _ in range(rounds + 1):
-        for (what, of), (name, path) in product(taken.items(), paths.items()):
+        for (what, by_table), (name, path) in product(seconds.items(), paths.items()):
             began = time.monotonic()
             rows = spark.newSession().read.format("delta").load(path)
             (rows.where(within) if what == "a day" else rows).agg({"left_v": "sum"}).collect()
-            of.setdefault(name, []).append(time.monotonic() - began)
-    return {what: {name: statistics.median(one[1:]) for name, one in of.items()} for what, of in taken.items()}
+            by_table.setdefault(name, []).append(time.monotonic() - began)
+    return {
+        what: {name: statistics.median(values[1:]) for name, values in by_table.items()}
+        for what, by_table in seconds.items()
+    }
 
 
-def median(read: Callable[[], object], rounds: int) -> float:
-    """The median seconds of a call, which has been made once before."""
-    taken = []
+def time_call(read: Callable[[], object], rounds: int) -> float:
+    """Return the median seconds of a call, after a warm-up call."""
+    seconds = []
     for _ in range(rounds + 1):
         began = time.monotonic()
         read()
-        taken.append(time.monotonic() - began)
-    return statistics.median(taken[1:])
+        seconds.append(time.monotonic() - began)
+    return statistics.median(seconds[1:])
 
 
-def show(asked: argparse.Namespace, taken: dict[str, dict[str, float]], files: dict[str, int]) -> None:
-    """The reads, in seconds and as ratios to daily files."""
-    table = Table("read", title=f"{asked.slices:,} slices of {asked.rows:,} rows, seconds (to daily files)")
+def print_reads(
+    arguments: argparse.Namespace, seconds_by_read: dict[str, dict[str, float]], files: dict[str, int]
+) -> None:
+    """Print the reads, in seconds and as ratios to daily files."""
+    table = Table("read", title=f"{arguments.slices:,} slices of {arguments.rows:,} rows, seconds (to daily files)")
     for name, count in files.items():
         table.add_column(f"{name}, {count:,} files", justify="right")
-    for what, of in taken.items():
-        table.add_row(what, *(f"{seconds:.2f} ({seconds / of['daily']:.1f})" for seconds in of.values()))
+    for read, seconds in seconds_by_read.items():
+        table.add_row(read, *(f"{value:.2f} ({value / seconds['daily']:.1f})" for value in seconds.values()))
     Console().print(table)
 
 
-def told(commits: dict[str, list[float]], name: str) -> str:
-    """The median of commits, and how many times that of the young lake it is."""
-    middle = {one: statistics.median(taken) for one, taken in commits.items()}
-    return f"{middle[name] * 1000:.0f} ms ({middle[name] / middle['young']:.1f})"
+def format_commits(commits: dict[str, list[float]], name: str) -> str:
+    """Format the median of commits, and its ratio to the young lake."""
+    medians = {lake: statistics.median(seconds) for lake, seconds in commits.items()}
+    return f"{medians[name] * 1000:.0f} ms ({medians[name] / medians['young']:.1f})"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A process that runs peers: those of Spark in one session, any other by itself.
+"""Run peers in a separate process: peers of Spark in one session, others alone.
 
-Spark's are run once over few rows before they are measured, so that none pays for starting the session or for compiling
-what the next one uses as well.
+Peers of Spark run once over few rows before they are measured, so that none pays for starting the session or for code
+that the next one uses too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.cases import Case, Setup
-from benchmarks.data import write
-from benchmarks.measure import EventLog, measured
+from benchmarks.data import write_inputs
+from benchmarks.measure import EventLog, measure
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Work
 from tidemark.config.cluster import Cluster
@@ -32,51 +32,51 @@ from tidemark.spark.session import spark_session
 
 PROJECT = Path(__file__).resolve().parents[1]
 Answer = dict[str, Any]
-"""What a run took and wrote; or its `error`; or, where it has not come to an end, nothing."""
+"""Measurements of a run, or its `error`; empty if it did not finish."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A case to generate, or with a peer to measure."""
+class Task:
+    """A case to generate, or to measure with a peer."""
 
     case: Case
     peer: str | None = None
 
 
 class Worker:
-    """The process as the one that started it sees it."""
+    """Handle of the process."""
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         context = get_context("spawn")
-        self._connection, its = context.Pipe()
-        self._process = context.Process(target=serve, args=(its, setup, folder))
+        self._connection, remote = context.Pipe()
+        self._process = context.Process(target=serve, args=(remote, setup, folder))
         self._process.start()
-        its.close()
+        remote.close()
 
-    def ask(self, asked: Asked, limit: float | None = None) -> Answer:
-        """Have something done; a run that takes longer than so many seconds is ended, and nothing answered."""
-        self._connection.send(asked)
+    def request(self, task: Task, limit: float | None = None) -> Answer:
+        """Run a task. A run over the limit (seconds) is stopped, and its answer is empty."""
+        self._connection.send(task)
         with suppress(EOFError):
             answer: Answer | None = self._connection.recv()
             if answer is None and self._connection.poll(limit):
                 answer = self._connection.recv()
             if answer is None:
-                self.end()
+                self.stop()
             return answer or {}
         self._process.join()
         return {"error": f"its process ended with exit code {self._process.exitcode}"}
 
     @property
-    def alive(self) -> bool:
-        """Whether it can be asked more."""
+    def is_alive(self) -> bool:
+        """True if the process accepts more tasks."""
         return self._process.is_alive()
 
-    def end(self, patience: float = 0) -> None:
-        """End the process, and what it has started; an idle one has so many seconds to tidy up."""
+    def stop(self, patience: float = 0) -> None:
+        """Stop the process and its children; an idle one has `patience` seconds to shut down."""
         self._connection.close()
         self._process.join(patience)
         assert self._process.pid, "it has been started"
-        # It leads a group, in which everything is that it has started.
+        # It leads a process group, which contains everything that it has started.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, SIGKILL)
         self._process.kill()
@@ -84,17 +84,17 @@ class Worker:
 
 
 def serve(connection: Connection, setup: Setup, folder: Path) -> None:
-    """Answer what is asked, until nobody is there to ask; before an answer comes None when a measured run begins."""
+    """Run tasks until the connection closes. Sends None when a measured run begins, then the answer."""
     os.setsid()
     with suppress(EOFError):
         session = _Session(setup, folder)
         while True:
-            asked = connection.recv()
+            task = connection.recv()
             try:
-                if asked.peer:
-                    answer = session.measure(asked.case, asked.peer, lambda: connection.send(None))
+                if task.peer:
+                    answer = session.measure(task.case, task.peer, lambda: connection.send(None))
                 else:
-                    answer = session.generate(asked.case)
+                    answer = session.generate(task.case)
             except Exception as error:  # noqa: BLE001 - one peer's failure is a line of the table
                 answer = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
             connection.send(answer)
@@ -102,7 +102,7 @@ def serve(connection: Connection, setup: Setup, folder: Path) -> None:
 
 @dataclass
 class _Session:
-    """What lasts from one measurement to the next."""
+    """State between measurements."""
 
     setup: Setup
     folder: Path
@@ -111,42 +111,42 @@ class _Session:
     log: EventLog | None = None
 
     def generate(self, case: Case) -> Answer:
-        """Write a case's inputs, and those to warm up by."""
-        for one in (case, case.warm_up):
-            lake = self._lake(one)
+        """Write the inputs of a case and of its warm-up."""
+        for each in (case, case.warm_up):
+            lake = self._lake_path(each)
             lake.mkdir(parents=True, exist_ok=True)
-            write(self._spark(), one.shape, lake)
+            write_inputs(self._get_spark(), each.shape, lake)
         return {}
 
     def measure(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
-        """Run a peer; its result is counted and removed."""
+        """Run a peer, then count and remove its output."""
         peer = PEERS[name]
-        if peer.spark:
-            self._spark()
-            if (name, case.kind) not in self.warm:
+        if peer.uses_spark:
+            self._get_spark()
+            if (name, case.join_description) not in self.warm:
                 self._run(case.warm_up, name, lambda: None)
-                self.warm.add((name, case.kind))
+                self.warm.add((name, case.join_description))
         return self._run(case, name, begun)
 
     def _run(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
         self.runs += 1
-        peer, work = PEERS[name], Work(case, self._lake(case), f"out_{os.getpid()}_{self.runs}")
+        peer, work = PEERS[name], Work(case, self._lake_path(case), f"out_{os.getpid()}_{self.runs}")
         peer.prepare(work)
         if self.log:
-            self.log.shuffles(self._spark())  # of what came before
+            self.log.read_shuffles(self._get_spark())  # discard earlier tasks
         begun()
-        answer: Answer = measured(lambda: peer.run(work))
+        answer: Answer = measure(lambda: peer.run(work))
         if self.log:
-            answer |= self.log.shuffles(self._spark())
-        answer |= peer.counted(work)
-        shutil.rmtree(work.out)
+            answer |= self.log.read_shuffles(self._get_spark())
+        answer |= peer.count_output(work)
+        shutil.rmtree(work.output_path)
         return answer
 
-    def _lake(self, case: Case) -> Path:
+    def _lake_path(self, case: Case) -> Path:
         return self.folder / case.shape.folder
 
-    def _spark(self) -> SparkSession:
-        """The session, which writes an event log."""
+    def _get_spark(self) -> SparkSession:
+        """Return the session, which writes an event log."""
         if not self.log:
             self.log = EventLog(self.folder / "events")
             self.log.folder.mkdir(exist_ok=True)
@@ -166,19 +166,20 @@ class _Session:
 
 
 def start_cluster(workers: int, home: Path) -> dict[str, str]:
-    """Start a standalone cluster of workers with a core each, which ends with this process's group.
+    """Start a standalone cluster of workers with a core each, which ends with this process group.
 
-    Gives the environment of who uses it.
+    Returns:
+        Environment variables for its users.
     """
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
     settings = {"MASTER_PORT": str(port), "WORKERS": str(workers), "SPARK_WORKER_CORES": "1", "CLUSTER_HOME": str(home)}
     cluster = subprocess.Popen(  # noqa: S603 - the project's own
         [PROJECT / "bin" / "spark-cluster"], env=os.environ | settings, stdout=subprocess.PIPE, text=True
     )
-    assert cluster.stdout, "as asked for"
+    assert cluster.stdout, "a pipe"
     if not any(line.startswith("Ctrl-C") for line in cluster.stdout):
-        raise RuntimeError("the cluster did not start; above is why")
+        raise RuntimeError("the cluster did not start. Its output is above.")
     exported = (line.removeprefix("export ") for line in (home / "env").read_text(encoding="utf-8").splitlines())
     return dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))

@@ -1,4 +1,4 @@
-"""A year of hourly slices over a few million rows: what planning and committing 8,760 slices costs.
+"""Measure planning and committing a year of hourly slices over a few million rows.
 
 - plan time with an empty ledger, after 1,000 slices and after all;
 - the time of the year in jobs as large as `--slices-per-job auto` makes them, against the same join in a dozen slices;
@@ -29,8 +29,8 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Plan, Request, make_plan
-from tidemark.quality.gx import project
+from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.session import spark_session
 
 START = "2023-01-01T00:00:00Z"
@@ -46,36 +46,36 @@ PIPELINE = {
 }
 
 
-def generate(spark: SparkSession, rows: int, hours: int, seed: int) -> DataFrame:
-    """Rows spread over the hours and all keys, up to five minutes out of order, and 1 % up to two hours late."""
+def generate_rows(spark: SparkSession, rows: int, hours: int, seed: int) -> DataFrame:
+    """Generate rows over the hours and all keys, up to five minutes out of order, 1 % up to two hours late."""
     delay = F.when(F.rand(seed + 1) < 0.01, F.rand(seed + 2) * 7200).otherwise(F.rand(seed + 3) * 290)  # noqa: PLR2004
-    seen = (F.col("id") * (hours * 3_600_000_000 / rows)).cast("long")
+    arrival = (F.col("id") * (hours * 3_600_000_000 / rows)).cast("long")
     start = F.unix_micros(F.lit(START).cast("timestamp"))
     return spark.range(rows, numPartitions=8).select(
         (F.rand(seed) * KEYS).cast("long").alias("key"),
-        F.timestamp_micros(F.greatest(start, start + seen - (delay * 1e6).cast("long"))).alias("at"),
-        F.timestamp_micros(start + seen).alias("seen"),
+        F.timestamp_micros(F.greatest(start, start + arrival - (delay * 1e6).cast("long"))).alias("at"),
+        F.timestamp_micros(start + arrival).alias("seen"),
         "id",
     )
 
 
-def pipeline(lake: Path, name: str, every: str) -> Pipeline:
-    """The pipeline with slices of this length, and an output of its own."""
+def create_pipeline(lake: Path, name: str, every: str) -> Pipeline:
+    """Create the pipeline with slices of a length and its own output."""
     path = lake / f"{name}.yaml"
     path.write_text(yaml.safe_dump({"name": name, **PIPELINE, "slices": {"every": every, "start": START}}))
     return load_pipeline(path)
 
 
-def timed(name: str, work: Callable[[], T]) -> T:
-    """What some work gives; its seconds are printed."""
+def time_call(name: str, work: Callable[[], T]) -> T:
+    """Call a function, print its seconds, and return its result."""
     began = time.monotonic()
-    done = work()
+    result = work()
     print(f"{name:38} {time.monotonic() - began:7.1f} s", flush=True)
-    return done
+    return result
 
 
-def told(tables: PipelineTables, slices: int) -> None:
-    """Files and log of each table."""
+def print_table_sizes(tables: PipelineTables, slices: int) -> None:
+    """Print the number of files and the log size of each table."""
     for path in (tables.emissions, tables.late, tables.checkpoint, tables.ledger):
         log = list(Path(path, "_delta_log").iterdir())
         data = [file for file in Path(path).rglob("*.parquet") if "_delta_log" not in file.parts]
@@ -83,56 +83,58 @@ def told(tables: PipelineTables, slices: int) -> None:
         print(f"{Path(path).name:12} {len(data):5} files ({len(data) / slices:.4f} a slice), log {size / 1e6:.2f} MB")
 
 
-def run(plan: Plan) -> float:
-    """Run a plan; seconds of its jobs."""
+def run_plan(plan: Plan) -> float:
+    """Run a plan, and return the seconds of its jobs."""
     return sum(result.seconds for result in execute(plan.spark, plan, lambda *_: None))
 
 
-def year(spark: SparkSession, lake: Path, rows: int) -> None:
-    """The year at hourly slices."""
+def measure_year(spark: SparkSession, lake: Path, rows: int) -> None:
+    """Measure the year at hourly slices."""
     for seed, side in enumerate(("left", "right")):
-        generate(spark, rows, HOURS, 10 * seed).write.format("delta").save(f"{lake}/{side}")
-    coarse, hourly = pipeline(lake, "coarse", "730 hours"), pipeline(lake, "hourly", "1 hour")
+        generate_rows(spark, rows, HOURS, 10 * seed).write.format("delta").save(f"{lake}/{side}")
+    coarse, hourly = create_pipeline(lake, "coarse", "730 hours"), create_pipeline(lake, "hourly", "1 hour")
     end, first = parse_instant(START) + timedelta(hours=HOURS), parse_instant(START) + timedelta(hours=1000)
 
     def plan(settings: Pipeline, **request: Any) -> Plan:
-        made = make_plan(spark, settings, str(lake), Request(**request))
-        made.describe()
-        return made
+        planned = create_plan(spark, settings, str(lake), Request(**request))
+        planned.to_dict()
+        return planned
 
-    warm = plan(pipeline(lake, "warm_up", "730 hours"), end=end)
-    run(warm)
-    timed("the year in a dozen slices", lambda: run(plan(coarse, end=end)))
-    made = timed("plan of 8,760 slices, auto", lambda: plan(hourly))
-    print(f"  {made.slices:,} slices in {len(made.jobs)} jobs: {made.describe()['sizing']}")
-    timed("plan of 8,760 slices, a job each", lambda: plan(hourly, slices_per_job=1))
-    timed("the first 1,000 slices", lambda: run(plan(hourly, end=first)))
-    timed("plan after 1,000 slices", lambda: plan(hourly))
-    timed("the other 7,760 slices", lambda: run(plan(hourly, end=end)))
-    timed("plan after 8,760 slices", lambda: plan(hourly))
-    told(made.tables, HOURS)
+    warm = plan(create_pipeline(lake, "warm_up", "730 hours"), end=end)
+    run_plan(warm)
+    time_call("the year in a dozen slices", lambda: run_plan(plan(coarse, end=end)))
+    planned = time_call("plan of 8,760 slices, auto", lambda: plan(hourly))
+    print(f"  {planned.slices:,} slices in {len(planned.jobs)} jobs: {planned.to_dict()['sizing']}")
+    time_call("plan of 8,760 slices, a job each", lambda: plan(hourly, slices_per_job=1))
+    time_call("the first 1,000 slices", lambda: run_plan(plan(hourly, end=first)))
+    time_call("plan after 1,000 slices", lambda: plan(hourly))
+    time_call("the other 7,760 slices", lambda: run_plan(plan(hourly, end=end)))
+    time_call("plan after 8,760 slices", lambda: plan(hourly))
+    print_table_sizes(planned.tables, HOURS)
 
 
-def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
-    """A job a slice; the last of them in turns with the first of another pipeline.
+def measure_single_slices(spark: SparkSession, lake: Path, slices: int) -> None:
+    """Measure a job per slice; the last ones in turns with the first ones of another pipeline.
 
-    The machine is not the same all the time: neighbours in time are compared, not the end with the start.
+    The machine's speed varies, so runs close in time are compared, not the end with the start.
     """
     for seed, side in enumerate(("left", "right")):
-        generate(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
+        generate_rows(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
 
     def jobs(name: str, count: int) -> Iterator[float]:
         end = parse_instant(START) + timedelta(hours=count)
-        made = make_plan(spark, pipeline(lake, name, "1 hour"), str(lake), Request(end=end, slices_per_job=1))
-        return durations(execute(spark, made, lambda *_: None))
+        planned = create_plan(
+            spark, create_pipeline(lake, name, "1 hour"), str(lake), Request(end=end, slices_per_job=1)
+        )
+        return iterate_durations(execute(spark, planned, lambda *_: None))
 
     running = jobs("single", slices)
     for before in range(0, slices - TURNS, EACH):
         done = min(before + EACH, slices - TURNS)
-        took = median(islice(running, done - before))
+        seconds = median(islice(running, done - before))
         print(
-            f"slice {done:5}: {took:5.2f} s a slice; {resident():,.0f} MB resident, "
-            f"{live(spark):,.0f} MB of the JVM's heap in use",
+            f"slice {done:5}: {seconds:5.2f} s a slice; {measure_resident_memory():,.0f} MB resident, "
+            f"{measure_heap(spark):,.0f} MB of the JVM's heap in use",
             flush=True,
         )
     last, first = zip(*zip(running, jobs("fresh", TURNS), strict=True), strict=True)
@@ -140,14 +142,15 @@ def one_by_one(spark: SparkSession, lake: Path, slices: int) -> None:
         f"in turns: the last {TURNS} of {slices:,} slices {median(last):.2f} s, the first {TURNS} of a fresh pipeline "
         f"{median(first):.2f} s, ratio {median(last) / median(first):.2f}"
     )
-    timed(
-        "plan after all", lambda: make_plan(spark, pipeline(lake, "single", "1 hour"), str(lake), Request()).describe()
+    time_call(
+        "plan after all",
+        lambda: create_plan(spark, create_pipeline(lake, "single", "1 hour"), str(lake), Request()).to_dict(),
     )
-    told(PipelineTables(f"{lake}/single"), slices)
+    print_table_sizes(PipelineTables(f"{lake}/single"), slices)
 
 
-def durations(steps: Iterable[object]) -> Iterator[float]:
-    """Seconds of each step of an iterator, measured from its being asked for."""
+def iterate_durations(steps: Iterable[object]) -> Iterator[float]:
+    """Yield the seconds that each step of an iterator takes."""
     remaining = iter(steps)
     while True:
         began = time.monotonic()
@@ -156,14 +159,14 @@ def durations(steps: Iterable[object]) -> Iterator[float]:
         yield time.monotonic() - began
 
 
-def resident() -> float:
-    """Resident memory in MB of this process and the JVM."""
+def measure_resident_memory() -> float:
+    """Return the resident memory in MB of this process and the JVM."""
     own = psutil.Process()
-    return float(sum(one.memory_info().rss for one in (own, *own.children(recursive=True)))) / 1e6
+    return float(sum(process.memory_info().rss for process in (own, *own.children(recursive=True)))) / 1e6
 
 
-def live(spark: SparkSession) -> float:
-    """MB of the JVM's heap that are in use once its garbage is collected."""
+def measure_heap(spark: SparkSession) -> float:
+    """Return the used heap of the JVM in MB, after a garbage collection."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"
     runtime = jvm.java.lang.Runtime.getRuntime()
@@ -172,20 +175,20 @@ def live(spark: SparkSession) -> float:
 
 
 def main() -> None:
-    """Measure one of both."""
+    """Measure the year, or single slices."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows a side")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows per side")
     parser.add_argument("--one-by-one", type=int, metavar="N", help="run N slices over a few rows, a job each")
     arguments = parser.parse_args()
     if arguments.one_by_one is not None and arguments.one_by_one <= TURNS:
-        parser.error(f"--one-by-one {arguments.one_by_one}: give more than {TURNS}")
+        parser.error(f"--one-by-one {arguments.one_by_one}: must be greater than {TURNS}.")
     spark = spark_session("tidemark year")
-    project.import_early()
+    import_gx_in_background()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.one_by_one:
-            one_by_one(spark, Path(folder), arguments.one_by_one)
+            measure_single_slices(spark, Path(folder), arguments.one_by_one)
         else:
-            year(spark, Path(folder), arguments.rows)
+            measure_year(spark, Path(folder), arguments.rows)
 
 
 if __name__ == "__main__":

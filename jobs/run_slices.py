@@ -3,7 +3,7 @@
 import sys
 
 from tidemark.cli.app import main
-from tidemark.errors import submitted_code
+from tidemark.errors import to_submit_exit_code
 
 if __name__ == "__main__":
-    sys.exit(submitted_code(main(["run", *sys.argv[1:]])))
+    sys.exit(to_submit_exit_code(main(["run", *sys.argv[1:]])))

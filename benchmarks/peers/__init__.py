@@ -1,6 +1,6 @@
-"""The ways to do the work, each a `Peer`, by name."""
+"""Implementations of the work, by name."""
 
-from benchmarks.peers.batch import AsWritten, Binned, Floor, Integers
+from benchmarks.peers.batch import BinnedJoin, IntegerJoin, IntervalJoin, ReadAndShuffle
 from benchmarks.peers.flink import Flink
 from benchmarks.peers.own import Tidemark
 from benchmarks.peers.peer import Peer
@@ -10,10 +10,10 @@ from benchmarks.peers.structured_streaming import StructuredStreaming
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Floor(),
-        Binned(),
-        Integers(),
-        AsWritten(),
+        ReadAndShuffle(),
+        BinnedJoin(),
+        IntegerJoin(),
+        IntervalJoin(),
         Tidemark(),
         StructuredStreaming(),
         StructuredStreaming(hourly=True),

@@ -1,4 +1,4 @@
-"""Flink SQL from PyPI, in a virtual environment of its own, on the Parquet files of the same Delta tables."""
+"""Flink SQL from PyPI, in its own virtual environment, over the Parquet files of the same Delta tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pyspark
 
 from benchmarks.cases import DELAY
 from benchmarks.data import COLUMNS
-from benchmarks.flink_format import parquet_format
+from benchmarks.flink_format import fetch_parquet_format
 from benchmarks.peers.peer import Peer, Work
-from jobs.flink_twin import FLINK, PROJECT
+from jobs.flink_reference import FLINK, PROJECT
 from tidemark.config.sides import SIDES
 
 TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BIGINT", "seen": "TIMESTAMP_LTZ(6)"}
@@ -38,23 +38,25 @@ QUERY = (
 
 
 class Flink(Peer):
-    """An interval join in one of Flink's modes."""
+    """An interval join in one of Flink's execution modes."""
 
-    spark, alone = False, True
+    uses_spark, has_own_process = False, True
 
     def __init__(self, mode: Literal["batch", "streaming"]) -> None:
         self.mode = mode
         self.name = f"flink {mode}"
-        self.told = f"Flink 2.3 SQL in {mode} mode" + (", rows in order of arrival" if mode == "streaming" else "")
+        self.description = f"Flink 2.3 SQL in {mode} mode" + (
+            ", rows in order of arrival" if mode == "streaming" else ""
+        )
 
     def prepare(self, work: Work) -> None:
-        """Fetch the format, once; for a stream, sort the rows by arrival: a file a side, which one task reads."""
-        parquet_format()
+        """Fetch the format once. For a stream, sort the rows by arrival into a file per side, which one task reads."""
+        fetch_parquet_format()
         if self.mode == "streaming":
             for side in SIDES:
-                path = Path(self._read_from(work, side))
+                path = Path(self._input_path(work, side))
                 path.mkdir()
-                pl.scan_delta(work.input(side)).sort("seen").sink_parquet(path / "rows.parquet")
+                pl.scan_delta(work.get_input_path(side)).sort("seen").sink_parquet(path / "rows.parquet")
 
     def run(self, work: Work) -> None:
         """Run the query to its end, Flink's start included.
@@ -71,17 +73,17 @@ class Flink(Peer):
             causes = [line for line in ended.stderr.splitlines() if line.startswith("Caused by: ")]
             raise RuntimeError(causes[-1] if causes else f"Flink ended with exit code {ended.returncode}")
 
-    def counted(self, work: Work) -> dict[str, float]:
-        """The rows of its files."""
-        files = (path for path in Path(work.out).iterdir() if not path.name.startswith((".", "_")))
+    def count_output(self, work: Work) -> dict[str, float]:
+        """Count the rows of the written files."""
+        files = (path for path in Path(work.output_path).iterdir() if not path.name.startswith((".", "_")))
         return {"rows": sum(pq.read_metadata(path).num_rows for path in files)}
 
     def _settings(self) -> dict[str, str]:
         spark = Path(pyspark.__file__).parent / "jars"
-        # Flink's format leaves Hadoop's classes and the compression to others; Spark has both.
+        # Flink's format lacks Hadoop's classes and the compression; Spark has both.
         helpers = [next(spark.glob(f"{name}-*.jar")) for name in HELPERS]
         return {
-            "pipeline.jars": ";".join(path.as_uri() for path in (parquet_format(), *helpers)),
+            "pipeline.jars": ";".join(path.as_uri() for path in (fetch_parquet_format(), *helpers)),
             "parallelism.default": str(os.cpu_count()),
             "table.local-time-zone": "UTC",
             "taskmanager.memory.managed.size": "1g",
@@ -90,18 +92,20 @@ class Flink(Peer):
     def _statements(self, work: Work) -> Iterator[str]:
         columns = ", ".join(f"`{name}` {TYPES[name]}" for name in COLUMNS)
         for side in SIDES:
-            files = FILES.format(path=self._read_from(work, side))
-            yield INPUT.format(side=side, columns=columns, delay=_span(DELAY // timedelta(milliseconds=1)), files=files)
+            files = FILES.format(path=self._input_path(work, side))
+            yield INPUT.format(
+                side=side, columns=columns, delay=_format_interval(DELAY // timedelta(milliseconds=1)), files=files
+            )
         columns = ", ".join(f"{side}_{name} {TYPES[name]}" for side in SIDES for name in COLUMNS)
-        yield f"CREATE TABLE answer ({columns}) {FILES.format(path=work.out)}"
+        yield f"CREATE TABLE answer ({columns}) {FILES.format(path=work.output_path)}"
         low, high = work.case.shape.interval_ms
         columns = ", ".join(f"{side[0]}.`{name}`" for side in SIDES for name in COLUMNS)
-        yield QUERY.format(columns=columns, low=_span(-low), high=_span(high))
+        yield QUERY.format(columns=columns, low=_format_interval(-low), high=_format_interval(high))
 
-    def _read_from(self, work: Work, side: str) -> str:
-        return work.input(f"{side}_by_arrival" if self.mode == "streaming" else side)
+    def _input_path(self, work: Work, side: str) -> str:
+        return work.get_input_path(f"{side}_by_arrival" if self.mode == "streaming" else side)
 
 
-def _span(ms: int) -> str:
-    """An interval of less than a day, in SQL."""
+def _format_interval(ms: int) -> str:
+    """Format an interval of less than a day in SQL."""
     return f"INTERVAL '0 {timedelta(seconds=ms // 1000)}.{ms % 1000:03}' DAY TO SECOND(3)"

@@ -8,31 +8,31 @@ import yaml
 from deltalake import DeltaTable
 
 from benchmarks.peers.peer import Peer, Work
-from tidemark.cli.status import status_of
+from tidemark.cli.status import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.job_sizing import MOST_SLICES
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.job_sizing import MAX_SLICES
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.session import spark_session
 
 
 class Tidemark(Peer):
-    """`tidemark run` over all that the inputs have."""
+    """`tidemark run` over all input rows."""
 
     name = "tidemark"
-    told = "Tidemark: watermarks, join, late rows, state, quality gate and ledger, all slices in one Spark job"
+    description = "Tidemark: watermarks, join, late rows, state, quality gate and ledger, all slices in one Spark job"
 
     def run(self, work: Work) -> None:
-        """Plan and run."""
+        """Plan and run all slices."""
         spark = spark_session("benchmark")
-        plan = make_plan(spark, pipeline(work), str(work.lake), Request(slices_per_job=MOST_SLICES))
+        plan = create_plan(spark, create_pipeline(work), str(work.lake), Request(slices_per_job=MAX_SLICES))
         for _ in execute(spark, plan, lambda *_: None):
             pass
 
-    def counted(self, work: Work) -> dict[str, float]:
-        """Its ledger's counts, `state_rows` at the end, and in bytes `state_bytes` of all slices and `ledger_bytes`."""
-        status, tables = status_of(pipeline(work), str(work.lake)), PipelineTables(work.out)
+    def count_output(self, work: Work) -> dict[str, float]:
+        """Return counts of the ledger, final `state_rows`, and bytes: `state_bytes` of all slices, `ledger_bytes`."""
+        status, tables = summarize_status(create_pipeline(work), str(work.lake)), PipelineTables(work.output_path)
         state = DeltaTable(tables.checkpoint).get_add_actions(flatten=True)
         return {
             "rows": status.emissions,
@@ -44,8 +44,8 @@ class Tidemark(Peer):
         }
 
 
-def pipeline(work: Work) -> Pipeline:
-    """The case's pipeline, with an output of its own."""
+def create_pipeline(work: Work) -> Pipeline:
+    """Create the case's pipeline with its own output."""
     path = work.lake / f"{work.output}.yaml"
-    path.write_text(yaml.safe_dump({**work.case.pipeline, "output": work.output}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({**work.case.pipeline_settings, "output": work.output}), encoding="utf-8")
     return load_pipeline(path)

@@ -1,4 +1,4 @@
-"""What every peer has: a name, and a run from the same Delta tables to rows that it has written."""
+"""Interface of all peers: a run that reads the same Delta tables and writes the joined rows."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ class Work:
     lake: Path
     output: str
 
-    def input(self, side: str) -> str:
-        """Where an input lies."""
+    def get_input_path(self, side: str) -> str:
+        """Return the path of an input."""
         return str(self.lake / side)
 
     @property
-    def out(self) -> str:
-        """Where the result goes."""
+    def output_path(self) -> str:
+        """Path of the output."""
         return str(self.lake / self.output)
 
 
 class Peer(ABC):
-    """A way to do a case's work."""
+    """An implementation of the work of a case."""
 
     name: str
-    told: str
-    """What it is, in a phrase."""
-    spark: bool = True
-    """Whether it runs in a Spark session."""
-    alone: bool = False
-    """Whether it has a process of its own, and is measured once."""
+    description: str
+    """Description in a phrase."""
+    uses_spark: bool = True
+    """True if it runs in a Spark session."""
+    has_own_process: bool = False
+    """True if it has its own process, and is measured once."""
 
     def prepare(self, work: Work) -> None:  # noqa: B027 - most read the tables as they are
-        """Bring the inputs into the order in which it reads them; this is not measured."""
+        """Prepare the inputs; this is not measured."""
 
     @abstractmethod
     def run(self, work: Work) -> None:
         """Read the inputs, join, write."""
 
-    def counted(self, work: Work) -> dict[str, float]:
-        """What it has written: `rows`, and more where it tells more."""
-        return {"rows": DeltaTable(work.out).count()}
+    def count_output(self, work: Work) -> dict[str, float]:
+        """Return measurements of the output: `rows`, and others."""
+        return {"rows": DeltaTable(work.output_path).count()}

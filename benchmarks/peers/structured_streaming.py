@@ -1,4 +1,4 @@
-"""Spark's own stream-stream join, over tables that end."""
+"""Spark's stream-stream join over finite tables."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 class StructuredStreaming(Peer):
-    """A query that takes what is there, in one batch or in a batch an hour of arrival."""
+    """A query over existing rows, in one batch or in a batch per hour of arrival."""
 
-    alone = True
+    has_own_process = True
 
     def __init__(self, *, hourly: bool = False) -> None:
         self.hourly = hourly
         self.name = "structured streaming" + (", hourly" if hourly else "")
         batches = "a batch a slice, of rows in that order" if hourly else "one batch"
-        self.told = f"Spark's stream-stream join, availableNow, state in RocksDB, {batches}"
+        self.description = f"Spark's stream-stream join, availableNow, state in RocksDB, {batches}"
 
     def prepare(self, work: Work) -> None:
-        """For hourly batches: the same rows, a file for each hour."""
+        """For hourly batches, write the same rows with a file per hour."""
         if not self.hourly:
             return
         spark, hours = spark_session("benchmark"), work.case.shape.span // timedelta(hours=1)
         hour = F.floor((F.unix_seconds("seen") - int(START.timestamp())) / 3600).cast("int")
         for side in SIDES:
-            rows = spark.read.format("delta").load(work.input(side)).repartitionById(hours, hour)
-            rows.write.format("delta").save(self._read_from(work, side))
+            rows = spark.read.format("delta").load(work.get_input_path(side)).repartitionById(hours, hour)
+            rows.write.format("delta").save(self._input_path(work, side))
 
     def run(self, work: Work) -> None:
         """Run the query to its end."""
         spark = spark_session("benchmark")
         settings = {
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-            # A state store for each partition: more of them than cores take longer.
+            # Each partition has a state store; more partitions than cores take longer.
             "spark.sql.shuffle.partitions": str(spark.sparkContext.defaultParallelism),
         }
         low, high = (f"left_at + INTERVAL {ms} MILLISECONDS" for ms in work.case.shape.interval_ms)
-        left, right = (self._streamed(work, side) for side in SIDES)
+        left, right = (self._read_stream(work, side) for side in SIDES)
         joined = left.join(right, F.expr(f"{SAME_KEY} AND right_at BETWEEN {low} AND {high}")).select(*RESULT)
         with session_settings(spark, settings):
             sink = joined.writeStream.format("delta").trigger(availableNow=True)
-            sink.option("checkpointLocation", f"{work.out}/_checkpoint").start(work.out).awaitTermination()
+            sink.option("checkpointLocation", f"{work.output_path}/_checkpoint").start(
+                work.output_path
+            ).awaitTermination()
 
-    def _streamed(self, work: Work, side: str) -> DataFrame:
-        # As changes, because these alone are read in the order in which they were written.
+    def _read_stream(self, work: Work, side: str) -> DataFrame:
+        # As changes, because only these are read in the order in which they were written.
         options = {"maxFilesPerTrigger": "1", "startingVersion": "0"} if self.hourly else {}
         rows = (
-            spark_session("benchmark").readStream.format("delta").options(**options).load(self._read_from(work, side))
+            spark_session("benchmark").readStream.format("delta").options(**options).load(self._input_path(work, side))
         )
         flat = rows.select(*(F.col(name).alias(f"{side}_{name}") for name in rows.columns))
         return flat.withWatermark(f"{side}_at", format_duration(DELAY))
 
-    def _read_from(self, work: Work, side: str) -> str:
-        return work.input(f"{side}_by_hour" if self.hourly else side)
+    def _input_path(self, work: Work, side: str) -> str:
+        return work.get_input_path(f"{side}_by_hour" if self.hourly else side)

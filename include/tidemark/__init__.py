@@ -1,6 +1,6 @@
-"""Tidemark: which rows would the streaming join have emitted, over bounded Delta tables, slice by slice.
+"""Tidemark recomputes a streaming join over bounded Delta tables, slice by slice, with the engine's semantics.
 
-What a program does with it, over the lake in folder `lake`::
+Example, for the lake in folder `lake`::
 
     import tidemark
 
@@ -11,8 +11,8 @@ What a program does with it, over the lake in folder `lake`::
     tidemark.explain(spark, pipeline, "lake", "left", {"id": "7"})
     tidemark.compare(spark, pipeline, "lake", "streamed/orders").causes
 
-Nothing else is promised to stay where it is. Each name is imported when it is first used, so that Airflow, which
-reads pipeline files every few seconds, does not import Spark.
+Only the names exported here are a stable API. Each is imported when first used, so that Airflow, which reads pipeline
+files every few seconds, does not import Spark.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemark.api import (
-        Asked,
         Comparison,
+        ComparisonRequest,
         JobResult,
-        Life,
         Pipeline,
         Plan,
         Request,
+        RowHistory,
         compare,
         explain,
         load_pipeline,
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Asked",
     "Comparison",
+    "ComparisonRequest",
     "JobResult",
-    "Life",
     "Pipeline",
     "Plan",
     "Request",
+    "RowHistory",
     "compare",
     "explain",
     "load_pipeline",

@@ -1,4 +1,4 @@
-"""What other programs call: the functions behind the commands, which are exported from `tidemark` itself."""
+"""Public functions for Python programs, exported from `tidemark` itself."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark import comparison
-from tidemark.comparison import Asked, Comparison
-from tidemark.comparison.row_history import Life
-from tidemark.comparison.row_history import explain as lives_of
+from tidemark.comparison import Comparison, ComparisonRequest
+from tidemark.comparison.row_history import RowHistory, explain_rows
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SideName
-from tidemark.delta.paths import lake_root
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
-from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.planning.plan import Plan, Request, create_plan
 from tidemark.spark.session import spark_session
 
 __all__ = [
-    "Asked",
     "Comparison",
+    "ComparisonRequest",
     "JobResult",
-    "Life",
     "Pipeline",
     "Plan",
     "Request",
+    "RowHistory",
     "compare",
     "explain",
     "load_pipeline",
@@ -43,29 +42,44 @@ __all__ = [
 
 
 def plan(spark: SparkSession, pipeline: Pipeline, lake: str | Path, **request: Any) -> Plan:
-    """Plan the slices that would run, and why; nothing is written. `request` has the fields of `Request`.
+    """Plan which slices to run, and why. Writes nothing.
+
+    Args:
+        spark: A session with Delta Lake (`spark_session`).
+        pipeline: A pipeline (`load_pipeline`).
+        lake: The lake root: a folder or a URI.
+        request: Fields of `Request`, such as `start` and `end`.
+
+    Returns:
+        The plan, for `run`.
 
     Raises:
-        SliceOrderError: off the grid, a gap, a missing predecessor, other settings, a drained input.
-        InputError: an input does not serve, or rows that slices have read are gone.
-        PipelineFileError: the condition or the output columns do not suit the inputs.
+        SliceOrderError: The range is off the grid, has a gap or no predecessor, or settings changed.
+        InputError: An input is missing or not valid, or rows that slices read were deleted.
+        PipelineFileError: The condition or the output columns do not fit the inputs.
     """
-    return make_plan(spark, pipeline, lake_root(str(lake)), Request(**request))
+    return create_plan(spark, pipeline, resolve_lake_root(str(lake)), Request(**request))
 
 
 def run(
-    spark: SparkSession, planned: Plan, progress: Callable[[range, str], None] = lambda *_: None
+    spark: SparkSession, plan: Plan, progress: Callable[[range, str], None] = lambda *_: None
 ) -> tuple[JobResult, ...]:
-    """Run a plan to its end, job by job; each is committed before the next begins, an atomic plan's at the end.
+    """Run a plan job by job. Each job is committed before the next one starts; an atomic plan commits at the end.
 
-    `progress` is told the slices of a job, by number, and the step that begins.
+    Args:
+        spark: The session of the plan.
+        plan: The plan.
+        progress: Called with the slices of a job, by number, and the name of the step that starts.
+
+    Returns:
+        The result of each job, in order.
 
     Raises:
-        CheckFailedError: quality or conservation; the slices before the first that fails are committed.
-        SliceOrderError: another process committed meanwhile; the job at hand published nothing.
-        FaultError: the disk is full.
+        CheckFailedError: Quality or conservation failed. Slices before the first failing slice are committed.
+        SliceOrderError: Another process committed meanwhile. The current job published nothing.
+        FaultError: The disk is full.
     """
-    return tuple(execute(spark, planned, progress))
+    return tuple(execute(spark, plan, progress))
 
 
 def read_committed(
@@ -75,41 +89,62 @@ def read_committed(
     table: Literal["emissions", "late"] = "emissions",
     as_of: datetime | int | None = None,
 ) -> DataFrame:
-    """The rows of committed slices, as readers should see them.
+    """Read the rows of committed slices.
 
-    `as_of` is a combined watermark, an instant or ms since 1970 UTC: what they saw while it stood there.
+    Args:
+        spark: A session with Delta Lake.
+        pipeline: The pipeline.
+        lake: The lake root: a folder or a URI.
+        table: Which table to read.
+        as_of: A combined watermark, an instant or ms since 1970 UTC. Reads what readers saw at that watermark.
 
     Raises:
-        SliceOrderError: nothing is committed.
+        SliceOrderError: No slice is committed.
     """
-    ledger = Ledger.of(pipeline, lake_root(str(lake)))
+    ledger = Ledger.from_pipeline(pipeline, resolve_lake_root(str(lake)))
     if not ledger.last:
-        raise SliceOrderError(f"{pipeline.name} has no committed slice to read; run it first, with tidemark run")
-    return committed(spark, ledger, table, as_of)
+        raise SliceOrderError(f"{pipeline.name} has no committed slice to read. Run it first with tidemark run.")
+    return read_committed_rows(spark, ledger, table, as_of)
 
 
 def explain(
-    spark: SparkSession, pipeline: Pipeline, lake: str | Path, side: SideName, wanted: Mapping[str, str]
-) -> tuple[Life, ...]:
-    """The lives of the rows of an input that have these values, told from what is committed.
+    spark: SparkSession, pipeline: Pipeline, lake: str | Path, side: SideName, values: Mapping[str, str]
+) -> tuple[RowHistory, ...]:
+    """Explain what happened to input rows: arrival, lateness, matches and eviction. Read-only.
+
+    Args:
+        spark: A session with Delta Lake.
+        pipeline: The pipeline.
+        lake: The lake root: a folder or a URI.
+        side: The input.
+        values: Column values, as text, that select the rows.
 
     Raises:
-        UserError: no such column, no such row, or too many of them.
-        SliceOrderError: nothing is committed.
+        UserError: No such column, no such row, or too many rows.
+        SliceOrderError: No slice is committed.
     """
-    return lives_of(spark, pipeline, lake_root(str(lake)), side, wanted)
+    return explain_rows(spark, pipeline, resolve_lake_root(str(lake)), side, values)
 
 
 def compare(
-    spark: SparkSession, pipeline: Pipeline, lake: str | Path, asked: Asked | str, reference: Pipeline | None = None
+    spark: SparkSession,
+    pipeline: Pipeline,
+    lake: str | Path,
+    request: ComparisonRequest | str,
+    reference: Pipeline | None = None,
 ) -> Comparison:
-    """Compare what is committed with a stream's table, by its name or with all that can be asked; nothing is written.
+    """Compare committed emissions with the table that a stream wrote. Writes nothing.
 
-    `reference` is a pipeline that says how the stream ran, and has run itself.
+    Args:
+        spark: A session with Delta Lake.
+        pipeline: The pipeline.
+        lake: The lake root: a folder or a URI.
+        request: Name of the streamed table, or a request with further options.
+        reference: A pipeline with the settings of the stream, which has run itself.
 
     Raises:
-        InputError: a table or column is missing, or types do not go together.
-        SliceOrderError: nothing is committed, or the range is off the grid.
+        InputError: A table or column is missing, or types do not fit.
+        SliceOrderError: No slice is committed, or the range is off the grid.
     """
-    question = Asked(asked) if isinstance(asked, str) else asked
-    return comparison.compare(spark, pipeline, lake_root(str(lake)), question, reference)
+    request_ = ComparisonRequest(request) if isinstance(request, str) else request
+    return comparison.compare(spark, pipeline, resolve_lake_root(str(lake)), request_, reference)

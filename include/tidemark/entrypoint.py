@@ -1,20 +1,20 @@
-"""What the script `tidemark` calls: the command, or in a line which extra brings what it lacks."""
+"""Start the `tidemark` command, or name the missing pip extra."""
 
 from __future__ import annotations
 
 import sys
 
-from tidemark.errors import lacking
+from tidemark.errors import missing_extra_error
 
 
 def main() -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     try:
-        from tidemark.cli import main as run  # noqa: PLC0415 - the base does not bring what it imports
+        from tidemark.cli import main as run  # noqa: PLC0415 - its imports need extras that the base does not install
     except ModuleNotFoundError as error:
-        mistake = lacking(error)
-        if mistake is None:
+        user_error = missing_extra_error(error)
+        if user_error is None:
             raise
-        sys.stderr.write(f"error: {mistake}\n")
-        return mistake.exit_code
+        sys.stderr.write(f"error: {user_error}\n")
+        return user_error.exit_code
     return run()

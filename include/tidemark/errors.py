@@ -1,6 +1,6 @@
-"""The few ways in which Tidemark refuses or fails, each with the command's exit code.
+"""Errors that Tidemark raises on purpose, each with the exit code of the command.
 
-Messages are one line: what is wrong, where, and the remedy.
+A message is one line of plain sentences: what happened and where, then what to do.
 """
 
 from __future__ import annotations
@@ -10,104 +10,105 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """The remedy for a name that does not exist: the one that was meant, or all that there are.
+def suggest_name(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
+    """Suggest the candidate closest to a name that does not exist, or list all candidates.
 
-    >>> nearest("hapened", ["k", "happened"], "it has")
-    'did you mean happened?'
+    Args:
+        name: The name that was not found.
+        candidates: The names that exist.
+        cutoff: Minimum similarity of a suggestion, from 0 to 1 (`difflib.get_close_matches`).
+
+    Returns:
+        A sentence for an error message.
+
+    >>> suggest_name("hapened", ["k", "happened"])
+    'Did you mean happened?'
+    >>> suggest_name("x", ["k", "happened"])
+    'Available: k, happened.'
     """
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known) or 'none'}"
+    names = list(candidates)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(names) or 'none'}."
 
 
 class TidemarkError(Exception):
-    """Base of every error that Tidemark raises on purpose."""
+    """Base class of all errors that Tidemark raises on purpose."""
 
     exit_code: ClassVar[int] = 3
 
 
 class CheckFailedError(TidemarkError):
-    """A check failed: quality or conservation, whose slices were not published; conformance; a comparison's budget."""
+    """A check failed: quality or row conservation (nothing was published), conformance, or a comparison's budget."""
 
     exit_code = 1
 
 
 class UserError(TidemarkError):
-    """The user can mend this: settings, arguments, or the state of a table."""
+    """Invalid settings, arguments or table state, which the user can correct."""
 
     exit_code = 2
 
 
 class PipelineFileError(UserError):
-    """A pipeline file that cannot be read or does not validate."""
+    """A pipeline file cannot be read or is invalid."""
 
 
-class PlaceError(UserError):
-    """A table, an output or a checkpoint that would lie where the operator allows none."""
+class ForbiddenPathError(UserError):
+    """A table, an output or a checkpoint lies where the operator does not allow it."""
 
 
 class InputError(UserError):
-    """An input table that is missing, has the wrong columns, or is not append-only."""
+    """An input table is missing, has the wrong columns, or is not append-only."""
 
 
 class SliceOrderError(UserError):
-    """A slice that may not run now: no predecessor, other settings, a gap, not on a boundary."""
+    """A slice cannot run now: missing predecessor, different settings, a gap, or not on a slice boundary."""
 
 
-class IncompleteError(UserError):
-    """Slices whose inputs are not complete yet, by the rules of the pipeline file."""
-
-
-class OlderFormatError(UserError):
-    """Tables that an earlier version of Tidemark wrote."""
-
-    def __init__(self, root: str) -> None:
-        """Name the pipeline's folder."""
-        super().__init__(
-            f"{root} has tables of a format from before a plain read gave their answer; the next tidemark run takes "
-            "them over, or tidemark upgrade"
-        )
+class IncompleteInputError(UserError):
+    """Inputs of the slices are not complete yet by the pipeline file's `complete` rules."""
 
 
 class StoppedError(TidemarkError):
-    """Someone asked the command to stop (SIGTERM, Ctrl-C). What is committed counts; the same command goes on."""
+    """The command was stopped by SIGTERM or Ctrl-C. Committed slices remain; the same command continues the run."""
 
     exit_code = 143
 
 
 class FaultError(TidemarkError):
-    """The machine's fault: no Java, no jars, a full disk. Nothing was published."""
+    """An infrastructure fault, such as a missing JVM or jar or a full disk. Nothing was published."""
 
 
 _SPARK = ("delta", "deltalake", "great_expectations", "numpy", "pandas", "py4j", "pyarrow", "pyspark")
 _EXTRAS = dict.fromkeys(_SPARK, "spark") | dict.fromkeys(("altair", "jinja2", "vl_convert"), "report")
 _EXTRAS |= dict.fromkeys(("google", "grpc", "zstandard"), "connect")
-"""Which extra brings a package."""
+"""The pip extra that provides each package."""
 
 
-def lacking(error: ModuleNotFoundError) -> UserError | None:
-    """The mistake behind a package that is missing: an extra was not installed; None where no extra brings it.
+def missing_extra_error(error: ModuleNotFoundError) -> UserError | None:
+    """Return an error that names the pip extra providing the missing package, or None if no extra provides it.
 
-    >>> str(lacking(ModuleNotFoundError(name="altair.vegalite")))
-    "altair is not installed; pip install 'tidemark[report]'"
+    >>> str(missing_extra_error(ModuleNotFoundError(name="altair.vegalite")))
+    "altair is not installed. Run pip install 'tidemark[report]'."
     """
     package = str(error.name).partition(".")[0]
     extra = _EXTRAS.get(package)
-    return UserError(f"{package} is not installed; pip install 'tidemark[{extra}]'") if extra else None
+    return UserError(f"{package} is not installed. Run pip install 'tidemark[{extra}]'.") if extra else None
 
 
-_SUBMITTED = {
+_SUBMIT_EXIT_CODES = {
     CheckFailedError.exit_code: 65,  # EX_DATAERR of sysexits.h
     UserError.exit_code: 64,  # EX_USAGE
     FaultError.exit_code: 75,  # EX_TEMPFAIL
 }
 
 
-def submitted_code(exit_code: int) -> int:
-    """The exit code of a submitted job for that of its command: 1 and 2 are Python's and spark-submit's own as well.
+def to_submit_exit_code(exit_code: int) -> int:
+    """Convert a command's exit code to the exit code of its submitted Spark job.
 
-    >>> submitted_code(CheckFailedError.exit_code), submitted_code(0)
+    Python and spark-submit exit with 1 and 2 themselves, so a submitted job uses the codes of sysexits.h.
+
+    >>> to_submit_exit_code(CheckFailedError.exit_code), to_submit_exit_code(0)
     (65, 0)
     """
-    return _SUBMITTED.get(exit_code, exit_code)
+    return _SUBMIT_EXIT_CODES.get(exit_code, exit_code)

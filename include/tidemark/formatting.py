@@ -14,19 +14,19 @@ class ToDict:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things.
+def format_count(number: int, noun: str) -> str:
+    """Format a number with its noun, in the plural unless it is 1.
 
-    >>> counted(1, "slice"), counted(2, "batch")
+    >>> format_count(1, "slice"), format_count(2, "batch")
     ('1 slice', '2 batches')
     """
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def brief_span(milliseconds: int) -> str:
-    """A span of time to the minute, or to the second below an hour.
+def format_span(milliseconds: int) -> str:
+    """Format a time span rounded to minutes, or to seconds if it is shorter than an hour.
 
-    >>> brief_span(90_061_000), brief_span(61_000)
+    >>> format_span(90_061_000), format_span(61_000)
     ('25 h 01 min', '1 min 01 s')
     """
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
@@ -34,15 +34,15 @@ def brief_span(milliseconds: int) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
-def in_one_line(text: str) -> str:
-    r"""A text without what ends a line or moves a terminal's cursor.
+def to_single_line(text: str) -> str:
+    r"""Replace line breaks and control characters by spaces, so that text cannot forge log lines.
 
-    >>> in_one_line("a\nb\x1b[2J")
+    >>> to_single_line("a\nb\x1b[2J")
     'a b [2J'
     """
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
-def quoted(name: str) -> str:
-    """A name of a column or a table that Spark's SQL reads literally, whatever its characters."""
+def quote_identifier(name: str) -> str:
+    """Quote a column or table name for Spark SQL, whatever its characters."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Lines of a log as JSON, each with what it is about: `TIDEMARK_LOG=json`."""
+"""Write log records as JSON lines with context fields (`TIDEMARK_LOG_FORMAT=json`)."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from datetime import UTC, datetime
 
 from typing_extensions import override
 
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039 - a Mapping, which nobody changes
-_OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""What every record has."""
+_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039 - never mutated
+_STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""Attributes of every log record; all others are fields of the log call."""
 
 
-def are_json() -> bool:
-    """Whether whoever runs this wants lines of JSON."""
-    return os.environ.get("TIDEMARK_LOG") == "json"
+def is_json_enabled() -> bool:
+    """True if the environment asks for JSON log lines."""
+    return os.environ.get("TIDEMARK_LOG_FORMAT") == "json"
 
 
 @contextmanager
-def about(**fields: str) -> Iterator[None]:
-    """Say in each line what it is about; an error that leaves says so, too (`told_of`)."""
-    token = _ABOUT.set({**_ABOUT.get(), **fields})
+def log_context(**fields: str) -> Iterator[None]:
+    """Add fields to all log records written in the block, and to an exception that leaves it (`error_context`)."""
+    token = _CONTEXT.set({**_CONTEXT.get(), **fields})
     try:
         yield
     except Exception as error:
-        error.__dict__.setdefault("about", _ABOUT.get())
+        error.__dict__.setdefault("log_context", _CONTEXT.get())
         raise
     finally:
-        _ABOUT.reset(token)
+        _CONTEXT.reset(token)
 
 
-def told_of(error: BaseException) -> dict[str, str]:
-    """What an error is about."""
-    return dict(error.__dict__.get("about", {}))
+def error_context(error: BaseException) -> dict[str, str]:
+    """Return the context fields where an exception was raised, empty outside any `log_context`."""
+    return dict(error.__dict__.get("log_context", {}))
 
 
-def to_json() -> None:
-    """Let what Tidemark logs go to standard error, a line of JSON for each record."""
-    handler, log = logging.StreamHandler(), logging.getLogger("tidemark")
-    handler.setFormatter(JsonLines())
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.INFO)
+def configure_json_logging() -> None:
+    """Send the records of Tidemark's loggers (INFO and above) to standard error as JSON lines."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("tidemark")
+    handler.setFormatter(JsonFormatter())
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
 
 
-class JsonLines(logging.Formatter):
-    """A record as JSON: `at` (ISO 8601, UTC), `level`, `logger`, `event`, what it is about, and its own fields."""
+class JsonFormatter(logging.Formatter):
+    """Format a record as JSON: `at` (ISO 8601, UTC), `level`, `logger`, `event`, context fields, own fields."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -58,7 +58,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_ABOUT.get(),
-            **{name: value for name, value in vars(record).items() if name not in _OWN},
+            **_CONTEXT.get(),
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS},
         }
         return json.dumps(line, default=str)

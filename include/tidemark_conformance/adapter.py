@@ -1,4 +1,4 @@
-"""What the vectors of one dialect have in common."""
+"""Base class that translates vectors of one dialect into pipelines, joins and comparable text."""
 
 from __future__ import annotations
 
@@ -13,88 +13,92 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.execution.replay import Replay
-from tidemark.joins import Join
+from tidemark.joins.base import Join
 from tidemark.joins.keys import key_name
-from tidemark.watermarks.buckets import Lane
+from tidemark.watermarks.lanes import Lane
 from tidemark_conformance.vectors import Cut, Vector
 
 KEYS = ("key", "lane")
 REFUSED = "refused"
-"""What is told of a join that there is not."""
+"""The only output of a join that the engine refuses."""
 Params = dict[str, int | str | bool]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind(ABC):
-    """A vector, as a lane of a job."""
+class VectorAdapter(ABC):
+    """A vector as a lane of a job."""
 
     vector: Vector
 
     steps_per_bucket = 3
-    """More than one, so that rows are put in order inside buckets, not only between them."""
+    """More than one, so that rows are sorted inside buckets too, not only between them."""
     columns: ClassVar[tuple[tuple[str, type], ...]] = ()
-    """Further columns of the rows, and their types."""
+    """Further columns of the rows, with their types."""
 
     @property
     @abstractmethod
-    def group(self) -> object:
-        """Vectors of equal groups can be lanes of one job."""
+    def job_key(self) -> object:
+        """Key of the vectors that can share a job."""
 
     @cached_property
     @abstractmethod
     def params(self) -> Params:
-        """What differs between the vectors of a group: further join keys, of one value in a lane."""
+        """Parameters that differ between the vectors of a job: further join keys, constant in a lane."""
 
     @abstractmethod
-    def pipeline(self) -> Pipeline:
-        """The pipeline file that the vector stands for, with guards off."""
+    def create_pipeline(self) -> Pipeline:
+        """Return the equivalent pipeline file, without `time_bounds`."""
 
     @abstractmethod
-    def join(self, spark: SparkSession, others: Sequence[Kind]) -> Join:
-        """The join of a group's job, its rules reading `param`."""
+    def create_join(self, spark: SparkSession, adapters: Sequence[VectorAdapter]) -> Join:
+        """Return the join of a job with these vectors; its rules read the parameter columns."""
 
     @abstractmethod
-    def lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
-        """The lane before its first slice, with the clock of each step."""
+    def create_lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
+        """Return the lane before its first slice.
 
-    def clocks(self, cut: Cut, slices: range) -> dict[int, int]:  # noqa: ARG002
-        """The processing time at the end of slices, where the vector tells it."""
+        Args:
+            clocks: arrival of each step, in microseconds.
+        """
+
+    def processing_times(self, cut: Cut, slices: range) -> dict[int, int]:  # noqa: ARG002
+        """Return the processing time (ms) at the end of slices, if the vector has it."""
         return {}
 
     @property
-    def refused(self) -> bool:
-        """Whether the engine refused the join, and so does the pipeline file."""
+    def is_refused(self) -> bool:
+        """True if the engine refused the join, and the pipeline file is invalid too."""
         return False
 
     @abstractmethod
-    def steps(self) -> Iterator[list[Row]]:
-        """The rows of each step, with `side` (left or right), `key`, `ts` and `id`."""
+    def read_steps(self) -> Iterator[list[Row]]:
+        """Yield the rows of each step, with `side` (left or right), `key`, `ts` and `id`."""
 
     @abstractmethod
-    def expected(self, cut: Cut) -> Iterator[str]:
-        """What the engine did, one text per emission and late row."""
+    def format_expected(self, cut: Cut) -> Iterator[str]:
+        """Yield one text per emission and late row of the engine."""
 
     @abstractmethod
-    def found(self, answer: Replay) -> Iterator[tuple[int, str]]:
-        """Lane and text of each emission and late row of a replay."""
+    def format_replay(self, answer: Replay) -> Iterator[tuple[int, str]]:
+        """Yield lane and text of each emission and late row of a replay."""
 
-    def is_beyond(self, cut: Cut, text: str) -> bool:  # noqa: ARG002
-        """Whether of what was found the engine cannot tell, because its job had ended."""
+    def is_undecidable(self, cut: Cut, text: str) -> bool:  # noqa: ARG002
+        """True if the engine's output cannot confirm a text, because its job had ended."""
         return False
 
-    def param(self, name: str) -> Column:
-        """The column of a parameter."""
+    def param_column(self, name: str) -> Column:
+        """Return the column of a parameter."""
         return F.col(key_name(len(KEYS) + list(self.params).index(name)))
 
-    def settings(self, left: dict[str, Any], right: dict[str, Any], unit: str, **more: Any) -> dict[str, Any]:
-        """A pipeline file's content."""
+    def create_settings(self, left: dict[str, Any], right: dict[str, Any], unit: str, **more: Any) -> dict[str, Any]:
+        """Return the content of a pipeline file, with event times in `unit`."""
         times = {"event_time": {"column": "ts", "unit": unit}, "arrival": {"column": "arrival", "unit": "us"}}
         return {
             "name": "vector",
             "left": {"table": "left", **left, **times},
             "right": {"table": "right", **right, **times},
             "slices": {"every": "1 s", "start": "1970-01-01T00:00:00Z"},
-            "guard": False,
+            "time_bounds": False,
             **more,
         }

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.cli.app import main
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution import run
 from tidemark.spark.session import _spark_log
 
@@ -39,7 +39,7 @@ def json_lines(monkeypatch):
     """The log as JSON, for this test alone."""
     log = logging.getLogger("tidemark")
     before = log.handlers, log.propagate, log.level
-    monkeypatch.setenv("TIDEMARK_LOG", "json")
+    monkeypatch.setenv("TIDEMARK_LOG_FORMAT", "json")
     yield
     log.handlers, log.propagate = before[:2]
     log.setLevel(before[2])
@@ -69,7 +69,7 @@ def test_plan_run_and_status_for_scripts(orders, lake, capsys, json_lines):
     [told] = json.loads(capsys.readouterr().out)
     assert told["slices"] == 2
     for name, kept in told["tables"].items():
-        log = DeltaLog.open(f"{lake}/orders/{name}")
+        log = DeltaTableHandle.open(f"{lake}/orders/{name}")
         on_disk = sum((lake / "orders" / name / path).stat().st_size for path in log.files["path"])
         assert kept == {"version": log.version, "files": len(log.files), "bytes": on_disk}
     assert {"ledger", "emissions", "late", "checkpoint"} <= told["tables"].keys()
@@ -119,7 +119,7 @@ def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
     bounds = [{"expect_column_values_to_be_in_set": {"column": "left_s", "value_set": ["x"], "severity": severity}}
               for severity in ("warning", "critical")]  # fmt: skip
     others = ["left_arrived", *(f"right_{name}" for name in ("k", "happened", "arrived", "s"))]
-    compared = {"with": "streamed", "on": ["left_k", "left_happened"], "ignore": others}
+    compared = {"table": "streamed", "key_columns": ["left_k", "left_happened"], "ignore_columns": others}
     file = str(tmp_path / "pipeline.yaml")
     monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
     for quality, code in ((bounds[:1], 0), (bounds, 1)):
@@ -127,7 +127,7 @@ def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
         assert main(["run", file]) == code
         assert main(["status", file, "--json"]) == 0
     pipeline(quality=bounds[:1], output="out0", compare=compared)
-    assert main(["compare", file, "--record"]) in {0, 1}
+    assert main(["compare", file, "--save"]) in {0, 1}
     told = capfd.readouterr()
     assert "1 of 1 values" in told.out + told.err
     papers = [told.out, told.err, _spark_log().read_text()]
@@ -185,9 +185,7 @@ def test_mistakes_end_with_2_and_say_what_to_do(orders, capsys, arguments, told)
     assert told in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(
-    "command", ["plan", "run", "reprocess", "status", "vacuum", "upgrade", "conformance", "schema"]
-)
+@pytest.mark.parametrize("command", ["plan", "run", "reprocess", "status", "vacuum", "conformance", "schema"])
 def test_every_command_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     assert "Example: tidemark" in capsys.readouterr().out
@@ -209,11 +207,10 @@ def test_without_java(tmp_path):
 
 def test_what_only_reads_metadata_needs_no_java(orders, lake, tmp_path):
     assert main(["run", orders, "--to", "2024-01-01T02:00Z"]) == 0
-    told = ("status --upkeep", "plan", "run", "state show", "state expire --keep 1", "vacuum")
+    told = ("status", "plan", "run", "checkpoint show", "checkpoint expire --keep 1", "vacuum")
     for command in told:
         done = _alone([*command.split(), orders], PATH=str(tmp_path), TIDEMARK_LAKE=str(lake))
         assert (done.returncode, done.stderr) == (0, ""), command
-    assert _alone(["upgrade", orders], PATH=str(tmp_path)).stdout.endswith(" is of the present format\n")
 
 
 def test_vacuum_tells_what_it_removes(orders, lake, capsys):

@@ -1,4 +1,4 @@
-"""A stream whose job has restarted, beside a pipeline that nobody has told."""
+"""Compare a stream whose job restarted with a pipeline without `restarts`."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,28 +9,31 @@ ROW = "k string, happened timestamp, arrived timestamp, v int"
 RESTART = "2024-01-01T02:05Z"
 
 
-def rows(more):
-    """A row each ten minutes, of which each fourth comes three quarters of an hour late."""
+def generate_rows(offset):
+    """Generate a row every ten minutes; every fourth arrives three quarters of an hour late."""
     for n in range(24):
         happened = START + timedelta(minutes=10 * n)
-        yield "a", happened, happened + timedelta(minutes=45 if n % 4 == 0 else 2), n + more
+        yield "a", happened, happened + timedelta(minutes=45 if n % 4 == 0 else 2), n + offset
 
 
 @pytest.mark.slow
-def test_rows_late_only_because_of_it_are_told_so(write, pipeline, ran, compared, emitted):
-    write("left", list(rows(0)), ROW)
-    write("right", list(rows(100)), ROW)
-    told, plain = (
-        ran(pipeline(**more), slices_per_job="auto") for more in ({"restarts": [RESTART], "output": "told"}, {})
+def test_compare_rows_late_only_by_a_restart_names_the_restart(
+    write, pipeline, run_pipeline, compare_with, read_emissions
+):
+    write("left", list(generate_rows(0)), ROW)
+    write("right", list(generate_rows(100)), ROW)
+    restarted, plain = (
+        run_pipeline(pipeline(**changes), slices_per_job="auto")
+        for changes in ({"restarts": [RESTART], "output": "restarted"}, {})
     )
-    gained = emitted(told).exceptAll(emitted(plain)).count()
+    gained = read_emissions(restarted).exceptAll(read_emissions(plain)).count()
     assert gained > 1
-    [cause] = compared(plain, emitted(told), told).causes
+    [cause] = compare_with(plain, read_emissions(restarted), restarted).causes
     assert (cause.cause, cause.missing_in, cause.rows) == ("late in the batch", "batch", gained)
-    assert {one["_detail"] for one in cause.examples} == {f"only by a restart: restarts.0 {RESTART}, not None"}
-    [cause] = compared(told, emitted(plain), plain).causes
+    assert {example["_detail"] for example in cause.examples} == {f"only by a restart: restarts.0 {RESTART}, not None"}
+    [cause] = compare_with(restarted, read_emissions(plain), plain).causes
     assert (cause.cause, cause.missing_in, cause.rows) == ("late in the stream", "stream", gained)
-    assert {one["_detail"] for one in cause.examples} == {f"only by a restart: restarts.0 None, not {RESTART}"}
-    found = compared(plain, emitted(told))
-    assert [(one.cause, one.rows) for one in found.causes] == [("other settings", gained)]
-    assert found.settings.told == f"restarts: {RESTART} explains {gained} rows and contradicts 0"
+    assert {example["_detail"] for example in cause.examples} == {f"only by a restart: restarts.0 None, not {RESTART}"}
+    result = compare_with(plain, read_emissions(restarted))
+    assert [(cause.cause, cause.rows) for cause in result.causes] == [("other settings", gained)]
+    assert result.likely_settings.summary == f"restarts: {RESTART} explains {gained} rows and contradicts 0"

@@ -1,4 +1,4 @@
-"""What-if is exact: each outcome is what a run under that value gives."""
+"""Each outcome of `vary_setting` equals a run under that value."""
 
 import random
 from collections import Counter
@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import PROJECT
 from tests.tiers import cases
 from tidemark import cli
-from tidemark.comparison.what_if import Outcome, WhatIf, what_if
+from tidemark.comparison.what_if import Outcome, WhatIf, vary_setting
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -34,27 +34,36 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", cases(CASES, fast=["bound of an outer join"]))
-def test_outcomes_are_what_runs_give(spark, lake, pipeline, write, name):
-    chance = random.Random(3)
+def test_vary_setting_each_outcome_equals_a_run(spark, lake, pipeline, write, name):
+    generator = random.Random(3)
     for side in ("left", "right"):
-        arrivals = [START + timedelta(seconds=50 * n + chance.randrange(50)) for n in range(120)]
-        behind = [timedelta(seconds=chance.randrange(1500) if chance.random() < 0.3 else 20) for _ in arrivals]
-        rows = zip(arrivals, behind, strict=True)
-        write(side, [(chance.choice("ab"), max(START, at - late), at, n) for n, (at, late) in enumerate(rows)], ROW)
+        arrivals = [START + timedelta(seconds=50 * n + generator.randrange(50)) for n in range(120)]
+        delays = [timedelta(seconds=generator.randrange(1500) if generator.random() < 0.3 else 20) for _ in arrivals]
+        rows = zip(arrivals, delays, strict=True)
+        write(
+            side,
+            [
+                (generator.choice("ab"), max(START, arrival - delay), arrival, n)
+                for n, (arrival, delay) in enumerate(rows)
+            ],
+            ROW,
+        )
     changes, setting, minutes = CASES[name]
     values = [minute * MINUTE for minute in minutes]
-    told = what_if(spark, pipeline(**changes), str(lake), setting.replace("__", "."), values, range(2))
-    ran = [run(spark, lake, pipeline(**changes, **{setting: f"{n} minutes"}, output=f"run_{n}")) for n in minutes]
-    found = [(one.matched, one.padded, sum(one.late.values())) for one in told.outcomes]
-    assert found == ran
-    assert len(set(found)) > 1
-    if told.complete:
-        assert not sum(told.complete.late.values())
-        assert all(told.complete.matched >= one.matched for one in told.outcomes) or name == "lateness"
+    result = vary_setting(spark, pipeline(**changes), str(lake), setting.replace("__", "."), values, range(2))
+    runs = [
+        run_pipeline(spark, lake, pipeline(**changes, **{setting: f"{n} minutes"}, output=f"run_{n}")) for n in minutes
+    ]
+    outcomes = [(each.matched, each.padded, sum(each.late.values())) for each in result.outcomes]
+    assert outcomes == runs
+    assert len(set(outcomes)) > 1
+    if result.without_lateness:
+        assert not sum(result.without_lateness.late.values())
+        assert all(result.without_lateness.matched >= each.matched for each in result.outcomes) or name == "lateness"
 
 
-def run(spark, lake, settings):
-    plan = make_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=2), drain=True))
+def run_pipeline(spark, lake, settings):
+    plan = create_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=2), drain=True))
     list(execute(spark, plan, lambda *_: None))
     emitted = spark.read.format("delta").load(plan.tables.emissions).groupBy("_emission").count().collect()
     kinds = Counter({row["_emission"]: row["count"] for row in emitted})
@@ -66,12 +75,12 @@ def run(spark, lake, settings):
     return kinds["matched"], kinds["padded_left"] + kinds["padded_right"], late.count()
 
 
-def outcome(value, matched, state):
+def create_outcome(value, matched, state):
     return Outcome(value, matched, 0, {"left": 0, "right": 0}, state, 0, 0.0, None)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "told"),
+    ("outcomes", "recommendation"),
     [
         (
             [("0 s", 900, 10), ("1 h", 992, 20), ("2 h", 1000, 82)],
@@ -79,24 +88,27 @@ def outcome(value, matched, state):
         ),
         (
             [("0 s", 1000, 10), ("1 h", 1000, 20)],
-            "0 s keeps 100.0% of pairs; more than that costs state and keeps no more",
+            "0 s keeps 100.0% of pairs; higher values cost state and keep no more",
         ),
         ([("0 s", 100, 10), ("1 h", 500, 20)], "no value up to 1 h keeps 99% of pairs; 1 h keeps 50.0% of pairs"),
     ],
 )
-def test_the_recommendation_in_words(outcomes, told):
-    found = tuple(outcome(*one) for one in outcomes)
-    assert WhatIf("p", "left.watermark_delay", "", "", found, outcome(None, 1000, 0)).recommendation() == told
+def test_recommend_names_value_and_cost(outcomes, recommendation):
+    varied = tuple(create_outcome(*values) for values in outcomes)
+
+    what_if = WhatIf("p", "left.watermark_delay", "", "", varied, create_outcome(None, 1000, 0))
+
+    assert what_if.recommend() == recommendation
 
 
-def test_a_setting_that_cannot_be_varied_is_one_line(capfd, lake):
+def test_what_if_invariable_setting_prints_the_choices(capfd, lake):
     pipeline = str(PROJECT / "include" / "pipelines" / "flights_weather.yaml")
-    arguments = ["what-if", pipeline, "--vary", "left.table", "--up-to", "1 h", "--to", "2013-01-02T00:00Z"]
+    arguments = ["what-if", pipeline, "--vary", "left.table", "--max", "1 h", "--to", "2013-01-02T00:00Z"]
     assert cli.main([*arguments, "--lake", str(lake)]) == 2
-    assert "what can be varied is left.watermark_delay" in capfd.readouterr().err
+    assert "Choose one of left.watermark_delay" in capfd.readouterr().err
 
 
-def test_a_recorded_watermark_has_no_other_delay(pipeline):
-    settings = pipeline(left__watermark_delay=None, left__watermark="w")
-    with pytest.raises(UserError, match="the watermark of left is recorded; put left.watermark_delay in place of left"):
-        what_if(None, settings, "lake", "right.watermark_delay", [MINUTE], range(1))
+def test_vary_setting_recorded_watermark_raises(pipeline):
+    settings = pipeline(left__watermark_delay=None, left__recorded_watermark="w")
+    with pytest.raises(UserError, match="the watermark of left is recorded. Replace left.recorded_watermark"):
+        vary_setting(None, settings, "lake", "right.watermark_delay", [MINUTE], range(1))

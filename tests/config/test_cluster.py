@@ -1,4 +1,4 @@
-"""What a pipeline file may say of a cluster."""
+"""Cluster settings and the Spark properties that they set."""
 
 import pytest
 from pydantic import ValidationError
@@ -7,40 +7,40 @@ from tests.conftest import write_pipeline
 from tidemark.config.cluster import Cluster
 
 
-def test_a_job_takes_a_few_executors_by_default_and_not_all_that_there_is():
-    settings = Cluster().spark_settings()
-    assert (settings["spark.executor.instances"], settings["spark.cores.max"]) == ("2", "4")
-    assert settings["spark.sql.shuffle.partitions"] == "16"
-    assert settings["spark.dynamicAllocation.enabled"] == "false"
+def test_cluster_default_sets_a_fixed_number_of_executors():
+    properties = Cluster().to_spark_config()
+    assert (properties["spark.executor.instances"], properties["spark.cores.max"]) == ("2", "4")
+    assert properties["spark.sql.shuffle.partitions"] == "16"
+    assert properties["spark.dynamicAllocation.enabled"] == "false"
 
 
-def test_it_may_take_as_many_as_there_is_work_for():
-    settings = Cluster.model_validate({"executors": {"least": 1, "most": 5}, "executor_cores": 3}).spark_settings()
-    assert settings["spark.dynamicAllocation.enabled"] == "true"
-    bounds = (settings[f"spark.dynamicAllocation.{which}Executors"] for which in ("min", "max"))
-    assert [*bounds, settings["spark.cores.max"]] == ["1", "5", "15"]
-    assert "spark.executor.instances" not in settings
+def test_cluster_executor_bounds_enable_dynamic_allocation():
+    properties = Cluster.model_validate({"executors": {"min": 1, "max": 5}, "executor_cores": 3}).to_spark_config()
+    assert properties["spark.dynamicAllocation.enabled"] == "true"
+    bounds = (properties[f"spark.dynamicAllocation.{bound}Executors"] for bound in ("min", "max"))
+    assert [*bounds, properties["spark.cores.max"]] == ["1", "5", "15"]
+    assert "spark.executor.instances" not in properties
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"executors": 0},
-        {"executors": {"least": 2, "most": 1}},
+        {"executors": {"min": 2, "max": 1}},
         {"executor_memory": "4"},
         {"executor_memory": "4g\n"},
         {"shuffle_partitions": 0},
         {"spark.executor.memory": "4g"},
     ],
 )
-def test_nothing_but_sizes_and_numbers_is_taken(given):
+def test_cluster_invalid_setting_raises(settings):
     with pytest.raises(ValidationError):
-        Cluster.model_validate(given)
+        Cluster.model_validate(settings)
 
 
-def test_no_answer_depends_on_it(tmp_path):
+def test_cluster_does_not_affect_output(tmp_path):
     small, large = (
-        write_pipeline(tmp_path / f"{cores}.yaml", cluster={"executor_cores": cores}).semantic_settings()
+        write_pipeline(tmp_path / f"{cores}.yaml", cluster={"executor_cores": cores}).output_affecting_settings()
         for cores in (1, 8)
     )
     assert small == large

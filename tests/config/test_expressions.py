@@ -1,9 +1,9 @@
-"""What an expression may hold, as the file's own parser sees it; tests/spark/test_confined.py asks Spark's."""
+"""Content of expressions, as sqlglot parses it; tests/spark/test_confined.py covers Spark's parser."""
 
 import pytest
 
-from tidemark.config.allowed_functions import WHY, ColumnsOf, catalogue
-from tidemark.config.expressions import MOST_CHARACTERS, check_expression, columns_of, over_pair
+from tidemark.config.allowed_functions import REFUSAL_REASONS, InputColumns, load_catalogue
+from tidemark.config.expressions import MAX_CHARACTERS, check_expression, list_columns, qualify_for_pair
 
 ALLOWED = """
 left_v + 1 > 2
@@ -47,80 +47,80 @@ _emission = 'matched' AND _window_start < left_t
 """.strip().splitlines()
 
 REFUSED = {
-    "rand() < 0.5": "rand() gives something else in each run",
-    "`RAND`()": "rand() gives something else in each run",
-    "now() > left_t": "now() tells the time of the run",
-    "left_t > current_timestamp": "current_timestamp is no column of the join; columns are left_NAME and right_NAME",
-    "transform(left_a, x -> current_date)": "current_date is no column of the join",
-    "transform(left_a, x -> y)": "y is no column of the join",
-    "unix_timestamp() - left_v": "unix_timestamp() tells the time of the run; take a column with a time",
-    "TIMESTAMP 'now'": "'now' is no time that stays the same; write it as '2013-01-01 00:00:00'",
-    "TIMESTAMP '\\156ow'": "is no time that stays the same",
-    "TIMESTAMP_NTZ ' Tomorrow '": "is no time that stays the same",
-    "CAST('today' AS date)": "'today' is no time that stays the same",
-    "'yesterday'::timestamp": "'yesterday' is no time that stays the same",
-    "user": "user is no column of the join",
-    "version()": "version() tells of the session",
-    "uuid()": "uuid() gives something else",
-    "shuffle(left_a)": "shuffle() gives something else",
-    "aes_encrypt(left_a, left_b)": "aes_encrypt() gives something else",
-    "input_file_name()": "input_file_name() tells how Spark has cut its work",
-    "monotonically_increasing_id()": "monotonically_increasing_id() tells how Spark has cut its work",
-    "java_method('java.lang.System', 'getenv', 'HOME')": "java_method() calls Java; take a function of SQL",
+    "rand() < 0.5": "rand() returns another value in each run",
+    "`RAND`()": "rand() returns another value in each run",
+    "now() > left_t": "now() returns the time of the run",
+    "left_t > current_timestamp": "current_timestamp is not a column of the join. Columns are named left_NAME",
+    "transform(left_a, x -> current_date)": "current_date is not a column of the join",
+    "transform(left_a, x -> y)": "y is not a column of the join",
+    "unix_timestamp() - left_v": "unix_timestamp() returns the time of the run. Use a time column",
+    "TIMESTAMP 'now'": "'now' is a relative time. Write it as '2013-01-01 00:00:00'.",
+    "TIMESTAMP '\\156ow'": "is a relative time",
+    "TIMESTAMP_NTZ ' Tomorrow '": "is a relative time",
+    "CAST('today' AS date)": "'today' is a relative time",
+    "'yesterday'::timestamp": "'yesterday' is a relative time",
+    "user": "user is not a column of the join",
+    "version()": "version() depends on the session",
+    "uuid()": "uuid() returns another value",
+    "shuffle(left_a)": "shuffle() returns another value",
+    "aes_encrypt(left_a, left_b)": "aes_encrypt() returns another value",
+    "input_file_name()": "input_file_name() depends on how Spark partitions its work",
+    "monotonically_increasing_id()": "monotonically_increasing_id() depends on how Spark partitions its work",
+    "java_method('java.lang.System', 'getenv', 'HOME')": "java_method() calls Java. Use a function of SQL.",
     "reflect('java.lang.System', 'exit')": "reflect() calls Java",
     "try_reflect('java.lang.System', 'exit')": "try_reflect() calls Java",
-    "raise_error(left_a)": "raise_error() stops the job with a row's values; write an expectation under quality",
+    "raise_error(left_a)": "raise_error() fails the job with a row's values. Write an expectation under quality.",
     "xpath_string(left_a, '/a')": "xpath_string() can read files",
     "from_xml(left_a, 'a int', map('rowValidationXSDPath', '/x'))": "from_xml() can read files",
     "from_protobuf(left_a, 'm', '/etc/hostname')": "from_protobuf() can read files",
-    "explode(left_a)": "explode() makes other rows of a row",
-    "count(*)": "count() is over many rows",
-    "max(left_a) OVER ()": "OVER is about many rows",
-    "(SELECT max(value) FROM text.`/etc/hostname`)": "a subquery reads other tables; write what it gives as a table",
+    "explode(left_a)": "explode() changes the number of rows",
+    "count(*)": "count() aggregates many rows",
+    "max(left_a) OVER ()": "OVER spans many rows",
+    "(SELECT max(value) FROM text.`/etc/hostname`)": "a subquery reads other tables. Write its result as a table",
     "EXISTS (SELECT 1)": "a subquery reads other tables",
     "left_a IN (SELECT value FROM text.`/etc/hostname`)": "a subquery reads other tables",
-    "SELECT 1": "is no SQL expression",
-    "left_a; DROP TABLE x": "is no SQL expression",
-    "left_v +": "is no SQL expression",
-    "left_a = 'x": "is no SQL expression: a quote is open; close it",
-    " ": "is empty; leave it out",
-    "*": "* is other columns whenever a table has more; name them",
-    "struct(left_a.*)": "* is other columns whenever a table has more",
-    "1 AS x": "is no SQL expression, at AS",
-    "struct(left_a AS x)": "AS names nothing here",
-    ":p": "a parameter has no value here",
-    "?": "a parameter has no value here",
-    "@x": "a parameter has no value here",
-    "mask(left_a, upperChar => 'x')": "arguments have no names here",
-    "IDENTIFIER('rand')()": "is no SQL expression",
+    "SELECT 1": "is not an SQL expression",
+    "left_a; DROP TABLE x": "is not an SQL expression",
+    "left_v +": "is not an SQL expression",
+    "left_a = 'x": "is not an SQL expression. Close the open quote.",
+    " ": "is empty. Remove it.",
+    "*": "* changes its meaning when a table gets more columns. Name the columns.",
+    "struct(left_a.*)": "* changes its meaning when a table gets more columns",
+    "1 AS x": "is not an SQL expression. Correct the syntax at AS.",
+    "struct(left_a AS x)": "AS has no effect here",
+    ":p": "parameters have no value here",
+    "?": "parameters have no value here",
+    "@x": "parameters have no value here",
+    "mask(left_a, upperChar => 'x')": "named arguments are not supported",
+    "IDENTIFIER('rand')()": "is not an SQL expression",
     "system.builtin.rand()": "system.builtin.rand() names a catalog or a schema",
     "default.mine(left_a)": "default.mine() names a catalog or a schema",
-    "mine(left_a)": "mine() is none of Spark's own functions; did you mean",
-    "_metadata.file_path": "_metadata is no column of the join",
-    "other.left_v": "other is no column of the join",
-    "left_a = '${env:HOME}'": "${...} would be taken from the session or the environment; write the value itself",
-    "left_a -- = right_a": "comments and hints do not belong into an expression",
-    "/*+ BROADCAST(x) */ left_a": "comments and hints do not belong into an expression",
-    "left_a LIKE ANY ('a')": "any is no part of an expression here",
-    "(" * 3000 + "1" + ")" * 3000: "is nested too deeply; split the expression",
-    "'" + "x" * MOST_CHARACTERS + "'": "characters, and 10,000 are the most; split the expression",
+    "mine(left_a)": "mine() is not a function of Spark. Did you mean",
+    "_metadata.file_path": "_metadata is not a column of the join",
+    "other.left_v": "other is not a column of the join",
+    "left_a = '${env:HOME}'": "${...} would be replaced from the session or the environment. Write the value itself.",
+    "left_a -- = right_a": "has comments or hints",
+    "/*+ BROADCAST(x) */ left_a": "has comments or hints",
+    "left_a LIKE ANY ('a')": "any is not allowed in an expression",
+    "(" * 3000 + "1" + ")" * 3000: "is nested too deeply. Split the expression.",
+    "'" + "x" * MAX_CHARACTERS + "'": "characters, more than the maximum of 10,000. Split the expression.",
 }
 
 
-@pytest.mark.parametrize("text", ALLOWED)
-def test_what_a_pair_tells_of_itself_is_allowed(text):
-    check_expression(text)
+@pytest.mark.parametrize("expression", ALLOWED)
+def test_check_expression_over_a_pair_is_allowed(expression):
+    check_expression(expression)
 
 
-@pytest.mark.parametrize(("text", "told"), REFUSED.items(), ids=lambda part: part[:40])
-def test_all_else_is_refused_in_one_line(text, told):
+@pytest.mark.parametrize(("expression", "message"), REFUSED.items(), ids=lambda part: part[:40])
+def test_check_expression_refused_syntax_raises_a_single_line(expression, message):
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - its text is compared
-        check_expression(text)
-    assert told in str(raised.value)
+        check_expression(expression)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-WITH_WORDS = {
+KEYWORD_SYNTAX = {
     "between": "left_v BETWEEN 1 AND 2",
     "case": "CASE WHEN left_v THEN 1 END",
     "cast": "CAST(left_v AS int)",
@@ -132,65 +132,65 @@ WITH_WORDS = {
     "trim": "trim(left_v)",
     "when": "CASE WHEN left_v THEN 1 END",
 }
-"""Functions of Spark's catalogue that have a syntax of their own."""
+"""Functions of Spark that have a syntax of their own."""
 CALLS = {
-    name: WITH_WORDS.get(name, f"{name}(left_v, right_v)" if name.isidentifier() else f"left_v {name} right_v")
-    for name in catalogue()
+    name: KEYWORD_SYNTAX.get(name, f"{name}(left_v, right_v)" if name.isidentifier() else f"left_v {name} right_v")
+    for name in load_catalogue()
 } | {"!": "!left_v", "~": "~left_v", "not": "NOT left_v", ">>>": "shiftrightunsigned(left_v, 2)"}
 CALLS |= {name: f"left_v {name} right_v" for name in ("and", "or", "like", "ilike", "rlike", "regexp")}
 """An expression with each function and operator of Spark."""
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_function_of_spark_is_allowed_or_refused_as_reviewed(name):
-    why = catalogue()[name]
-    if not why:
+def test_check_expression_function_follows_its_review(name):
+    reason = load_catalogue()[name]
+    if not reason:
         check_expression(CALLS[name])
         return
     with pytest.raises(ValueError, match=rf"^{name}\(\) ") as raised:
         check_expression(CALLS[name])
-    assert str(raised.value) == f"{name}() {WHY[why]}"
+    assert str(raised.value) == f"{name}() {REFUSAL_REASONS[reason]}"
 
 
-def test_every_function_has_been_reviewed():
-    assert "unreviewed" not in catalogue().values()
+def test_catalogue_has_no_unreviewed_function():
+    assert "unreviewed" not in load_catalogue().values()
 
 
-OF_AN_INPUT = {
+INPUT_EXPRESSIONS = {
     "user = 'x' AND `order id` IS NOT NULL AND s.k > date('2024-01-01')": None,
-    "current_date > day": "current_date tells the time or the user of the run; take a column, called otherwise",
-    "rand() < 0.5": "rand() gives something else in each run",
-    "max(v) > 1": "max() is over many rows",
+    "current_date > day": "current_date returns the time or the user of the run. Use a column with another name.",
+    "rand() < 0.5": "rand() returns another value in each run",
+    "max(v) > 1": "max() aggregates many rows",
     "v > (SELECT 1)": "a subquery reads other tables",
-    "max(v) OVER ()": "OVER is about many rows",
-    "v >": "is no SQL expression",
+    "max(v) OVER ()": "OVER spans many rows",
+    "v >": "is not an SQL expression",
     "": "is empty",
 }
 
 
-@pytest.mark.parametrize("text", OF_AN_INPUT)
-def test_what_is_over_an_input_is_confined_before_its_table_is_known(text):
-    if OF_AN_INPUT[text] is None:
-        check_expression(text, ColumnsOf())
+@pytest.mark.parametrize(("expression", "message"), INPUT_EXPRESSIONS.items())
+def test_check_expression_over_an_input_before_its_table_is_read(expression, message):
+    if message is None:
+        check_expression(expression, InputColumns())
         return
-    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is compared
-        check_expression(text, ColumnsOf())
-    assert OF_AN_INPUT[text] in str(refused.value)
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the text is compared
+        check_expression(expression, InputColumns())
+    assert message in str(raised.value)
 
 
-def test_a_table_says_which_columns_an_input_has():
-    columns = ColumnsOf(("status", "current_date"))
+def test_input_columns_unknown_column_raises():
+    columns = InputColumns(("status", "current_date"))
     check_expression("STATUS = 'x' AND current_date IS NOT NULL", columns)
-    for name, hint in (("statsu", "did you mean status?"), ("user", "it has status, current_date")):
-        with pytest.raises(ValueError, match=f"{name} is no column of it; {hint}".replace("?", r"\?")):
+    for name, hint in (("statsu", "Did you mean status?"), ("user", "Available: status, current_date.")):
+        with pytest.raises(ValueError, match=f"{name} is not a column of the input. {hint}".replace("?", r"\?")):
             check_expression(f"{name} = 'x'", columns)
 
 
-def test_an_expression_over_an_input_becomes_one_over_a_pair():
-    text = "transform(a, x -> x + `b``c`) || a.b || timestampdiff(MINUTE, t, u) || CAST(s AS struct<v: int>).v"
-    assert columns_of(text) == ["a", "b`c", "t", "u", "s"]
-    assert over_pair(text, "left") == (
+def test_qualify_for_pair_renames_columns_only():
+    expression = "transform(a, x -> x + `b``c`) || a.b || timestampdiff(MINUTE, t, u) || CAST(s AS struct<v: int>).v"
+    assert list_columns(expression) == ["a", "b`c", "t", "u", "s"]
+    assert qualify_for_pair(expression, "left") == (
         "transform(`left_a`, x -> x + `left_b``c`) || `left_a`.b || timestampdiff(MINUTE, `left_t`, `left_u`) || "
         "CAST(`left_s` AS struct<v: int>).v"
     )
-    assert columns_of("no expression ((") == []
+    assert list_columns("no expression ((") == []

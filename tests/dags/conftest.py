@@ -86,7 +86,7 @@ join:
   keys: [user]
   interval: {{lower: -10 minutes, upper: 0 seconds}}
 slices: {{every: 1 hour, start: "2013-01-01T00:00:00Z", end: "2013-01-01T01:00:00Z"}}
-airflow: {{poll: 2 seconds, wait_at_most: 1 hour}}
+airflow: {{poll_interval: 2 seconds, wait_timeout: 1 hour}}
 """
 
 
@@ -101,6 +101,6 @@ def there(environment, pipeline_file, write, lake):
             "user string, at timestamp",
         )
     folder = pipeline_file(
-        "clicked_views.yaml", name="clicked_views", more="compare: {with: streamed, budget: {differing: 0}}\n"
+        "clicked_views.yaml", name="clicked_views", more="compare: {table: streamed, budget: {differing: 0}}\n"
     )
     return environment | {"TIDEMARK_PIPELINES": str(folder), "TIDEMARK_LAKE": str(lake)}

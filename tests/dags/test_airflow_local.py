@@ -20,7 +20,7 @@ from tests.quality.fake_receivers import metrics, webhooks
 from tidemark.config import load_pipeline
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request as Slices
-from tidemark.planning.plan import make_plan
+from tidemark.planning.plan import create_plan
 
 PROJECT = Path(__file__).parents[2]
 COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
@@ -119,9 +119,7 @@ def check_metrics(measured):
     assert int(found["tidemark.behind.clicked_views"].removesuffix("|g")) > 24 * 365
 
 
-def test_it_boots_compares_what_was_committed_is_seen_and_ends_with_all_that_it_started(
-    spark, write, local, lake, seen
-):
+def test_airflow_local_boots_runs_comparison_and_stops_all_processes(spark, write, local, lake, seen):
     """A range, run by hand, commits slices: the scheduler then runs the comparison by itself."""
     given, events, measured = seen
     rows = [(user, *(datetime.fromisoformat(f"2013-01-01T{at}Z") for at in times)) for user, *times in STREAMED]
@@ -157,7 +155,7 @@ def test_it_boots_compares_what_was_committed_is_seen_and_ends_with_all_that_it_
     assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_ten_slices_wait_without_a_slot_or_jvm_and_a_committed_one_is_skipped(spark, local, lake, record_property):
+def test_wait_task_defers_without_slot_or_jvm_and_skips_committed_slices(spark, local, lake, record_property):
     """One slot: that all ten wait at a time, and another task runs, shows that none of them holds it."""
     names = [f"w{number}" for number in range(10)]
     folder = Path(local["TIDEMARK_PIPELINES"])
@@ -168,7 +166,7 @@ def test_ten_slices_wait_without_a_slot_or_jvm_and_a_committed_one_is_skipped(sp
     committed = folder / "clicked_views.yaml"
     text = committed.read_text().replace("slices: {", 'slices: {end: "2013-01-01T01:00:00Z", ')
     committed.write_text(text)
-    plan = make_plan(spark, load_pipeline(committed), str(lake), Slices())
+    plan = create_plan(spark, load_pipeline(committed), str(lake), Slices())
     list(execute(spark, plan, lambda *_: None))
 
     airflow = start(local | {"AIRFLOW__CORE__PARALLELISM": "1"})
@@ -215,7 +213,7 @@ def test_ten_slices_wait_without_a_slot_or_jvm_and_a_committed_one_is_skipped(sp
         airflow.communicate(timeout=120)
 
 
-def test_a_taken_port_is_refused_in_one_line(local):
+def test_airflow_local_with_port_in_use_ends_with_error_line(local):
     with socket.create_server(("127.0.0.1", int(local["AIRFLOW__API__PORT"]))):
         airflow = start(local)
         told, _ = airflow.communicate(timeout=10)

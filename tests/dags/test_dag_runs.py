@@ -15,11 +15,11 @@ from tests.quality.fake_receivers import webhooks
 from tests.spark.serving import serving
 from tidemark.cli import main
 from tidemark.config import load_pipeline
-from tidemark.config.cluster import CONNECT_TOKEN
+from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def with_a_bad_pair(there, write, at, settings):
     return file
 
 
-def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there, lake):
+def test_range_run_after_slice_run_emits_each_slice_once(spark, airflow, there, lake):
     # By hand, Airflow gives the interval that ends at the logical date.
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
     assert run == {"state": "success", "interval": ["2013-01-01T00:00:00+00:00", "2013-01-01T01:00:00+00:00"]}, log
@@ -82,13 +82,13 @@ def test_a_slice_run_then_a_range_run_emit_each_slice_once(spark, airflow, there
 
 
 @pytest.mark.slow
-def test_by_a_spark_connect_server_a_slice_runs_in_the_worker_without_a_jvm(spark, airflow, there, lake, tmp_path):
+def test_slice_run_on_connect_server_starts_no_jvm_in_worker(spark, airflow, there, lake, tmp_path):
     with serving(tmp_path) as given:
         warm = there | {"AIRFLOW_CONN_SPARK_DEFAULT": given["AIRFLOW_CONN_SPARK_DEFAULT"]}
         run, log = airflow(warm, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
         assert run["state"] == "success", log
         assert "spark-submit" not in log
-        assert given[CONNECT_TOKEN] not in log
+        assert given[CONNECT_TOKEN_VARIABLE] not in log
         assert "clicked_views: 1 slices from 2013-01-01T00:00Z to 2013-01-01T01:00Z, 2 emissions" in log
         assert emitted(spark, lake) == Counter(SLICE_0)
 
@@ -99,7 +99,7 @@ def test_by_a_spark_connect_server_a_slice_runs_in_the_worker_without_a_jvm(spar
 
 
 @pytest.mark.slow
-def test_a_slice_out_of_order_is_refused_once_and_for_all(airflow, there):
+def test_slice_run_out_of_order_fails_without_retry(airflow, there):
     run, log = airflow(there, "clicked_views__slice", "2013-01-01T03:00:00+00:00")
     assert run["state"] == "failed"
     assert "checkpoint before slice 2013-01-01T02:00Z is missing" in log
@@ -107,13 +107,13 @@ def test_a_slice_out_of_order_is_refused_once_and_for_all(airflow, there):
 
 
 @pytest.mark.slow
-def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_does_not(spark, airflow, there, lake):
+def test_compare_run_fails_without_retry_when_stream_differs(spark, airflow, there, lake):
     pipeline = load_pipeline(Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml"))
     tables = PipelineTables(str(lake / "clicked_views"))
 
     def run_to(end):
         with tuned_for_tiny_queries(spark):
-            plan = make_plan(spark, pipeline, str(lake), Request(end=datetime.fromisoformat(end)))
+            plan = create_plan(spark, pipeline, str(lake), Request(end=datetime.fromisoformat(end)))
             list(execute(spark, plan, lambda *_: None))
 
     def stream(times, since):
@@ -141,7 +141,7 @@ def test_a_comparison_is_green_while_the_stream_agrees_and_red_at_once_when_it_d
     assert agreement() == {("00:00", 2, 0), ("01:00", 1, 0), ("02:00", 1, 1)}
 
 
-def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_tells_people(airflow, there, write):
+def test_failed_range_run_reports_committed_slices_and_notifies(airflow, there, write):
     known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b]}"
     notify = "notify: [{webhook: {connection: tidemark_pager}}, {slack: {connection: tidemark_none}}]"
     with_a_bad_pair(there, write, "02:35", f"quality: [{known}]\n{notify}\n")
@@ -160,7 +160,7 @@ def test_a_range_that_fails_half_way_reports_what_it_has_committed_is_red_and_te
 
 
 @pytest.mark.slow
-def test_rows_in_quarantine_and_warnings_stop_no_slice_and_a_release_publishes_them(
+def test_slice_run_with_quarantined_rows_succeeds_and_release_publishes_them(
     spark, airflow, there, write, lake, monkeypatch
 ):
     known = "{type: expect_column_values_to_be_in_set, column: left_user, value_set: [a, b], on_failure: quarantine}"
@@ -178,14 +178,14 @@ def test_rows_in_quarantine_and_warnings_stop_no_slice_and_a_release_publishes_t
 
 
 @pytest.mark.slow
-def test_upkeep_merges_files_and_is_red_where_tables_are_damaged(spark, airflow, there, lake):
+def test_maintenance_run_compacts_files_and_fails_on_damaged_tables(spark, airflow, there, lake):
     file = Path(there["TIDEMARK_PIPELINES"], "clicked_views.yaml")
-    file.write_text(file.read_text() + "compact: {after: 0 seconds, into: 3 hours}\n")
+    file.write_text(file.read_text() + "compact: {settled_after: 0 seconds, period: 3 hours}\n")
     run, log = airflow(there, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
     assert run["state"] == "success", log
 
     def files():
-        return DeltaLog.open(str(lake / "clicked_views" / "emissions")).files["path"].to_list()
+        return DeltaTableHandle.open(str(lake / "clicked_views" / "emissions")).files["path"].to_list()
 
     assert len(files()) == 3
     run, log = airflow(there, "clicked_views__upkeep")
@@ -201,7 +201,7 @@ def test_upkeep_merges_files_and_is_red_where_tables_are_damaged(spark, airflow,
     assert "file gone" in log
 
 
-def test_a_missing_connection_is_refused_in_one_line(airflow, environment):
+def test_run_without_connection_fails_with_error_line(airflow, environment):
     alone = {k: v for k, v in environment.items() if k != "AIRFLOW_CONN_SPARK_DEFAULT"}
     run, log = airflow(alone, "flights_weather__range", to="2013-01-02T00:00:00Z")
     assert run["state"] == "failed"

@@ -10,8 +10,8 @@ from tests.dags.conftest import PROJECT
 SUBMITTED = PROJECT / "include/tidemark/airflow/spark_application.py"
 
 
-@pytest.mark.parametrize("command", [["run"], ["compare", "--record"], ["reprocess"]], ids=" ".join)
-def test_a_mistake_of_the_users_is_none_of_pythons(command, tmp_path):
+@pytest.mark.parametrize("command", [["run"], ["compare", "--save"], ["reprocess"]], ids=" ".join)
+def test_submitted_application_with_user_error_prints_no_traceback(command, tmp_path):
     ended = subprocess.run(
         [sys.executable, SUBMITTED, *command, "no_such", "--lake", tmp_path],
         capture_output=True,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from tests.conftest import PROJECT, write_pipeline
-from tidemark.airflow.lineage import of_command
+from tidemark.airflow.lineage import command_lineage
 
 WITHOUT = """
 import sys
@@ -18,25 +18,25 @@ def names(datasets):
     return [(one.namespace, one.name) for one in datasets]
 
 
-def test_tables_of_a_bucket_have_its_name_and_their_keys_and_a_dry_run_writes_none(tmp_path):
+def test_lineage_of_s3_tables_has_bucket_and_key_and_dry_run_has_no_outputs(tmp_path):
     file = tmp_path / "orders.yaml"
     write_pipeline(file, name="orders")
-    told = of_command(file, "s3a://lake/of/mine", ["run", str(file)])
+    told = command_lineage(file, "s3a://lake/of/mine", ["run", str(file)])
     assert ("s3://lake", "of/mine/orders/emissions") in names(told.outputs)
     assert {namespace for namespace, _ in names(told.inputs)} == {"s3://lake"}
     assert len(told.inputs) == 2
-    planned = of_command(file, "/lake", ["reprocess", str(file), "--dry-run"])
+    planned = command_lineage(file, "/lake", ["reprocess", str(file), "--dry-run"])
     assert names(planned.outputs) == []
     assert {namespace for namespace, _ in names(planned.inputs)} == {"file"}
-    merged = of_command(file, "/lake", ["compact", str(file)])
+    merged = command_lineage(file, "/lake", ["compact", str(file)])
     assert names(merged.outputs) == names(merged.inputs)
     assert [name for _, name in names(merged.outputs)] == [
         f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
     ]
-    vacuumed = of_command(file, "/lake", ["vacuum", str(file)])
+    vacuumed = command_lineage(file, "/lake", ["vacuum", str(file)])
     assert (vacuumed.inputs, vacuumed.outputs) == ([], []), "no row comes or goes"
 
 
-def test_tasks_are_there_without_openlineage(environment):
+def test_operators_import_without_openlineage(environment):
     command = [sys.executable, "-c", WITHOUT]
     subprocess.run(command, env=environment | {"PYTHONPATH": str(PROJECT / "include")}, check=True)

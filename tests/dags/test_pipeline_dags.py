@@ -14,7 +14,7 @@ from tests.dags.conftest import PIPELINE
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
-COMPARED = "compare: {with: streamed, every: 1 day}\n"
+COMPARED = "compare: {table: streamed, every: 1 day}\n"
 ERRORS = "tidemark_pipeline_errors.py"
 
 
@@ -23,19 +23,19 @@ def demo(describe):
     return describe()
 
 
-def test_each_pipeline_of_the_project_has_three_dags(demo):
+def test_pipeline_dags_create_three_dags_per_pipeline(demo):
     names = [file.stem for file in (PROJECT / "include/pipelines").glob("*.yaml")]
     assert names
     assert demo["errors"] == {}
     assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in ("slice", "range", "reprocess")}
 
 
-def test_importing_the_dags_imports_no_spark(demo):
+def test_dag_files_import_no_spark(demo):
     assert "tidemark.config" in demo["imported"]
     assert [module for module in demo["imported"] if module.startswith(("pyspark", "delta", "pandas"))] == []
 
 
-def test_the_page_of_a_dag_tells_dialect_inputs_bounds_and_slices(demo):
+def test_dag_page_shows_dialect_inputs_bounds_and_slices(demo):
     doc = demo["dags"]["flights_weather__slice"]["doc"]
     for text in (
         "`flink-datastream`",
@@ -56,7 +56,7 @@ LOCAL_DAYS = {
 """When three days begin, and the last one ends: one of 25 hours, one whose midnight is skipped, one that ends at it."""
 
 
-def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
+def test_slice_dag_data_intervals_are_slices_in_order(describe, pipeline_file):
     grids = {
         "hourly": ("1 hour", timedelta(hours=1), "2013-01-01T00:00:00+00:00"),
         "quarters": ("15 minutes", timedelta(minutes=15), "2013-01-01T00:05:00+00:00"),
@@ -87,7 +87,7 @@ def test_data_intervals_are_the_slices_in_order(describe, pipeline_file):
         assert f"- slices: days of {zone} from {hours[0]}:00Z to " in slices["doc"]
 
 
-def test_a_person_reads_the_tasks(demo):
+def test_dag_tasks_have_readable_ids(demo):
     for kind, tasks in (("slice", ["wait", "run", "report"]), ("reprocess", ["run", "report"])):
         dag = demo["dags"][f"flights_weather__{kind}"]
         after = [*([task] for task in tasks[1:]), []]
@@ -95,18 +95,18 @@ def test_a_person_reads_the_tasks(demo):
         assert dag["reads"] == ["flights", "weather"]
 
 
-def test_reprocessing_is_asked_for_by_name_and_tried_first(demo):
+def test_reprocess_dag_params_require_range_and_default_to_dry_run(demo):
     assert demo["dags"]["flights_weather__reprocess"]["params"] == {"from": None, "to": None, "dry_run": True}
 
 
-def test_backfills_are_refused_on_sqlite_alone(demo, describe):
+def test_dags_refuse_backfills_on_sqlite_only(demo, describe):
     assert demo["dags"]["flights_weather__slice"]["allowed_run_types"] == ["manual", "scheduled"]
     assert "use these, not a\n  backfill" in demo["dags"]["flights_weather__slice"]["doc"]
     postgres = describe(AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="postgresql+psycopg2://nobody@127.0.0.1:1/none")
     assert postgres["dags"]["flights_weather__slice"]["allowed_run_types"] == []
 
 
-def test_a_file_says_how_airflow_runs_it_and_where_its_slices_end(describe, pipeline_file):
+def test_dag_takes_airflow_settings_and_end_from_pipeline_file(describe, pipeline_file):
     airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours}"
     folder = pipeline_file("p.yaml", name="p", more=f"airflow: {airflow}\n")
     file = folder / "p.yaml"
@@ -118,7 +118,7 @@ def test_a_file_says_how_airflow_runs_it_and_where_its_slices_end(describe, pipe
     assert dag["end_date"] == "2013-01-01T02:00:00+00:00", "the scheduler makes no run after it"
 
 
-def test_a_table_whose_name_is_none_for_airflow_stops_no_other_pipeline(describe, pipeline_file):
+def test_invalid_asset_name_does_not_stop_other_pipelines(describe, pipeline_file):
     file = pipeline_file("p.yaml", name="p") / "p.yaml"
     file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))
     answer = describe(TIDEMARK_PIPELINES=file.parent)
@@ -126,12 +126,12 @@ def test_a_table_whose_name_is_none_for_airflow_stops_no_other_pipeline(describe
     assert answer["dags"]["p__slice"]["reads"] == ["views"]
 
 
-def test_a_task_builds_only_its_own_dag(describe):
+def test_task_process_creates_only_its_own_dag(describe):
     asked = describe("only", "flights_weather__slice")
     assert (asked["built"], asked["read"]) == (["flights_weather__slice"], ["flights_weather.yaml"])
 
 
-def test_each_pipeline_has_a_pool_where_the_project_makes_them(pipeline_file):
+def test_dag_uses_pipeline_pool_when_pools_are_enabled(pipeline_file):
     pipeline_file("b.yaml", name="b", more="airflow: {pool: shared}\n")
     folder = pipeline_file("a.yaml", name="a")
     made = json.loads(
@@ -145,13 +145,13 @@ def test_each_pipeline_has_a_pool_where_the_project_makes_them(pipeline_file):
     assert {name: pool["slots"] for name, pool in made.items()} == {"a": 1, "shared": 1}
 
 
-def test_slices_run_one_at_a_time_in_order_and_stop_at_a_failure(demo):
+def test_slice_dag_runs_in_order_and_stops_at_failure(demo):
     dag = demo["dags"]["flights_weather__slice"]
     assert (dag["catchup"], dag["max_active_runs"], dag["depends_on_past"]) == (True, 1, True)
     assert dag["max_consecutive_failed_dag_runs"] == 1
 
 
-def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
+def test_slice_run_submits_its_data_interval(describe, tmp_path):
     (tmp_path / "delta.jar").touch()
     lake = tmp_path / "lake"
     dag = describe(TIDEMARK_LAKE=lake, TIDEMARK_JARS=tmp_path)["dags"]["flights_weather__slice"]
@@ -167,7 +167,7 @@ def test_a_slice_run_submits_its_data_interval(describe, tmp_path):
     assert dag["env"]["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_a_reprocess_run_submits_its_parameters(demo):
+def test_reprocess_run_submits_its_params(demo):
     dag = demo["dags"]["flights_weather__reprocess"]
     assert dag["intervals"] == []
     at = dag["command"].index(SUBMITTED)
@@ -175,13 +175,13 @@ def test_a_reprocess_run_submits_its_parameters(demo):
     assert dag["command"][-5:] == ["--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z", "--dry-run"]
 
 
-def test_a_range_run_submits_its_parameters(demo):
+def test_range_run_submits_its_params(demo):
     dag = demo["dags"]["flights_weather__range"]
     assert dag["intervals"] == []
     assert dag["command"][-9:] == [
         *("--lake", str(PROJECT / "lake")),
         *("--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"),
-        *("--slices-per-job", "auto", "--no-not-complete-yet"),
+        *("--slices-per-job", "auto", "--no-ignore-completeness"),
     ]
 
 
@@ -192,7 +192,7 @@ COMPARE = "compare: {{with: streamed/{name}, budget: {{unexplained: 0.1 %}}, {mo
 def compared(describe, tmp_path_factory):
     """DAGs of pipelines that are compared with a stream: at each commit, each day, and as another one tells."""
     folder = tmp_path_factory.mktemp("pipelines")
-    for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("told", "told_by: hourly")):
+    for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("told", "reference: hourly")):
         text = PIPELINE.format(name=name, every="1 hour", start="2013-01-01T00:00:00Z")
         (folder / f"{name}.yaml").write_text(text + COMPARE.format(name=name, more=more))
     answer = describe(TIDEMARK_PIPELINES=folder)
@@ -200,7 +200,7 @@ def compared(describe, tmp_path_factory):
     return answer["dags"]
 
 
-def test_a_pipeline_that_says_what_to_compare_with_has_a_dag_for_it_after_each_commit(compared):
+def test_compare_dag_runs_after_each_commit(compared):
     assert set(compared) == {
         f"{name}__{kind}" for name in ("hourly", "daily", "told") for kind in ("slice", "range", "reprocess", "compare")
     }
@@ -211,27 +211,27 @@ def test_a_pipeline_that_says_what_to_compare_with_has_a_dag_for_it_after_each_c
     dag = compared["hourly__compare"]
     assert (dag["intervals"], dag["publishes"], dag["max_active_runs"]) == ([], [], 1)
     at = dag["command"].index(SUBMITTED)
-    assert dag["command"][at : at + 3] == [SUBMITTED, "compare", "--record"]
-    assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--due"]
+    assert dag["command"][at : at + 3] == [SUBMITTED, "compare", "--save"]
+    assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--only-due"]
 
 
-def test_a_comparison_each_day_takes_the_slices_of_its_interval(compared):
+def test_daily_compare_run_compares_slices_of_its_interval(compared):
     dag = compared["daily__compare"]
     first = datetime.fromisoformat("2013-01-01T00:00:00+00:00")
     expected = [(first + timedelta(days=n), first + timedelta(days=n + 1)) for n in range(3)]
     assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
     assert dag["after"] == []
     assert dag["command"][-5:] == [
-        *("--due", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T00:00:00+00:00"),
+        *("--only-due", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T00:00:00+00:00"),
     ]
 
 
-def test_tables_are_kept_in_order_each_day_where_the_file_says_how(describe, pipeline_file):
-    pipeline_file("kept.yaml", name="kept", more="retention: {superseded: 30 days}\n")
-    folder = pipeline_file("p.yaml", name="p", more="compact: {after: 2 days, into: 1 day}\n")
+def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
+    pipeline_file("kept.yaml", name="kept", more="retention: {replaced_files: 30 days}\n")
+    folder = pipeline_file("p.yaml", name="p", more="compact: {settled_after: 2 days, period: 1 day}\n")
     kept = describe("only", "kept__upkeep", TIDEMARK_PIPELINES=folder)
     assert kept["built"] == ["kept__upkeep"]
-    pipeline_file("kept.yaml", name="kept", more="retention: {states: 30 days}\n")
+    pipeline_file("kept.yaml", name="kept", more="retention: {checkpoints: 30 days}\n")
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
     assert dags["kept__upkeep"]["tasks"] == {"vacuum": ["verify"], "verify": []}
     expiring = dags["kept__upkeep"]["command"]
@@ -247,7 +247,7 @@ def test_tables_are_kept_in_order_each_day_where_the_file_says_how(describe, pip
     assert dag["command"][at:] == [SUBMITTED, "compact", str(folder / "p.yaml"), "--lake", str(PROJECT / "lake")]
 
 
-def test_the_page_of_a_dag_tells_what_it_is_compared_with(demo, compared):
+def test_dag_page_shows_comparison(demo, compared):
     for text, name in (
         ("- compared with `streamed/hourly`, when slices are committed; budget: 0.1 % unexplained", "hourly"),
         ("- compared with `streamed/daily`, every 1 day; budget:", "daily"),
@@ -257,14 +257,14 @@ def test_the_page_of_a_dag_tells_what_it_is_compared_with(demo, compared):
     assert "compared with" not in demo["dags"]["flights_weather__slice"]["doc"]
 
 
-def test_a_pipeline_told_by_one_that_is_not_there_is_an_import_error(describe, pipeline_file):
-    folder = pipeline_file("p.yaml", name="p", more="compare: {with: s, told_by: q}\n")
+def test_missing_reference_pipeline_is_import_error(describe, pipeline_file):
+    folder = pipeline_file("p.yaml", name="p", more="compare: {table: s, reference: q}\n")
     answer = describe(TIDEMARK_PIPELINES=folder)
     assert answer["dags"] == {}
-    assert "p.yaml: compare.told_by: there is no pipeline q in" in answer["errors"][ERRORS]
+    assert "p.yaml: compare.reference: there is no pipeline q in" in answer["errors"][ERRORS]
 
 
-def test_a_cluster_is_a_matter_of_the_connection(demo, describe):
+def test_connection_decides_spark_master(demo, describe):
     cluster = json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077})
     here, there = (
         answer["dags"]["flights_weather__slice"]["command"]
@@ -275,7 +275,7 @@ def test_a_cluster_is_a_matter_of_the_connection(demo, describe):
 
 
 @pytest.mark.parametrize("host", ["spark://master:7077", "yarn", "local[2]"])
-def test_the_secret_of_a_connection_is_on_no_command_line_and_on_no_page(describe, host):
+def test_connection_secret_is_absent_from_command_line_and_page(describe, host):
     connection = {"conn_type": "spark", "host": host, "password": "s3cret", "login": "me"}
     dags = describe(AIRFLOW_CONN_SPARK_DEFAULT=json.dumps(connection))["dags"]
     assert dags
@@ -285,7 +285,7 @@ def test_the_secret_of_a_connection_is_on_no_command_line_and_on_no_page(describ
 
 
 @pytest.mark.parametrize(("host", "reaches"), [("spark://master:7077", True), ("local[2]", True), ("yarn", False)])
-def test_the_secret_of_a_receiver_reaches_the_job_in_its_environment_alone(describe, pipeline_file, host, reaches):
+def test_receiver_secret_reaches_job_only_by_environment(describe, pipeline_file, host, reaches):
     more = "notify: [{slack: {connection: tidemark_slack}}, {teams: {connection: tidemark_gone}}]\n"
     connections = {
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": host}),
@@ -298,7 +298,7 @@ def test_the_secret_of_a_receiver_reaches_the_job_in_its_environment_alone(descr
     assert (given == {"conn_type": "slackwebhook", "password": "https://x/s3cret"}) == reaches
 
 
-def test_a_range_validates_its_parameters(describe):
+def test_range_dag_validates_params(describe):
     good = [
         {"to": "2013-01-02T00:00:00Z"},
         {"to": "2013-01-02T00:00+01:00", "slices_per_job": 24},
@@ -315,7 +315,7 @@ def test_a_range_validates_its_parameters(describe):
     assert [bool(refusal) for refusal in refusals] == [False] * len(good) + [True] * len(bad)
 
 
-def test_a_file_that_does_not_validate_is_an_import_error_and_stops_no_other_pipeline(describe, pipeline_file):
+def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe, pipeline_file):
     pipeline_file("good.yaml", name="good")
     pipeline_file("late.yaml", name="late", every="1 fortnight")
     pipeline_file("none.yaml", name="none", every="0 seconds")
@@ -327,21 +327,21 @@ def test_a_file_that_does_not_validate_is_an_import_error_and_stops_no_other_pip
     assert set(answer["errors"]) == {ERRORS}
     *_, first, second, third = answer["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
-    assert "none.yaml: slices.every: must be longer than nothing" in second
+    assert "none.yaml: slices.every: must be positive" in second
     assert (
         "twice.yaml: slices.time_zone: Airflow has no timetable for days of America/Havana, where 2026-11-01" in third
     )
 
 
-def test_two_files_cannot_name_the_same_pipeline(describe, pipeline_file):
+def test_two_files_with_same_pipeline_name_are_import_error(describe, pipeline_file):
     pipeline_file("a.yaml", name="p", every="1 hour")
     answer = describe(TIDEMARK_PIPELINES=pipeline_file("b.yaml", name="p", every="1 day"))
     assert "a.yaml" in answer["dags"]["p__slice"]["doc"]
     assert "b.yaml: name: p is already the pipeline of a.yaml; choose another" in answer["errors"][ERRORS]
 
 
-def test_what_cannot_be_mended_by_trying_again_is_not_tried(describe, pipeline_file):
-    folder = pipeline_file("p.yaml", name="p", more="compare: {with: s}\n")
+def test_user_error_fails_task_without_retry(describe, pipeline_file):
+    folder = pipeline_file("p.yaml", name="p", more="compare: {table: s}\n")
     # 1 and 2 are Python's and spark-submit's own: a job that did not start may do so another time.
     ends = {"0": None, "1": "AirflowException", "2": "AirflowException", "64": "AirflowFailException"}
     ends |= {"65": "AirflowFailException", "75": "AirflowException"}

@@ -32,7 +32,7 @@ def trigger(lake, tmp_path):
 
     def make(after=60):
         give_up = (datetime.now(UTC) + timedelta(seconds=after)).isoformat()
-        return InputsComplete(file=str(file), lake=str(lake), end=HOUR.isoformat(), poll=0.05, give_up=give_up)
+        return InputsComplete(file=str(file), lake=str(lake), end=HOUR.isoformat(), poll_interval=0.05, give_up=give_up)
 
     return make
 
@@ -41,7 +41,7 @@ async def first(trigger):
     return (await anext(trigger.run())).payload
 
 
-def test_it_fires_when_the_inputs_are_complete_and_not_before(trigger, mark):
+def test_trigger_fires_when_inputs_are_complete(trigger, mark):
     mark(HOUR - timedelta(minutes=1))
 
     async def meanwhile():
@@ -55,22 +55,22 @@ def test_it_fires_when_the_inputs_are_complete_and_not_before(trigger, mark):
     assert event.keys() == {"give_up"}
 
 
-def test_it_gives_up_and_says_for_what_it_has_waited(trigger, mark):
+def test_trigger_at_timeout_names_incomplete_inputs(trigger, mark):
     mark(HOUR - timedelta(minutes=1))
     assert asyncio.run(first(trigger(after=0)))["gave_up"] == SHORT
 
 
-def test_a_mistake_is_told_and_not_waited_for(trigger):
+def test_trigger_reports_user_error_at_once(trigger):
     assert "there is no Delta table marks" in asyncio.run(first(trigger()))["mistake"]
 
 
-def test_it_is_made_again_in_another_process_from_what_it_says(trigger):
+def test_trigger_is_restored_from_serialized_form(trigger):
     path, arguments = trigger().serialize()
     assert path == "tidemark.airflow.triggers.InputsComplete"
     assert InputsComplete(**arguments).serialize() == (path, arguments)
 
 
-def test_the_task_fails_for_good_with_what_the_trigger_tells(tmp_path):
+def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):
     task = WaitForInputs(task_id="wait", file=tmp_path / "w.yaml", project=Project(tmp_path), start="", end="T")
     with pytest.raises(AirflowFailException, match=r"waited until G, and up to T this was not complete: clicks"):
         task.resume({}, {"give_up": "G", "gave_up": SHORT})

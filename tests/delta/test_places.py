@@ -7,13 +7,13 @@ import pytest
 
 from tests.conftest import write_pipeline
 from tidemark.config import Pipeline
-from tidemark.delta.paths import place
+from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import DeltaInput, PipelineTables
 from tidemark.delta.table import create_arrow_table
-from tidemark.errors import PlaceError, UserError
+from tidemark.errors import ForbiddenPathError, UserError
 from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
-from tidemark.tables.table_changes import References
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.tables.table_changes import TableChanges
+from tidemark.watermarks.watermarks import Watermarks
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def lake(tmp_path):
     ],
 )
 def test_a_name_stands_for_a_place_under_the_lake_root(lake, name, under):
-    assert place(lake, name) == f"{lake}/{under}"
-    assert place(lake, f"{lake}/{name}") == f"{lake}/{under}"
-    assert place(lake, f"file://{lake}/{name}") == f"{lake}/{under}"
+    assert resolve_path(lake, name) == f"{lake}/{under}"
+    assert resolve_path(lake, f"{lake}/{name}") == f"{lake}/{under}"
+    assert resolve_path(lake, f"file://{lake}/{name}") == f"{lake}/{under}"
 
 
 OUTSIDE = {
@@ -61,37 +61,42 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("name", OUTSIDE.values(), ids=OUTSIDE)
 def test_what_lies_outside_is_refused_with_the_remedy(lake, name):
-    with pytest.raises(PlaceError) as raised:
-        place(lake, name)
+    with pytest.raises(ForbiddenPathError) as raised:
+        resolve_path(lake, name)
     assert str(raised.value) == (
-        f"{name} lies outside the lake root {lake}; put it there, or let the operator allow its root in TIDEMARK_ROOTS"
+        f"{name} lies outside the lake root {lake}; put it there, or let the operator allow its root in "
+        "TIDEMARK_ALLOWED_ROOTS"
     )
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x00b", "\x7f"])
 def test_what_names_no_place_is_refused(lake, name):
-    with pytest.raises(PlaceError, match="names no place; write a path relative to the lake root"):
-        place(lake, name)
+    with pytest.raises(ForbiddenPathError, match="names no place; write a path relative to the lake root"):
+        resolve_path(lake, name)
 
 
 def test_the_operator_allows_further_roots(lake, tmp_path, monkeypatch):
-    monkeypatch.setenv("TIDEMARK_ROOTS", f"{tmp_path}/outside, s3://streams/raw/ ,")
-    assert place(lake, "out/table") == place(lake, f"{tmp_path}/outside/table") == f"{tmp_path}/outside/table"
-    assert place(lake, "S3://streams/raw/x/../y") == "s3://streams/raw/y"
+    monkeypatch.setenv("TIDEMARK_ALLOWED_ROOTS", f"{tmp_path}/outside, s3://streams/raw/ ,")
+    assert (
+        resolve_path(lake, "out/table")
+        == resolve_path(lake, f"{tmp_path}/outside/table")
+        == f"{tmp_path}/outside/table"
+    )
+    assert resolve_path(lake, "S3://streams/raw/x/../y") == "s3://streams/raw/y"
     for name in ("s3://streams/raw/../x", "s3://streams/rawer", "s3://stream/raw/x", "/etc", f"{tmp_path}/outsider"):
-        with pytest.raises(PlaceError, match="lies outside the lake root"):
-            place(lake, name)
+        with pytest.raises(ForbiddenPathError, match="lies outside the lake root"):
+            resolve_path(lake, name)
     for name in ("s3://streams/raw/%2e%2e/x", "s3://streams/raw/..\\x", "s3://streams/raw/x?y", "s3://streams/raw/#"):
-        with pytest.raises(PlaceError, match=r"has one of the characters %, \?, # and \\; rename"):
-            place(lake, name)
+        with pytest.raises(ForbiddenPathError, match=r"has one of the characters %, \?, # and \\; rename"):
+            resolve_path(lake, name)
 
 
 def test_a_lake_in_a_bucket_has_its_names_under_it():
-    assert place("s3://bucket/lake", "a/../b") == "s3://bucket/lake/b"
-    assert place("s3://bucket", "b") == "s3://bucket/b"
+    assert resolve_path("s3://bucket/lake", "a/../b") == "s3://bucket/lake/b"
+    assert resolve_path("s3://bucket", "b") == "s3://bucket/b"
     for name in ("../b", "/lake/b", "s3://bucket/lake2", "file:///etc"):
-        with pytest.raises(PlaceError):
-            place("s3://bucket/lake", name)
+        with pytest.raises(ForbiddenPathError):
+            resolve_path("s3://bucket/lake", name)
 
 
 def output(name):
@@ -99,30 +104,34 @@ def output(name):
 
 
 def test_an_output_is_a_folder_of_its_own(lake, tmp_path):
-    assert PipelineTables.of(output("orders"), lake).emissions == f"{lake}/orders/emissions"
-    assert PipelineTables.of(output("orders/twin/replay"), lake).root == f"{lake}/orders/twin/replay"
+    assert PipelineTables.from_config(output("orders"), lake).emissions == f"{lake}/orders/emissions"
+    assert (
+        PipelineTables.from_config(output("orders/live_query/replay"), lake).root == f"{lake}/orders/live_query/replay"
+    )
     create_arrow_table(f"{lake}/flights", SCHEMA)
     for name in ("flights", "flights/deeper"):
-        with pytest.raises(PlaceError, match=rf"output {name} is or lies in the table {lake}/flights; name a folder"):
-            PipelineTables.of(output(name), lake)
+        with pytest.raises(
+            ForbiddenPathError, match=rf"output {name} is or lies in the table {lake}/flights; name a folder"
+        ):
+            PipelineTables.from_config(output(name), lake)
     for name in (".", "deep/..", lake):
-        with pytest.raises(PlaceError, match="has the lake root in it; name a folder under"):
-            PipelineTables.of(output(name), lake)
-    with pytest.raises(PlaceError, match="lies outside"):
-        PipelineTables.of(output("../evil_out"), lake)
+        with pytest.raises(ForbiddenPathError, match="has the lake root in it; name a folder under"):
+            PipelineTables.from_config(output(name), lake)
+    with pytest.raises(ForbiddenPathError, match="lies outside"):
+        PipelineTables.from_config(output("../evil_out"), lake)
 
 
 def test_an_output_is_that_of_the_pipeline_that_has_claimed_it_in_its_ledger(lake, tmp_path):
     mine = write_pipeline(tmp_path / "p.yaml", output="shared")
-    ledger = Ledger.of(mine, lake)
+    ledger = Ledger.from_pipeline(mine, lake)
     entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
     row = {**ledger.row(entry), "left": counts, "right": counts, "pipeline": mine.name}
     create_arrow_table(ledger.tables.ledger, SCHEMA)
-    ledger.commit([row], 1, References({}), {}, {})
-    assert Ledger.of(mine, lake).last.run == "run"
+    ledger.commit([row], 1, TableChanges({}), {}, {})
+    assert Ledger.from_pipeline(mine, lake).last.run == "run"
     with pytest.raises(UserError) as raised:
-        Ledger.of(write_pipeline(tmp_path / "q.yaml", output="shared", name="thief"), lake)
+        Ledger.from_pipeline(write_pipeline(tmp_path / "q.yaml", output="shared", name="thief"), lake)
     assert str(raised.value) == (
         "output shared is that of pipeline orders, as its ledger says; give thief an output of its own, "
         "or its old name back"
@@ -148,7 +157,7 @@ def test_whoever_writes_a_log_may_not_name_any_file(lake, path):
     table = f"{lake}/flights"
     log = create_arrow_table(table, SCHEMA)
     add_file(log, path)
-    with pytest.raises(PlaceError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
+    with pytest.raises(ForbiddenPathError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
         DeltaInput.find(NoSpark(), lake, "flights")
 
 
@@ -158,7 +167,7 @@ def test_nor_by_a_version_that_is_no_longer_the_newest(lake):
     write_action(log, 2, "remove", path="/etc/secret.parquet", deletionTimestamp=0, dataChange=True)
     found = DeltaInput.find(NoSpark(), lake, "flights")
     assert found.version == 2
-    with pytest.raises(PlaceError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
+    with pytest.raises(ForbiddenPathError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
         found.read(1)
 
 
@@ -166,7 +175,7 @@ def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
     log = create_arrow_table(f"{lake}/flights", SCHEMA)
     add_file(log, f"file://{lake}/other/x.parquet")
     found = DeltaInput.find(NoSpark(), lake, "flights")
-    assert not found.log.is_bare
+    assert not found.table.is_plain_parquet
 
 
 def add_file(log, path):

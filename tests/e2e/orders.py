@@ -34,9 +34,9 @@ def pipeline(name, hours, *, judged=True):
         "dialect": "flink-datastream",
         **inputs,
         "join": {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}},
-        "late_landing": "reprocess",
+        "on_late_arriving_rows": "reprocess",
         "slices": {"every": "1 hour", "start": START.isoformat(), "end": (START + hours * HOUR).isoformat()},
-        "airflow": {"retry_delay": "5 seconds", "poll": "2 seconds", "deadline": "20 seconds"},
+        "airflow": {"retry_delay": "5 seconds", "poll_interval": "2 seconds", "deadline": "20 seconds"},
         "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m"},
     }
     if judged:

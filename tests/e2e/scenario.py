@@ -183,7 +183,7 @@ class Story:
 
     def waiver_lets_through(self, hour, run):
         """Somebody waives the expectation, and clears the failed run."""
-        because = ["--expectation", "left_v", "--because", "a return, known", "--by", "night shift"]
+        because = ["--expectation", "left_v", "--reason", "a return, known", "--user", "night shift"]
         waived = self.tidemark("waive", "--slice", instant(hour), *because)
         self.say(f"tidemark waive: {' '.join(waived.split())}")
         self.airflow.send("POST", f"dags/{NAME}__slice/dagRuns/{run}/clear", dry_run=False)

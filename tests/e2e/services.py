@@ -200,6 +200,6 @@ class Airflow:
         found = []
         for one in scheduler.children(recursive=True):
             with suppress(psutil.Error):
-                if any(part.endswith("submitted.py") for part in one.cmdline()):
+                if any(part.endswith("spark_application.py") for part in one.cmdline()):
                     found.append(one)
         return found

@@ -15,5 +15,5 @@ pytestmark = [
 ]
 
 
-def test_two_slices_on_real_parts_with_a_killed_driver_are_what_one_job_gives(tmp_path):
+def test_two_slices_with_killed_driver_equal_single_job(tmp_path):
     short(tmp_path, teller())

@@ -21,7 +21,7 @@ ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongT
     ],
 )
 def test_a_live_query_drops_a_null_with_which_no_pair_can_be(spark, text, left, right):
-    found = Condition.of(spark, text, dict.fromkeys(SIDES, ROW))
-    told = {side: str(found.complete[side]) for side in SIDES}
+    found = Condition.parse(spark, text, dict.fromkeys(SIDES, ROW))
+    told = {side: str(found.not_null[side]) for side in SIDES}
     for side, names in {"left": left, "right": right}.items():
         assert {name for name in ("v", "w") if f"{side}_{name}" in told[side]} == names

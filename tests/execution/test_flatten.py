@@ -5,18 +5,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.cli.status import status_of
-from tidemark.comparison.compare import Asked, compare
-from tidemark.comparison.dialect_diff import dialects
-from tidemark.comparison.minimal_example import reproduce
-from tidemark.comparison.row_history import explain
-from tidemark.comparison.what_if import what_if
-from tidemark.config.candidate_version import under
+from tidemark.cli.status import summarize_status
+from tidemark.comparison.compare import compare
+from tidemark.comparison.dialect_diff import compare_dialects
+from tidemark.comparison.minimal_example import write_minimal_example
+from tidemark.comparison.result import ComparisonRequest
+from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.what_if import vary_setting
+from tidemark.config.candidate_version import with_stored_config
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
-from tidemark.integrity.check import check
-from tidemark.planning.plan import Request, make_plan
-from tidemark.streaming.spark_query import query_text
+from tidemark.integrity.check import check_integrity
+from tidemark.planning.plan import Request, create_plan
+from tidemark.streaming.spark_query import create_spark_query
 
 ROW = "id int, k string, happened timestamp, arrived timestamp, items array<struct<sku: string, n: int>>"
 
@@ -57,7 +58,7 @@ def shared(spark, tmp_path_factory):
 def run(spark, shared, pipeline):
     def go(output, slices_per_job=1, **changes):
         settings = pipeline(output=output, **changes)
-        plan = make_plan(spark, settings, shared, Request(slices_per_job=slices_per_job, drain=True))
+        plan = create_plan(spark, settings, shared, Request(slices_per_job=slices_per_job, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert {one.verdict.outcome for one in done} == {"passed"}
         return settings, [one for job in done for one in job.rows]
@@ -91,7 +92,7 @@ FIFTH = {(1, 4, "x", 12), (1, 4, "w", 12)}
 )  # fmt: skip
 def test_rows_by_hand(spark, shared, run, request, dialect, join, flatten, rows, counts):
     output = request.node.callspec.id.replace(" ", "_")
-    _, ledger = run(output, dialect=dialect, join=join, flatten=flatten, left__watermark_delay="0 seconds")
+    _, ledger = run(output, dialect=dialect, join=join, explode=flatten, left__watermark_delay="0 seconds")
     assert emitted(spark, shared, output) == sorted(rows, key=str)
     assert [(one["pairs"], one["emissions"]) for one in ledger] == counts
 
@@ -105,63 +106,63 @@ def emitted(spark, lake, output):
 
 @pytest.mark.slow
 def test_pairs_are_what_is_counted_and_rows_what_is_compared(spark, shared, run, tmp_path):
-    settings, ledger = run("orders", slices_per_job=2, flatten=ITEMS)
+    settings, ledger = run("orders", slices_per_job=2, explode=ITEMS)
     assert emitted(spark, shared, "orders") == sorted({*FIRST, (1, 4, None, 12), *FIFTH}, key=str)
     assert [(one["pairs"], one["emissions"]) for one in ledger] == [(2, 2), (2, 3)]
-    status = status_of(settings, shared)
+    status = summarize_status(settings, shared)
     assert (status.pairs, status.emissions) == (4, 5)
-    assert check(settings, shared).findings == ()
-    lives = [explain(spark, settings, shared, "left", {"id": str(number)})[0].steps[2] for number in (1, 2)]
+    assert check_integrity(settings, shared).issues == ()
+    lives = [explain_rows(spark, settings, shared, "left", {"id": str(number)})[0].steps[2] for number in (1, 2)]
     assert lives == [
-        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that flatten made of them: 2",
-        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that flatten made of them: 0",
+        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that explode made of them: 2",
+        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that explode made of them: 0",
     ]
-    of_pairs = what_if(spark, settings, shared, "join.interval.lower", [timedelta(minutes=-30)], range(2))
+    of_pairs = vary_setting(spark, settings, shared, "join.interval.lower", [timedelta(minutes=-30)], range(2))
     assert of_pairs.outcomes[0].matched == 4
-    found = dialects(spark, settings, shared, range(2))
-    assert {one.emissions for one in found.answered} == {4}
+    found = compare_dialects(spark, settings, shared, range(2))
+    assert {one.emissions for one in found.results} == {4}
 
     rows = spark.read.format("delta").load(f"{shared}/orders/emissions").drop("_slice", "_pane", "_result_time")
     strange = rows.limit(1).withColumn("right_id", F.lit(99))
     streamed = rows.where("sku IS NULL OR sku <> 'y'").unionByName(strange).drop("_emission")
     streamed.write.format("delta").save(f"{shared}/streamed")
-    told = compare(spark, settings, shared, Asked("streamed", try_settings=False), None)
+    told = compare(spark, settings, shared, ComparisonRequest("streamed", try_settings=False), None)
     assert {(one.cause, one.missing_in, one.rows) for one in told.causes} == {
         ("missing in an input", "batch", 1),
         ("unexplained", "stream", 1),
     }
     assert [one.same for one in told.agreement] == [1, 3]
-    with pytest.raises(UserError, match="a row of `flatten` is not a pair"):
-        reproduce(spark, settings, shared, told, 1, tmp_path / "vector.jsonl")
+    with pytest.raises(UserError, match="a row of `explode` is not a pair"):
+        write_minimal_example(spark, settings, shared, told, 1, tmp_path / "vector.jsonl")
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"flatten": "left_items.sku"}, "flatten: it gives array<string>, and rows are made of an array of"),
-        ({"flatten": "left_id"}, "flatten: it gives int, and"),
-        ({"flatten": "array(named_struct('n', 1, 'N', 2))"}, "flatten: N and n are one name to Spark"),
-        ({"flatten": "array(named_struct('_slice', 1))"}, "flatten: _slice and _slice are one name to Spark"),
-        ({"flatten": "array(struct(left_idd))"}, "flatten: A column, variable, or function parameter with name"),
-        ({"flatten": ITEMS, "dialect": "spark", "join": interval(type="semi")}, "`right_id` cannot be resolved"),
+        ({"explode": "left_items.sku"}, "explode: the expression has type array<string>, but an array of structs"),
+        ({"explode": "left_id"}, "explode: the expression has type int, but"),
+        ({"explode": "array(named_struct('n', 1, 'N', 2))"}, "explode: N and n are the same name to Spark"),
+        ({"explode": "array(named_struct('_slice', 1))"}, "explode: _slice and _slice are the same name to Spark"),
+        ({"explode": "array(struct(left_idd))"}, "explode: A column, variable, or function parameter with name"),
+        ({"explode": ITEMS, "dialect": "spark", "join": interval(type="semi")}, "`right_id` cannot be resolved"),
     ],
 )
 def test_what_makes_no_rows_is_told_when_a_plan_is_made(spark, shared, pipeline, changes, told):
     with pytest.raises(PipelineFileError) as raised:
-        make_plan(spark, pipeline(**changes, output="none"), shared, Request())
+        create_plan(spark, pipeline(**changes, output="none"), shared, Request())
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_query_makes_the_same_rows(spark, shared, pipeline):
-    settings = pipeline(dialect="spark", flatten=ITEMS, output="none")
-    plan = make_plan(spark, settings, shared, Request())
-    assert "whether `flatten` makes sense" in plan.asked
-    assert query_text(settings, plan.inputs).select == [f"inline({ITEMS})", "_emission"]
+    settings = pipeline(dialect="spark", explode=ITEMS, output="none")
+    plan = create_plan(spark, settings, shared, Request())
+    assert "whether `explode` makes sense" in plan.spark_queries
+    assert create_spark_query(settings, plan.inputs).select == [f"inline({ITEMS})", "_emission"]
 
 
 def test_the_settings_of_a_run_say_how_it_made_rows(pipeline):
-    was = pipeline(flatten=ITEMS)
+    was = pipeline(explode=ITEMS)
     now = pipeline(select=["left_id"])
-    assert under(now, was.semantic_settings()).flatten == ITEMS
-    assert under(was, now.semantic_settings()).flatten is None
+    assert with_stored_config(now, was.output_affecting_settings()).explode == ITEMS
+    assert with_stored_config(was, now.output_affecting_settings()).explode is None

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from tidemark.execution import late_row_matches
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 
@@ -23,7 +23,7 @@ def test_whether_a_late_row_would_have_matched(spark, lake, pipeline, write, mon
     write("left", [("z", at(5), at(5), 0), ("a", at(2), at(6), 1), ("b", at(2), at(6), 2), ("a", at(4), at(6), 3)], ROW)
     rights = [("a", at(1, 45), at(2), 4), ("b", at(1), at(2), 5), ("z", at(5), at(5, 1), 6), ("a", at(4), at(6, 1), 7)]
     write("right", rights, ROW)
-    plan = make_plan(spark, pipeline(), str(lake), Request(slices_per_job=per_job))
+    plan = create_plan(spark, pipeline(), str(lake), Request(slices_per_job=per_job))
     list(execute(spark, plan, lambda *_: None))
     late = spark.read.format("delta").load(plan.tables.late)
     found = late.select(F.coalesce("left.v", "right.v").alias("v"), "reason", "would_match").collect()

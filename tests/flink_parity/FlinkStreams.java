@@ -44,18 +44,18 @@ import org.apache.flink.util.Collector;
 import org.apache.flink.util.OutputTag;
 
 /**
- * What a join of Flink emits, event by event: what tests.flink_parity.recorder compiles and starts.
+ * Records the output of a Flink join event by event. Compiled and started by tests.flink_parity.recorder.
  *
  * <p>Usage: FlinkStreams STREAMS ANSWER. The lines of a stream are settings of Flink ("set", name, value), its join, its
- * events (side, key, time in ms, the side's watermark behind it, id), "restart" where the job fails, and "end"; fields are
- * parted by tabs. The join is a "query" over left_rows and right_rows, or one of the DataStream API: an "interval" (lower,
- * upper), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's "watermark"
- * behind an event, with the number of the stream and that of the event at which it came out (or "restart", or "drain"). A
- * row has its timestamp and its fields: ids, and times in ms, of which those without a zone are counted as if they were of
- * UTC. One that an interval join drops is "late" and its id.
+ * events (side, key, time in ms, the side's watermark after it, id), "restart" where the job fails, and "end"; fields are
+ * separated by tabs. The join is a "query" over left_rows and right_rows, or one of the DataStream API: an "interval"
+ * (lower, upper), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's
+ * "watermark" after an event, with the number of the stream and of the event at which it was emitted (or "restart", or
+ * "drain"). A row has its timestamp and its fields: ids, and times in ms; times without a zone are converted as UTC. A row
+ * that an interval join drops is "late" and its id.
  *
- * <p>A checkpoint that has passed the source behind an event tells that the join has done with the event, for it passes
- * through all operators behind what they had. It is also what the job goes on from when it fails.
+ * <p>A checkpoint that passes the source after an event shows that the join has processed the event, because its barrier
+ * follows the event through all operators. The job also resumes from it after a failure.
  */
 public final class FlinkStreams {
     private static final long PATIENCE_MS = 120_000;
@@ -65,7 +65,7 @@ public final class FlinkStreams {
     private static final TypeInformation<Row> PAIR = Types.ROW(Types.STRING, Types.STRING);
     private static final OutputTag<Row> LATE = new OutputTag<>("late", INPUT);
 
-    /** What sources, sink and the main thread share: all of them run in this process. */
+    /** State that sources, sink and the main thread share: all of them run in this process. */
     private static final Map<String, BlockingQueue<String[]>> FEEDS = new HashMap<>();
 
     /** Released by each source that starts, and for each event that it has emitted. */
@@ -76,7 +76,7 @@ public final class FlinkStreams {
     private static volatile String at;
     private static volatile Long watermark;
 
-    /** Numbers of checkpoints: the last that a source has passed, the first behind an event, the last completed. */
+    /** Numbers of checkpoints: the last that a source has passed, the first after an event, the last completed. */
     private static volatile long passed;
 
     private static volatile long awaited;
@@ -200,7 +200,7 @@ public final class FlinkStreams {
                 .collect(Collectors.joining(","));
     }
 
-    /** Wait for what the job is about to do, unless it has failed for good. */
+    /** Waits for an action of the job, unless the job has failed permanently. */
     private static void await(CompletableFuture<JobExecutionResult> job, BooleanSupplier done) throws Exception {
         for (long end = System.currentTimeMillis() + PATIENCE_MS; !done.getAsBoolean(); Thread.sleep(1)) {
             if (job.isDone()) {
@@ -212,7 +212,7 @@ public final class FlinkStreams {
         }
     }
 
-    /** A side's rows, each with the watermark behind it. */
+    /** A side's rows, each with the watermark after it. */
     private static final class Feed implements SourceFunction<Row>, CheckpointedFunction {
         private final String side;
 
@@ -255,7 +255,7 @@ public final class FlinkStreams {
         }
     }
 
-    /** The join's rows as they come, and its watermark. */
+    /** The join's rows and watermarks, in the order of emission. */
     private static final class Answer extends AbstractStreamOperator<String>
             implements OneInputStreamOperator<Row, String> {
         @Override

@@ -1,6 +1,6 @@
-"""A real Flink against Tidemark on January's flights, row for row: `make flink-parity`.
+"""Compare Tidemark with a real Flink on January's flights, row by row: `make flink-parity`.
 
-Flink SQL in event-time order; the DataStream API's windows with triggers and evictors in order of arrival.
+Flink SQL reads in the order of event time, windows of the DataStream API in the order of arrival.
 
 Usage: python -m tests.flink_parity [JOIN...]
 """
@@ -13,16 +13,16 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from jobs.flink_twin import twin
+from jobs.flink_reference import run_flink_reference
 from jobs.land_flights import land
-from tidemark.comparison import Asked, compare
+from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import Pipeline
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.session import spark_session
 
-ARRIVED = {"flights": "coalesce(departed_at, scheduled_departure)", "weather": "received_at"}
-"""When the rows of an input came."""
+ARRIVALS = {"flights": "coalesce(departed_at, scheduled_departure)", "weather": "received_at"}
+"""SQL of the arrival of each input's rows."""
 INTERVAL = {"interval": {"lower": "-1 hour", "upper": "0 seconds"}}
 TUMBLE = {"window": {"tumbling": "1 hour"}}
 JOINS = {
@@ -37,7 +37,7 @@ TRIGGERED = {
     "tumble_continuous": {
         **TUMBLE,
         "trigger": {"continuous_event_time": "20 minutes"},
-        "evictor": {"count": 12, "after": True},
+        "evictor": {"count": 12, "evict_after": True},
         "allowed_lateness": "2 hours",
     },
     "hop_count_purging": {
@@ -46,52 +46,54 @@ TRIGGERED = {
         "evictor": {"time": "25 minutes"},
     },
 }
-"""Of dialect flink-datastream."""
+"""Joins of dialect flink-datastream."""
 
 
 def main() -> None:
     spark, console = spark_session("flink parity"), Console()
     table = Table("join", "rows of Flink 2.3", "the same in Tidemark", "different")
-    different = 0
+    total = 0
     with tempfile.TemporaryDirectory() as lake:
         land(spark, lake)
-        for name, arrived in ARRIVED.items():
-            in_order(spark, lake, name, arrived)
+        for name, arrival in ARRIVALS.items():
+            write_in_order(spark, lake, name, arrival)
         for name in sys.argv[1:] or [*JOINS, *TRIGGERED]:
-            pipeline = of(name)
-            told = twin(spark, pipeline, lake)
-            list(execute(spark, make_plan(spark, pipeline, lake, Request(drain=True)), lambda *_: None))
-            found = compare(spark, pipeline, lake, Asked(told.table, try_settings=False), None)
-            apart = sum(cause.rows for cause in found.causes)
-            table.add_row(name, *(f"{count:,}" for count in (told.rows, found.same, apart)))
-            for cause in found.causes:
+            pipeline = create_pipeline(name)
+            reference = run_flink_reference(spark, pipeline, lake)
+            list(execute(spark, create_plan(spark, pipeline, lake, Request(drain=True)), lambda *_: None))
+            comparison = compare(spark, pipeline, lake, ComparisonRequest(reference.table, try_settings=False), None)
+            differing = sum(cause.rows for cause in comparison.causes)
+            table.add_row(name, *(f"{count:,}" for count in (reference.rows, comparison.same, differing)))
+            for cause in comparison.causes:
                 console.print(f"{name}: missing in the {cause.missing_in}: {cause.examples}", highlight=False)
-            different += apart
+            total += differing
     console.print(table)
-    console.print(f"flink-parity: {different} rows differ")
-    sys.exit(1 if different else 0)
+    console.print(f"flink-parity: {total} rows differ")
+    sys.exit(1 if total else 0)
 
 
-def in_order(spark: SparkSession, lake: str, table: str, arrived: str) -> None:
-    """Write an input once more, with the order of its arrival: triggers ask for that of simultaneous rows too."""
-    rows = spark.read.format("delta").load(f"{lake}/{table}").withColumn("arrived", F.expr(arrived))
-    place = F.row_number().over(Window.orderBy("arrived", F.xxhash64(*rows.columns)))
-    rows.withColumn("place", place).write.format("delta").save(f"{lake}/{table}_in_order")
+def write_in_order(spark: SparkSession, lake: str, table: str, arrival: str) -> None:
+    """Write an input again with a total order by arrival, on which triggers depend even for simultaneous rows."""
+    rows = spark.read.format("delta").load(f"{lake}/{table}").withColumn("arrived", F.expr(arrival))
+    position = F.row_number().over(Window.orderBy("arrived", F.xxhash64(*rows.columns)))
+    rows.withColumn("position", position).write.format("delta").save(f"{lake}/{table}_in_order")
 
 
-def of(name: str) -> Pipeline:
-    """The pipeline of a join."""
-    triggered = name in TRIGGERED
+def create_pipeline(name: str) -> Pipeline:
+    """Create the pipeline of a join."""
+    has_trigger = name in TRIGGERED
     tables = {"left": "flights", "right": "weather"}
-    ordered = {"arrival": "arrived", "tiebreak": "place"} if triggered else {}
-    inputs = {side: {"table": f"{table}_in_order" if triggered else table, **ordered} for side, table in tables.items()}
+    ordered = {"arrival": "arrived", "tiebreak": "position"} if has_trigger else {}
+    inputs = {
+        side: {"table": f"{table}_in_order" if has_trigger else table, **ordered} for side, table in tables.items()
+    }
     return Pipeline.model_validate(
         {
             "name": name,
-            "dialect": "flink-datastream" if triggered else "flink-sql",
+            "dialect": "flink-datastream" if has_trigger else "flink-sql",
             "left": {**inputs["left"], "event_time": "scheduled_departure", "watermark_delay": "30 minutes"},
             "right": {**inputs["right"], "event_time": "observed_at", "watermark_delay": "0 seconds"},
-            "join": {"keys": ["origin"], **(TRIGGERED if triggered else JOINS)[name]},
+            "join": {"keys": ["origin"], **(TRIGGERED if has_trigger else JOINS)[name]},
             "slices": {"every": "1 hour", "start": "2013-01-01T00:00:00Z"},
         }
     )

@@ -1,7 +1,7 @@
-"""What a real Flink SQL makes of windows in local time, recorded as vectors: `make flink-vectors`.
+"""Record vectors of Flink SQL windows in local time from a real Flink: `make flink-vectors`.
 
-The streams lie around changes of the clocks, with rows that come late. A full join emits each row of every window that
-it has entered: what it does not emit was dropped, of a join of any type.
+The streams are around clock changes, with late rows. A full join emits each row in every window that it has entered;
+rows that it does not emit were dropped by joins of any type.
 """
 
 import gzip
@@ -12,25 +12,27 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.flink_parity.recorder import recorded
-from tests.semantics.flink_sql_window import windows_of
+from tests.flink_parity.recorder import record_streams
+from tests.semantics.flink_sql_window import assign_windows
 
 VECTORS = Path(__file__).parents[1] / "semantics" / "vectors" / "flink_sql_window_zone.jsonl.gz"
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 SPRING, AUTUMN = "2026-03-29T", "2026-10-25T"
-"""The clocks of Berlin are put forward, and back, at 01:00 UTC."""
+"""Days of clock changes in Berlin, forward and back, at 01:00 UTC."""
 DAYS = {"tvf": "TUMBLE", "size": DAY}
 HOURS = {"tvf": "TUMBLE", "size": HOUR}
-OF_SPRING = "L22:30-1 R22:59-1 L23:00-1 R23:10-1 L00:30 R00:59:59.999 L01:00 R01:10 L00:20 R21:00 L21:59 L22:00 R22:05"
-OF_AUTUMN = (
+SPRING_ROWS = (
+    "L22:30-1 R22:59-1 L23:00-1 R23:10-1 L00:30 R00:59:59.999 L01:00 R01:10 L00:20 R21:00 L21:59 L22:00 R22:05"
+)
+AUTUMN_ROWS = (
     "L21:59-1 R22:00-1 L23:30-1 R00:10 L00:50 R01:10 L01:05 L01:50 R00:05 R01:59:59.999 L01:59:59.999 "
     "L02:00 R01:20 R02:30 L03:10 R03:00 L22:59 R22:59 L23:00 R23:30 L22:30"
 )
-BY_HAND = {
-    "days_in_spring": (DAYS, SPRING, OF_SPRING + " L23:00+1 R23:00+1 L21:30"),
-    "days_in_autumn": (DAYS, AUTUMN, OF_AUTUMN),
-    "hours_in_spring": (HOURS, SPRING, OF_SPRING),
-    "hours_in_autumn": (HOURS, AUTUMN, OF_AUTUMN),
+MANUAL_STREAMS = {
+    "days_in_spring": (DAYS, SPRING, SPRING_ROWS + " L23:00+1 R23:00+1 L21:30"),
+    "days_in_autumn": (DAYS, AUTUMN, AUTUMN_ROWS),
+    "hours_in_spring": (HOURS, SPRING, SPRING_ROWS),
+    "hours_in_autumn": (HOURS, AUTUMN, AUTUMN_ROWS),
     "ends_in_the_skipped_hour": (
         {"tvf": "TUMBLE", "size": 3 * HOUR},
         SPRING,
@@ -50,12 +52,12 @@ BY_HAND = {
     "offset_in_autumn": (
         {"tvf": "TUMBLE", "size": DAY, "offset": 6 * HOUR},
         AUTUMN,
-        OF_AUTUMN + " L04:00+1 R04:59:59.999+1 L05:00+1 R05:00+1",
+        AUTUMN_ROWS + " L04:00+1 R04:59:59.999+1 L05:00+1 R05:00+1",
     ),
-    "hops_in_spring": ({"tvf": "HOP", "size": 3 * HOUR, "slide": HOUR}, SPRING, OF_SPRING),
-    "hops_in_autumn": ({"tvf": "HOP", "size": 2 * HOUR, "slide": 30 * MINUTE}, AUTUMN, OF_AUTUMN),
-    "cumulating_in_spring": ({"tvf": "CUMULATE", "size": DAY, "step": 2 * HOUR}, SPRING, OF_SPRING),
-    "cumulating_in_autumn": ({"tvf": "CUMULATE", "size": DAY, "step": 4 * HOUR}, AUTUMN, OF_AUTUMN),
+    "hops_in_spring": ({"tvf": "HOP", "size": 3 * HOUR, "slide": HOUR}, SPRING, SPRING_ROWS),
+    "hops_in_autumn": ({"tvf": "HOP", "size": 2 * HOUR, "slide": 30 * MINUTE}, AUTUMN, AUTUMN_ROWS),
+    "cumulating_in_spring": ({"tvf": "CUMULATE", "size": DAY, "step": 2 * HOUR}, SPRING, SPRING_ROWS),
+    "cumulating_in_autumn": ({"tvf": "CUMULATE", "size": DAY, "step": 4 * HOUR}, AUTUMN, AUTUMN_ROWS),
     "sessions_in_spring": (
         {"tvf": "SESSION", "gap": 30 * MINUTE},
         SPRING,
@@ -67,7 +69,7 @@ BY_HAND = {
         "L00:10 R00:12 L00:50 R00:50 L01:10 R01:12 L01:15 R00:15 L01:45 R01:50 R00:40 L02:10 R02:40 L03:30 R03:30",
     ),
 }
-"""Windows, the day, and rows in order of arrival, by their time of it in UTC (`-1`, `+1`: a day before or after)."""
+"""Windows, the day, and rows in the order of arrival, by time of day in UTC (`-1`, `+1`: a day before or after)."""
 ZONES = {
     "Europe/Berlin": ("2026-03-29T01:00Z", "2026-10-25T01:00Z"),
     "America/New_York": ("2026-03-08T07:00Z", "2026-11-01T06:00Z"),
@@ -76,92 +78,94 @@ ZONES = {
     "Australia/Lord_Howe": ("2026-10-03T15:30Z", "2026-04-04T15:00Z"),
     "Europe/Moscow": ("2011-03-26T23:00Z", "2014-10-25T22:00Z"),
 }
-"""Changes of clocks, forward and back: in Sao Paulo at midnight, in the last three otherwise than Flink expects it."""
+"""Clock changes, forward and back: in Sao Paulo at midnight, in the last three zones not as Flink expects them."""
 
 
 def main() -> None:
-    vectors = [*by_hand(), *at_random()]
+    vectors = [*create_manual_vectors(), *create_random_vectors()]
     runs = [(vector, "full") for vector in vectors]
     runs += [(vector, vector["params"]["join_type"]) for vector in vectors if vector["params"]["join_type"] != "full"]
-    answers = emitted(runs)
+    answers = replay_runs(runs)
     full = {run[0]["name"]: rows for run, rows in zip(runs, answers, strict=True) if run[1] == "full"}
     for (vector, join_type), rows in zip(runs, answers, strict=True):
         if join_type == vector["params"]["join_type"]:
-            vector["expected"] = {"rows": rows, "dropped": dropped(vector, full[vector["name"]])}
+            vector["expected"] = {"rows": rows, "dropped": find_dropped(vector, full[vector["name"]])}
     lines = "".join(json.dumps(vector, separators=(",", ":")) + "\n" for vector in vectors)
     VECTORS.write_bytes(gzip.compress(lines.encode(), mtime=0))
     Console().print(f"{VECTORS.name}: {len(vectors)} vectors, {sum(len(v['expected']['rows']) for v in vectors)} rows")
 
 
-def by_hand():
-    """Streams in Berlin."""
-    for name, (params, day, told) in BY_HAND.items():
+def create_manual_vectors():
+    """Yield vectors of the manual streams, in Berlin."""
+    for name, (params, day, rows) in MANUAL_STREAMS.items():
         events = [
-            {"side": one[0], "key": "a", "ts": millis(day, one[1:]), "id": f"{one[0].lower()}{number}"}
-            for number, one in enumerate(told.split())
+            {"side": row[0], "key": "a", "ts": parse_millis(day, row[1:]), "id": f"{row[0].lower()}{number}"}
+            for number, row in enumerate(rows.split())
         ]
-        yield stream(name, {"join_type": "full", **params, "time_zone": "Europe/Berlin"}, (0, 0), events)
+        yield create_vector(name, {"join_type": "full", **params, "time_zone": "Europe/Berlin"}, (0, 0), events)
 
 
-def millis(day, told):
-    """The instant of a time of a day, or of the one before or after."""
-    clock, shift = (told[:-2], int(told[-2:])) if told[-2] in "+-" else (told, 0)
-    at = datetime.fromisoformat(f"{day}{clock}+00:00") - datetime(1970, 1, 1, tzinfo=UTC)
-    return round(at.total_seconds() * 1000) + shift * DAY
+def parse_millis(day, text):
+    """Parse a time of a day, or of the day before or after, to ms since 1970."""
+    clock, shift = (text[:-2], int(text[-2:])) if text[-2] in "+-" else (text, 0)
+    since_epoch = datetime.fromisoformat(f"{day}{clock}+00:00") - datetime(1970, 1, 1, tzinfo=UTC)
+    return round(since_epoch.total_seconds() * 1000) + shift * DAY
 
 
-def at_random():
-    """Streams of several zones."""
+def create_random_vectors():
+    """Yield random vectors in several zones."""
     for number, zone in enumerate([*ZONES, "Europe/Berlin", *ZONES]):
-        chance = random.Random(number)
-        tvf = chance.choice(["TUMBLE", "HOP", "CUMULATE"]) if number % 3 else "SESSION"
-        step = chance.choice([10, 30, 60, 120]) * MINUTE
+        generator = random.Random(number)
+        tvf = generator.choice(["TUMBLE", "HOP", "CUMULATE"]) if number % 3 else "SESSION"
+        step = generator.choice([10, 30, 60, 120]) * MINUTE
         shapes = {
-            "TUMBLE": {"size": chance.choice([step, DAY])},
+            "TUMBLE": {"size": generator.choice([step, DAY])},
             "HOP": {"size": 3 * step, "slide": step},
             "CUMULATE": {"size": 4 * step, "step": step},
-            "SESSION": {"gap": chance.choice([10, 30, 45]) * MINUTE},
+            "SESSION": {"gap": generator.choice([10, 30, 45]) * MINUTE},
         }
-        kind = chance.choice(["full", "left", "right", "full" if tvf == "SESSION" else "inner"])
+        kind = generator.choice(["full", "left", "right", "full" if tvf == "SESSION" else "inner"])
         params = {"join_type": kind, "tvf": tvf, **shapes[tvf], "time_zone": zone}
         if tvf != "SESSION":
-            params["offset"] = chance.choice([0, 5 * MINUTE])
-        change = millis("", ZONES[zone][number % 2].removesuffix("Z"))
-        delays = chance.choice([0, 10 * MINUTE]), chance.choice([0, 30 * MINUTE])
-        yield stream(f"random_{number}", params, delays, list(scattered(chance, change)))
+            params["offset"] = generator.choice([0, 5 * MINUTE])
+        change = parse_millis("", ZONES[zone][number % 2].removesuffix("Z"))
+        delays = generator.choice([0, 10 * MINUTE]), generator.choice([0, 30 * MINUTE])
+        yield create_vector(f"random_{number}", params, delays, list(generate_rows(generator, change)))
 
 
-def scattered(chance, change):
-    """Rows of seven hours around a change, many late, many at a boundary to the millisecond."""
+def generate_rows(generator, change):
+    """Generate rows over seven hours around a clock change, many late, many within 1 ms of a boundary."""
     for number in range(36):
-        side = chance.choice("LR")
-        time = change - 3 * HOUR + number * 12 * MINUTE - chance.choice([0, 0, 5, 15, 60, 90]) * MINUTE
-        time -= time % (5 * MINUTE) + chance.choice([0, 0, 0, 1])
-        yield {"side": side, "key": chance.choice("aab"), "ts": time, "id": f"{side.lower()}{number}"}
+        side = generator.choice("LR")
+        time = change - 3 * HOUR + number * 12 * MINUTE - generator.choice([0, 0, 5, 15, 60, 90]) * MINUTE
+        time -= time % (5 * MINUTE) + generator.choice([0, 0, 0, 1])
+        yield {"side": side, "key": generator.choice("aab"), "ts": time, "id": f"{side.lower()}{number}"}
 
 
-def stream(name, params, delays, events):
+def create_vector(name, params, delays, events):
     watermark = {"kind": "sql", "delay_ms_left": delays[0], "delay_ms_right": delays[1]}
-    known = {"name": name, "flink": "2.3.0", "dialect": "sql_window", "params": params}
-    return {**known, "watermark": watermark, "drain": True, "events": events}
+    header = {"name": name, "flink": "2.3.0", "dialect": "sql_window", "params": params}
+    return {**header, "watermark": watermark, "drain": True, "events": events}
 
 
-def emitted(runs):
-    """The rows of each run, as vectors have them."""
+def replay_runs(runs):
+    """Run streams in Flink, and return the rows of each in the form of vectors."""
     streams = []
     for vector, join_type in runs:
         params = vector["params"]
-        streams.append(({"table.local-time-zone": params["time_zone"]}, ("query", query(params, join_type)), vector))
-    by_session = (vector["params"]["tvf"] == "SESSION" for vector, _ in runs)
+        streams.append(
+            ({"table.local-time-zone": params["time_zone"]}, ("query", format_query(params, join_type)), vector)
+        )
+    are_sessions = (vector["params"]["tvf"] == "SESSION" for vector, _ in runs)
     return [
-        [row(at, fields, known) for at, _, fields in answer.rows]
-        for answer, known in zip(recorded(streams), by_session, strict=True)
+        [to_vector_row(step, fields, is_session) for step, _, fields in answer.rows]
+        for answer, is_session in zip(record_streams(streams), are_sessions, strict=True)
     ]
 
 
-def query(params, join_type):
+def format_query(params, join_type):
     """The join in Flink's SQL: ids, the starts of both sides' windows, their end, and the time of the result."""
-    windows = {side: windowed(params, side) for side in ("left", "right")}
+    windows = {side: format_windows(params, side) for side in ("left", "right")}
     starts = "l.window_start, r.window_start"
     times = "CAST(COALESCE(l.window_time, r.window_time) AS TIMESTAMP_LTZ(3))"
     same = "l.k = r.k AND l.window_start = r.window_start AND l.window_end = r.window_end"
@@ -171,43 +175,43 @@ def query(params, join_type):
     )
 
 
-def windowed(params, side):
+def format_windows(params, side):
     if params["tvf"] == "SESSION":
         spans, rows = [params["gap"]], f"TABLE {side}_rows PARTITION BY k"
     else:
         spans = [params[name] for name in ("slide", "step", "size") if name in params] + [params.get("offset", 0)]
         rows = f"TABLE {side}_rows"
-    return f"(SELECT * FROM TABLE({params['tvf']}({rows}, DESCRIPTOR(ts), {', '.join(map(span, spans))})))"
+    return f"(SELECT * FROM TABLE({params['tvf']}({rows}, DESCRIPTOR(ts), {', '.join(map(format_interval, spans))})))"
 
 
-def span(ms):
+def format_interval(ms):
     days, rest = divmod(ms, DAY)
     clock = f"{rest // HOUR:02}:{rest // MINUTE % 60:02}:{rest // 1000 % 60:02}.000"
     return f"INTERVAL '{days} {clock}' DAY TO SECOND(3)"
 
 
-def row(at, fields, by_session):
+def to_vector_row(step, fields, is_session):
     left, right, left_start, right_start, end, ts = fields
-    known = {"left_id": left, "right_id": right, "ts": int(ts), "window_start": int(left_start or right_start)}
-    known |= {"window_end": int(end), "at": at}
-    return known | ({"right_window_start": int(right_start)} if by_session and left and right else {})
+    row = {"left_id": left, "right_id": right, "ts": int(ts), "window_start": int(left_start or right_start)}
+    row |= {"window_end": int(end), "at": step}
+    return row | ({"right_window_start": int(right_start)} if is_session and left and right else {})
 
 
-def dropped(vector, rows):
-    """Of a full join's rows what of each event is missing: of sessions the event, else each of its windows."""
-    emitted = {(one[f"{side}_id"], one["window_end"]) for one in rows for side in ("left", "right")}
-    known = {id_ for id_, _ in emitted}
-    found = []
-    for at, event in enumerate(vector["events"]):
-        told = {"side": event["side"], "id": event["id"], "at": at}
+def find_dropped(vector, rows):
+    """Return what a full join's rows lack of each event: of sessions the event, else each of its windows."""
+    emitted = {(row[f"{side}_id"], row["window_end"]) for row in rows for side in ("left", "right")}
+    emitted_ids = {id_ for id_, _ in emitted}
+    lost = []
+    for step, event in enumerate(vector["events"]):
+        row = {"side": event["side"], "id": event["id"], "at": step}
         if vector["params"]["tvf"] == "SESSION":
-            found += [{**told, "by": "session_tvf"}] if event["id"] not in known else []
+            lost += [{**row, "by": "session_tvf"}] if event["id"] not in emitted_ids else []
             continue
-        for window in windows_of(vector["params"], event["ts"]):
+        for window in assign_windows(vector["params"], event["ts"]):
             if (event["id"], window.end) not in emitted:
                 bounds = {"window_start": window.start, "window_end": window.end}
-                found.append({**told, **bounds, "by": "window_join"})
-    return found
+                lost.append({**row, **bounds, "by": "window_join"})
+    return lost
 
 
 if __name__ == "__main__":

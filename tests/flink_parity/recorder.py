@@ -1,4 +1,4 @@
-"""Streams through a real Flink, an event at a time: what a join emits at which, and its watermark behind each."""
+"""Run streams in a real Flink event by event, and record the join's output and watermark after each."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.flink_twin import FLINK
+from jobs.flink_reference import FLINK
 
 JAVA = Path(__file__).with_name("FlinkStreams.java")
 OPENED = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
@@ -15,38 +15,41 @@ OPENED = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
 @dataclass
 class Answer:
     rows: list[tuple[int | str, int | None, list[str | None]]] = field(default_factory=list)
-    """When each came out, its timestamp, and its fields."""
+    """Step at which a row was emitted, its timestamp and its fields."""
     watermarks: list[int | None] = field(default_factory=list)
-    """The join's behind each event."""
+    """Watermark of the join after each event."""
 
 
-def recorded(streams):
-    """The answers to streams, each of settings, a join and a vector whose events and restarts it is fed."""
-    told = []
+def record_streams(streams):
+    """Run streams in Flink and return their answers.
+
+    Each stream consists of settings, a join, and a vector with the events and restarts.
+    """
+    commands = []
     for settings, join, vector in streams:
-        told += [f"set\t{name}\t{value}" for name, value in settings.items()]
-        told += ["\t".join(map(str, join)), *events_of(vector), "end"]
+        commands += [f"set\t{name}\t{value}" for name, value in settings.items()]
+        commands += ["\t".join(map(str, join)), *list_commands(vector), "end"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "streams").write_text("\n".join(told) + "\n")
+        (folder / "streams").write_text("\n".join(commands) + "\n")
         run_java(folder)
         lines = (folder / "answer").read_text().splitlines()
     answers = [Answer() for _ in streams]
-    for kind, number, at, *told in (line.split("\t") for line in lines):
-        answer, fields = answers[int(number)], [None if one == "null" else one for one in told]
+    for kind, number, step, *values in (line.split("\t") for line in lines):
+        answer, fields = answers[int(number)], [None if value == "null" else value for value in values]
         if kind == "watermark":
             answer.watermarks.append(fields[0] and int(fields[0]))
         else:
-            answer.rows.append((int(at) if at.isdigit() else at, fields[0] and int(fields[0]), fields[1:]))
+            answer.rows.append((int(step) if step.isdigit() else step, fields[0] and int(fields[0]), fields[1:]))
     return answers
 
 
-def events_of(vector):
-    """A vector's events, each with its side's watermark behind it, and its restarts."""
+def list_commands(vector):
+    """Yield commands for a vector's events, each with its side's watermark, and for its restarts."""
     extra = 1 if vector["watermark"]["kind"] == "datastream" else 0
     restarts = vector.get("restarts", ())
-    for at, event in enumerate(vector["events"]):
-        if at in restarts:
+    for step, event in enumerate(vector["events"]):
+        if step in restarts:
             yield "restart"
         side = {"L": "left", "R": "right"}[event["side"]]
         mark = event["ts"] - vector["watermark"][f"delay_ms_{side}"] - extra

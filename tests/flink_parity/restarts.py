@@ -1,6 +1,6 @@
-"""Vectors of jobs that have restarted, against a real Flink whose jobs fail: `make flink-vectors`.
+"""Check vectors of restarted jobs against a real Flink whose jobs fail: `make flink-vectors`.
 
-A job fails where its vector says it, and Flink goes on by itself from the checkpoint behind the event before.
+A job fails at the steps in its vector, and Flink resumes from the checkpoint after the previous event.
 """
 
 import gzip
@@ -10,70 +10,81 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.flink_parity.recorder import recorded
+from tests.flink_parity.recorder import record_streams
 
 VECTORS = Path(__file__).parents[1] / "semantics" / "vectors"
 
 
 def main() -> None:
-    console, wrong = Console(soft_wrap=True), 0
+    console, failures = Console(soft_wrap=True), 0
     for name, stream in STREAMS.items():
         path = VECTORS / f"{name}_restarted.jsonl.gz"
         with gzip.open(path, "rt") as lines:
             vectors = [json.loads(line) for line in lines]
-        answers = recorded([(*stream(vector["params"]), vector) for vector in vectors])
-        unlike = [one for one in zip(vectors, answers, strict=True) if given(*one) != expected(one[0])]
-        for vector, answer in unlike:
-            console.print(f"{vector['name']}: Flink gives {given(vector, answer)} in place of {expected(vector)}")
-        console.print(f"{path.name}: {len(vectors) - len(unlike)} of {len(vectors)} vectors are what Flink gives")
-        wrong += len(unlike)
-    sys.exit(bool(wrong))
+        answers = record_streams([(*stream(vector["params"]), vector) for vector in vectors])
+        differing = [
+            (vector, answer)
+            for vector, answer in zip(vectors, answers, strict=True)
+            if to_comparable(vector, answer) != to_expected(vector)
+        ]
+        for vector, answer in differing:
+            console.print(
+                f"{vector['name']}: Flink gives {to_comparable(vector, answer)} instead of {to_expected(vector)}"
+            )
+        console.print(f"{path.name}: {len(vectors) - len(differing)} of {len(vectors)} vectors agree with Flink")
+        failures += len(differing)
+    sys.exit(bool(failures))
 
 
-def sql_interval(params):
-    kind, bounds = params["join_type"].upper(), f"r.ts + {span(params['lower'])} AND r.ts + {span(params['upper'])}"
+def create_sql_interval(params):
+    kind, bounds = (
+        params["join_type"].upper(),
+        f"r.ts + {format_interval(params['lower'])} AND r.ts + {format_interval(params['upper'])}",
+    )
     query = f"SELECT l.id, r.id FROM left_rows l {kind} JOIN right_rows r ON l.k = r.k AND l.ts BETWEEN {bounds}"
     cleanup = f"{params['min_cleanup_interval']} ms"
     return {"table.local-time-zone": "UTC", "table.exec.interval-join.min-cleanup-interval": cleanup}, ("query", query)
 
 
-def span(ms):
+def format_interval(ms):
     return f"INTERVAL '{ms / 1000:.3f}' SECOND(3)"
 
 
-def datastream_interval(params):
+def create_datastream_interval(params):
     return {}, ("interval", params["lower"], params["upper"])
 
 
-def datastream_window(params):
+def create_datastream_window(params):
     return {}, (params["mode"], params["size"])
 
 
 STREAMS = {
-    "flink_sql_interval": sql_interval,
-    "flink_datastream_interval": datastream_interval,
-    "flink_datastream_window": datastream_window,
+    "flink_sql_interval": create_sql_interval,
+    "flink_datastream_interval": create_datastream_interval,
+    "flink_datastream_window": create_datastream_window,
 }
-"""The settings and the join of vectors, by the file in which they are."""
+"""Functions that return settings and join for a vector's parameters, by vector file."""
 
 
-def given(vector, answer):
-    """Rows with the events at which they came, and the watermarks of the join where the vector has them."""
-    rows = [(str(at), ts, ids) for at, ts, ids in answer.rows if vector["drain"] or at != "drain"]
+def to_comparable(vector, answer):
+    """Return Flink's rows with their steps, and the join's watermarks if the vector contains them."""
+    rows = [(str(step), ts, ids) for step, ts, ids in answer.rows if vector["drain"] or step != "drain"]
     return sorted(rows, key=str), answer.watermarks if "watermark_out" in vector["expected"] else None
 
 
-def expected(vector):
-    """The same, with rows that are dropped, but for those of windows, of which Flink does not tell."""
-    known = vector["expected"]
-    rows = [(str(row["at"]), row["ts"], [ids_of(row, side) for side in ("left", "right")]) for row in known["rows"]]
+def to_expected(vector):
+    """Return the vector's rows and watermarks in the same form, with dropped rows unless they are of windows."""
+    expected = vector["expected"]
+    rows = [(str(row["at"]), row["ts"], [get_ids(row, side) for side in ("left", "right")]) for row in expected["rows"]]
     if vector["dialect"] != "datastream_window":
-        rows += [(str(row["at"]), vector["events"][row["at"]]["ts"], ["late", row["id"]]) for row in known["dropped"]]
-    return sorted(rows, key=str), known.get("watermark_out")
+        rows += [
+            (str(row["at"]), vector["events"][row["at"]]["ts"], ["late", row["id"]]) for row in expected["dropped"]
+        ]
+    return sorted(rows, key=str), expected.get("watermark_out")
 
 
-def ids_of(row, side):
-    """An id, or those of a group as the recorder tells them."""
+def get_ids(row, side):
+    """Return an id, or those of a group in the recorder's form."""
     return row[f"{side}_id"] if f"{side}_id" in row else ",".join(row[f"{side}_ids"])
 
 

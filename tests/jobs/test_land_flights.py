@@ -59,38 +59,38 @@ def history(spark, path):
     return DeltaTable.forPath(spark, str(path)).history().orderBy("version").collect()
 
 
-def test_every_row_of_january_lands_once(tables, source):
+def test_land_writes_every_january_row_once(tables, source):
     assert tables["flights"].count() == len(source["flights"]) == 27_004
     assert tables["weather"].count() == len(source["weather"]) == 2_226
     assert tables["flights"].distinct().count() == 27_004
 
 
-def test_na_becomes_null_in_every_column(tables, source):
+def test_land_reads_na_as_null(tables, source):
     for name, table in tables.items():
         nulls = table.select(*(F.count_if(F.col(c).isNull()).alias(c) for c in source[name][0])).first().asDict()
         expected = {column: sum(row[column] == "NA" for row in source[name]) for column in nulls}
         assert nulls == expected
 
 
-def test_scheduled_departure_is_the_airports_wall_clock_in_utc(tables, source):
+def test_scheduled_departure_is_wall_clock_in_utc(tables, source):
     instants = tables["flights"].select(utc("scheduled_departure")).collect()
     expected = Counter(new_york(row, int(row["sched_dep_time"])) for row in source["flights"])
     assert Counter(datetime.fromisoformat(row[0]) for row in instants) == expected
 
 
-def test_departed_at_agrees_with_the_recorded_wall_clock_of_departure(tables):
+def test_departed_at_matches_recorded_departure(tables):
     local = F.date_format(F.from_utc_timestamp("departed_at", "America/New_York"), "HHmm").cast("int")
     left = tables["flights"].where(F.col("dep_time").isNotNull())
     assert left.where(local != F.col("dep_time") % 2400).count() == 0
 
 
-def test_a_cancelled_flight_has_no_departure(tables, source):
+def test_cancelled_flight_has_no_departure(tables, source):
     cancelled = tables["flights"].where(F.col("departed_at").isNull())
     assert cancelled.count() == sum(row["dep_time"] == "NA" for row in source["flights"]) == 521
     assert cancelled.where(F.col("scheduled_departure").isNull() | F.col("dep_time").isNotNull()).count() == 0
 
 
-def test_weather_is_observed_on_the_hour_and_received_at_once(tables, source):
+def test_weather_is_received_when_observed(tables, source):
     observed = tables["weather"].select(utc("observed_at")).collect()
     expected = Counter(new_york(row, int(row["hour"]) * 100) for row in source["weather"])
     assert Counter(datetime.fromisoformat(row[0]) for row in observed) == expected
@@ -101,7 +101,7 @@ def test_weather_is_observed_on_the_hour_and_received_at_once(tables, source):
     ("table", "arrival"),
     [("flights", "coalesce(departed_at, scheduled_departure)"), ("weather", "received_at")],
 )
-def test_commits_only_append_and_follow_the_arrivals(spark, lake, table, arrival):
+def test_land_appends_in_order_of_arrival(spark, lake, table, arrival):
     commits = history(spark, lake / table)
     assert [(row.version, row.operation, row.operationParameters["mode"]) for row in commits] == [
         (version, "WRITE", "Append") for version in range(COMMITS)
@@ -120,7 +120,7 @@ def test_commits_only_append_and_follow_the_arrivals(spark, lake, table, arrival
     assert bounds == sorted(bounds)
 
 
-def test_a_second_run_adds_nothing(spark, lake):
+def test_land_second_run_adds_nothing(spark, lake):
     before = len(history(spark, lake / "flights"))
     again = land(spark, lake)
     assert not again.flights.added
@@ -128,7 +128,7 @@ def test_a_second_run_adds_nothing(spark, lake):
     assert len(history(spark, lake / "flights")) == before == again.flights.commits
 
 
-def test_a_killed_landing_goes_on_where_it_stopped(spark, lake, tmp_path):
+def test_land_after_kill_continues(spark, lake, tmp_path):
     shutil.copytree(lake, tmp_path / "lake")
     log = tmp_path / "lake" / "flights" / "_delta_log"
     for version in range(2, COMMITS):
@@ -141,7 +141,7 @@ def test_a_killed_landing_goes_on_where_it_stopped(spark, lake, tmp_path):
     assert spark.read.format("delta").load(str(landed.flights.path)).distinct().count() == 27_004
 
 
-def test_a_table_with_other_rows_is_refused(spark, lake, tmp_path):
+def test_land_refuses_table_with_other_rows(spark, lake, tmp_path):
     shutil.copytree(lake, tmp_path / "lake")
     path = tmp_path / "lake" / "weather"
     spark.read.format("delta").load(str(path)).limit(1).write.format("delta").mode("append").save(str(path))

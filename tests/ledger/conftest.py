@@ -7,10 +7,10 @@ from pyspark.sql import functions as F
 
 from tests.ledger.reader_assertions import there
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog, create_arrow_table
+from tidemark.delta.table import DeltaTableHandle, create_arrow_table
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.tables.run_files import merged_at, run_of
 
@@ -44,7 +44,7 @@ def go(spark, lake):
     """Plan and run, giving the plan and the slices of each job, by number."""
 
     def run(pipeline, **request):
-        plan = make_plan(spark, pipeline, str(lake), Request(**request))
+        plan = create_plan(spark, pipeline, str(lake), Request(**request))
         return plan, list(execute(spark, plan, lambda *_: None))
 
     return run
@@ -55,7 +55,7 @@ def hours(spark, lake):
     """The first `count` hours."""
 
     def run(pipeline, count, **request):
-        plan = make_plan(spark, pipeline, str(lake), Request(end=at(count), **request))
+        plan = create_plan(spark, pipeline, str(lake), Request(end=at(count), **request))
         return list(execute(spark, plan, lambda *_: None))
 
     return run
@@ -64,7 +64,7 @@ def hours(spark, lake):
 @pytest.fixture
 def ledger(spark, lake):
     def read(pipeline):
-        return Ledger.of(pipeline, str(lake))
+        return Ledger.from_pipeline(pipeline, str(lake))
 
     return read
 
@@ -117,7 +117,7 @@ def contents(spark):
             told["ledger"] = ledger.drop(*OF_THE_RUN)
             counted = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in told.items()}
         runs = {one["run"] for one in ledger.select("run").distinct().collect()}
-        logs = (DeltaLog.open(getattr(tables, name)) for name in there(tables))
+        logs = (DeltaTableHandle.open(getattr(tables, name)) for name in there(tables))
         of_files = [run_of(path) for log in logs if log for path in log.files["path"]]
         orphans = sum(run not in runs and merged_at(run) is None for run in of_files)
         return counted, orphans

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrameWriter
 from pyspark.sql.classic.dataframe import DataFrame
 
 from tidemark.cli.app import main
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 
 STEPS = (
     (DataFrame, ("collect", "toPandas", "first", "isEmpty", "count")),
     (DataFrameWriter, ("parquet",)),
-    (DeltaLog, ("append", "commit", "compact", "widened")),
+    (DeltaTableHandle, ("append", "commit", "compact", "add_missing_columns")),
 )
 steps: list[str] = []
 lock, inside = threading.Lock(), threading.local()

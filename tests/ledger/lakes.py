@@ -6,9 +6,9 @@ from pathlib import Path
 from tidemark.cli.app import main
 from tidemark.config import Pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.timegrid.slices import Grid
 
 
@@ -28,12 +28,12 @@ class OrdersLake:
         return Grid.of(self.settings.slices)
 
     def log(self, name="emissions"):
-        return DeltaLog.open(getattr(self.tables, name))
+        return DeltaTableHandle.open(getattr(self.tables, name))
 
     def go(self, settings=None, **request):
         """Run, by default a slice a job; the results."""
         asked = Request(**{"slices_per_job": 1, **request})
-        plan = make_plan(self.spark, settings or self.settings, str(self.root), asked)
+        plan = create_plan(self.spark, settings or self.settings, str(self.root), asked)
         return list(execute(self.spark, plan, lambda *_: None))
 
     def command(self, name, *options):

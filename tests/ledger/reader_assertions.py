@@ -6,11 +6,11 @@ import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
-from tidemark.ledger.ledger import attempts
-from tidemark.tables.run_files import HELD, merged_at, run_of
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.ledger.ledger import read_attempts
+from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid
 
@@ -19,13 +19,13 @@ STORED = ("emissions", "late", "checkpoint")
 
 def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
     """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
-    ledger = attempts(DeltaLog.open(tables.ledger), grid)
+    ledger = read_attempts(DeltaTableHandle.open(tables.ledger), grid)
     seen = 0
     for name in there(tables):
         path = getattr(tables, name)
-        for version in range(DeltaLog.open(path).version + 1):
-            log = DeltaLog.open(path, version)
-            then = ledger[ledger["commit"] <= log.commit_number].drop_duplicates("number", keep="last")
+        for version in range(DeltaTableHandle.open(path).version + 1):
+            log = DeltaTableHandle.open(path, version)
+            then = ledger[ledger["commit"] <= log.txn_version].drop_duplicates("number", keep="last")
             told = {row["number"]: (row["run"], expected(name, row)) for row in then.to_dict("records")}
             found = rows_by_slice(log, name, grid)
             for number, stored in found.items():
@@ -53,7 +53,7 @@ def of_the_time(by_run: Counter, ledger: pd.DataFrame, number: int) -> Counter:
 
 def there(tables: PipelineTables) -> list[str]:
     """The tables that there are: `quality` only where something is expected, `quarantined` where something was."""
-    return [name for name in FOLLOWING if DeltaLog.open(getattr(tables, name))]
+    return [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
 
 
 def expected(name: str, row: dict) -> int | None:
@@ -68,13 +68,13 @@ def expected(name: str, row: dict) -> int | None:
     return None
 
 
-def rows_by_slice(log: DeltaLog, name: str, grid: Grid) -> dict[int, Counter]:
+def rows_by_slice(log: DeltaTableHandle, name: str, grid: Grid) -> dict[int, Counter]:
     """How many rows of each run belong to each slice, by the files of a version."""
     found: dict[int, Counter] = {}
-    columns = list(dict.fromkeys(HELD[name]))
+    columns = list(dict.fromkeys(SLICE_COLUMNS[name]))
     for path in log.files["path"]:
         for row in pq.read_table(f"{log.path}/{path}", columns=columns, partitioning=None).to_pylist():
-            first, *until = (grid.number_at(micros(row[column])) for column in columns)
+            first, *until = (grid.number_at(to_micros(row[column])) for column in columns)
             for number in range(first, until[0] if until else first + 1):
                 found.setdefault(number, Counter())[run_of(path)] += 1
     return found
@@ -82,13 +82,13 @@ def rows_by_slice(log: DeltaLog, name: str, grid: Grid) -> dict[int, Counter]:
 
 def readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
     """See that Spark, delta-rs and Polars count the committed emissions, by a plain read."""
-    ledger = attempts(DeltaLog.open(tables.ledger), grid).drop_duplicates("number", keep="last")
+    ledger = read_attempts(DeltaTableHandle.open(tables.ledger), grid).drop_duplicates("number", keep="last")
     committed = int(ledger["emissions"].sum())
     for name in there(tables):
         path = getattr(tables, name)
         counts = {
             "Spark": spark.read.format("delta").load(path).count(),
-            "delta-rs": DeltaLog.open(path).table.count(),
+            "delta-rs": DeltaTableHandle.open(path).table.count(),
             "Polars": pl.scan_delta(path).select(pl.len()).collect().item(),
         }
         assert len(set(counts.values())) == 1, (name, counts)

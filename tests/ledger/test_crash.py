@@ -19,17 +19,16 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.ledger.reader_assertions import every_version_is_whole, readers_agree
-from tidemark.config.candidate_version import shadow_of
+from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.erasure.workflow import forget
+from tidemark.erasure.workflow import erase
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.quality.quarantine import release
-from tidemark.quality.waiver_request import waive
-from tidemark.quality.waivers import pending
+from tidemark.quality.waivers import list_pending_waivers, waive
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote, rollback
 
@@ -118,7 +117,7 @@ def test_killed_at_a_step_and_run_again(before, pipeline, killed_and_again, spar
 
     def run_again(copy):
         request = Request(end=START + timedelta(hours=2 + hours_more), slices_per_job=per_job)
-        list(execute(spark, make_plan(spark, settings, str(copy), request), lambda *_: None))
+        list(execute(spark, create_plan(spark, settings, str(copy), request), lambda *_: None))
 
     changed = ["emissions", "late", *(["quarantined"] if quality else [])]
     old, new = killed_and_again(settings, lake, lambda copy, at: command(copy, at, *options), run_again, changed)
@@ -131,7 +130,7 @@ def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed
     _, lake = before
     settings, at = pipeline(quality=APART), START + timedelta(hours=3)
     hours(settings, 5)
-    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--by", "ada"]
+    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--user", "ada"]
 
     def release_again(copy):
         with suppress(UserError):  # it has happened
@@ -148,7 +147,7 @@ def test_a_release_is_killed_and_asked_for_again(before, pipeline, hours, killed
 @pytest.mark.slow
 def test_a_compaction_is_killed_and_goes_on(before, pipeline, hours, killed_and_again, spark):
     _, lake = before
-    settings = pipeline(compact={"after": "0 seconds", "into": "2 hours"})
+    settings = pipeline(compact={"settled_after": "0 seconds", "period": "2 hours"})
     hours(settings, 4, slices_per_job=1)
 
     def compact_again(copy):
@@ -165,7 +164,7 @@ def test_a_compaction_is_killed_and_goes_on(before, pipeline, hours, killed_and_
 def test_a_promotion_or_rollback_is_killed_and_asked_for_again(before, pipeline, go, killed_and_again, spark, move):
     settings, lake = before
     wider = pipeline(join__interval={"lower": "-50 minutes", "upper": "0 seconds"})
-    go(shadow_of(wider, "wide"), end=START + timedelta(hours=2))
+    go(to_candidate(wider, "wide"), end=START + timedelta(hours=2))
     if move is rollback:
         promote(spark, wider, str(lake), "wide", "ada")
 
@@ -174,7 +173,7 @@ def test_a_promotion_or_rollback_is_killed_and_asked_for_again(before, pipeline,
             move(spark, wider, str(copy), "wide", "ada")
 
     def arguments(copy, point):
-        return command(copy, point, "wide", "--by", "ada", name=move.__name__)
+        return command(copy, point, "wide", "--user", "ada", name=move.__name__)
 
     old, new = killed_and_again(settings, lake, arguments, move_again, ["emissions"])
     assert (new["emissions"] > old["emissions"]) == (move is promote)
@@ -187,10 +186,10 @@ def test_a_forgetting_is_killed_and_goes_on(before, pipeline, hours, killed_and_
     hours(settings, 4)
 
     def forget_again(copy):
-        forget(spark, settings, str(copy), where, "ada", leave_files=True)
+        erase(spark, settings, str(copy), where, "ada", keep_files=True)
 
     def arguments(copy, point):
-        return command(copy, point, "--left", where["left"], "--by", "ada", "--leave-files", name="forget")
+        return command(copy, point, "--left", where["left"], "--user", "ada", "--keep-files", name="erase")
 
     changed = ["emissions", "late", "checkpoint"]
     old, new = killed_and_again(settings, lake, arguments, forget_again, changed)
@@ -205,10 +204,10 @@ def test_a_slice_that_is_waived_is_killed_and_run_again(before, pipeline, killed
     until = at + timedelta(hours=1)
 
     def run_again(copy):
-        list(execute(spark, make_plan(spark, settings, str(copy), Request(end=until)), lambda *_: None))
+        list(execute(spark, create_plan(spark, settings, str(copy), Request(end=until)), lambda *_: None))
         rows = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table().to_pylist()
         assert [row["quality"] for row in rows if row["slice"] == at] == ["waived"]
-        assert pending(Ledger.of(settings, str(copy))) == []
+        assert list_pending_waivers(Ledger.from_pipeline(settings, str(copy))) == []
 
     def arguments(copy, point):
         return command(copy, point, "--to", f"{until:%Y-%m-%dT%H:%MZ}")
@@ -223,15 +222,15 @@ def test_a_waive_that_is_killed_is_asked_for_as_a_whole_or_not_at_all(before, pi
     _, lake = before
     settings, at = pipeline(quality=STOPS), START + timedelta(hours=2)
     waive(settings, str(lake), START, "left_v", "so", "ada")  # for another, so that the table is there
-    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--expectation", "left_v", "--because", "so", "--by", "ada"]
+    options = ["--slice", f"{at:%Y-%m-%dT%H:%MZ}", "--expectation", "left_v", "--reason", "so", "--user", "ada"]
     killed = subprocess.run(
         command(lake, point, *options, name="waive"), cwd=PROJECT, start_new_session=True, check=False
     )
     assert killed.returncode == -signal.SIGKILL
-    ledger = Ledger.of(settings, str(lake))
-    assert len(pending(ledger)) == 1 + asked
+    ledger = Ledger.from_pipeline(settings, str(lake))
+    assert len(list_pending_waivers(ledger)) == 1 + asked
     waive(settings, str(lake), at, "left_v", "so", "ada")
-    assert len(pending(ledger)) == 2
+    assert len(list_pending_waivers(ledger)) == 2
 
 
 def test_asked_to_stop_a_process_commits_the_job_at_hand_and_the_same_command_goes_on(before, contents):

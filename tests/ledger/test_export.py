@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
-from tidemark.config.types import micros, parse_instant
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.streaming.export import export
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.streaming.export import export_checkpoint
+from tidemark.watermarks.watermarks import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -27,7 +27,7 @@ SLIDING = {"sliding": {"size": "1 hour", "slide": "30 minutes"}}
 CONDITION = "left_v <= 3 AND left_v <> right_v"
 JOINS = {
     "inner": ({"interval": INTERVAL, "condition": CONDITION}, {}),
-    "left, max": ({"interval": INTERVAL, "condition": CONDITION, "type": "left"}, {"watermark_policy": "max"}),
+    "left, max": ({"interval": INTERVAL, "condition": CONDITION, "type": "left"}, {"multiple_watermark_policy": "max"}),
     "full": ({"interval": INTERVAL, "type": "full"}, {}),
     "right, sliding": ({"window": SLIDING, "type": "right"}, {}),
     "semi, sliding": ({"window": SLIDING, "type": "semi"}, {}),
@@ -58,7 +58,7 @@ def settings(write, pipeline):
 @pytest.fixture
 def run(spark, lake):
     def go(pipeline, hours):
-        plan = make_plan(spark, pipeline, str(lake), Request(end=START + hours * HOUR, slices_per_job=2))
+        plan = create_plan(spark, pipeline, str(lake), Request(end=START + hours * HOUR, slices_per_job=2))
         return list(execute(spark, plan, lambda *_: None))
 
     return go
@@ -73,7 +73,7 @@ def told(rows):
 
 def live(spark, lake, folder, exported, *, waiting):
     """What the exported query emits, fed an hour a batch; the first hour is waiting when it starts, or comes then."""
-    spec = importlib.util.spec_from_file_location("continued", exported.query)
+    spec = importlib.util.spec_from_file_location("resume_query", exported.query)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     folder.mkdir()
@@ -92,13 +92,13 @@ def live(spark, lake, folder, exported, *, waiting):
 
     if waiting:
         feed(CUT)
-    query = module.continued(spark, *sides).writeStream.format("memory").queryName("live").start()
+    query = module.resume(spark, *sides).writeStream.format("memory").queryName("live").start()
     try:
         query.processAllAvailable()
         if not waiting:
             times = [progress["eventTime"] for progress in query.recentProgress]
             mark = [time["watermark"] for time in times if "watermark" in time][-1]
-            assert micros(parse_instant(mark)) == exported.watermarks_ms["combined"] * 1000
+            assert to_micros(parse_instant(mark)) == exported.watermarks_ms["combined"] * 1000
         for number in range(CUT + waiting, HOURS):
             feed(number)
             query.processAllAvailable()
@@ -109,13 +109,11 @@ def live(spark, lake, folder, exported, *, waiting):
 
 
 def test_windows_that_are_compared_are_not_handed_on(pipeline, tmp_path):
-    windows = {"left": SLIDING, "right": SLIDING, "holds": "left < right"}
+    windows = {"left": SLIDING, "right": SLIDING, "comparison": "left < right"}
     compared = pipeline(dialect="spark", join={"keys": ["k"], "window_inequality": windows})
     state = SimpleNamespace(pipeline=compared, entry=SimpleNamespace(watermarks=Watermarks()))
-    with pytest.raises(
-        UserError, match="orders compares windows, and a row may be in the state for some of its windows"
-    ):
-        export(state, str(tmp_path / "export"))
+    with pytest.raises(UserError, match="orders compares windows: a row may be in the state for some of its windows"):
+        export_checkpoint(state, str(tmp_path / "export"))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +129,7 @@ def test_windows_that_are_compared_are_not_handed_on(pipeline, tmp_path):
 def test_a_query_goes_on_from_the_state(spark, lake, tmp_path, settings, run, name, waiting):
     pipeline = settings(name)
     run(pipeline, CUT)
-    exported = export(SavedState.at(spark, pipeline, str(lake)), str(tmp_path / "export"))
+    exported = export_checkpoint(CheckpointRef.from_ledger(spark, pipeline, str(lake)), str(tmp_path / "export"))
     assert min(exported.left, exported.right) > 0
     run(pipeline, HOURS)
     emissions = spark.read.format("delta").load(str(lake / "orders" / "emissions"))

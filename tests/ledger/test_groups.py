@@ -7,22 +7,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tidemark.cli.progress import Pace
+from tidemark.cli.progress import RemainingTime
 from tidemark.config import Expectation
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, StoppedError
 from tidemark.execution.run import execute
 from tidemark.ledger import ledger as ledgers
 from tidemark.planning import job_sizing
 from tidemark.planning.duration_estimate import PastJob
-from tidemark.planning.job_sizing import Room
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.job_sizing import JobCapacity
+from tidemark.planning.plan import Request, create_plan
 from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality.evaluation_scope import JobRows
-from tidemark.quality.gate import judge
+from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import fast_path
-from tidemark.quality.invariants import DERIVED
+from tidemark.quality.invariants import INVARIANTS
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -95,25 +95,25 @@ def test_of_an_atomic_range_nothing_is_published(lake, pipeline, six_hours, go, 
     with pytest.raises(CheckFailedError, match="in slice 2024-01-01T03:00Z; nothing was published, as --atomic asks"):
         go(settings, end=at(6), slices_per_job=2, atomic=True)
     assert ledger(settings).entries == {}
-    assert not DeltaLog.open(f"{lake}/orders/emissions")
+    assert not DeltaTableHandle.open(f"{lake}/orders/emissions")
     assert {hour for hour, *_ in stored("rejected_output")} == {2, 3}, "of the job that failed"
 
 
 def facts(broken=None, name="null_keys", slices=8):
-    table = pd.DataFrame(0, index=range(slices), columns=list(DERIVED))
+    table = pd.DataFrame(0, index=range(slices), columns=list(INVARIANTS))
     if broken is not None:
         table.loc[broken, name] = 1
     return table
 
 
 def test_a_slice_is_refused_by_its_own_facts(tmp_path):
-    plain, tables = SimpleNamespace(quality=[], notify=[], show_rows=False), PipelineTables(str(tmp_path))
+    plain, tables = SimpleNamespace(quality=[], notify=[], expose_row_values=False), PipelineTables(str(tmp_path))
     none = JobRows(range(8), {})
-    found = judge(facts([5, 6]), none, plain, tables, "run")
-    outcomes = [found.of(number, number + 1).outcome for number in range(8)]
-    assert (found.fit, outcomes) == (5, ["passed"] * 5 + ["failed"] * 2 + ["passed"])
-    whole = judge(facts(slice(None), "rows_unaccounted"), none, plain, tables, "run")
-    assert (whole.fit, len(whole.findings)) == (0, 1), "what is known of the job alone refuses all of it"
+    found = validate_output(facts([5, 6]), none, plain, tables, "run")
+    outcomes = [found.select_slices(number, number + 1).outcome for number in range(8)]
+    assert (found.publishable_count, outcomes) == (5, ["passed"] * 5 + ["failed"] * 2 + ["passed"])
+    whole = validate_output(facts(slice(None), "rows_unaccounted"), none, plain, tables, "run")
+    assert (whole.publishable_count, len(whole.failures)) == (0, 1), "what is known of the job alone refuses all of it"
 
 
 def test_an_expectation_is_judged_slice_by_slice_or_on_the_job(spark, tmp_path):
@@ -125,10 +125,10 @@ def test_an_expectation_is_judged_slice_by_slice_or_on_the_job(spark, tmp_path):
 
     def outcomes(*quality):
         pipeline = SimpleNamespace(
-            quality=[Expectation.model_validate(one) for one in quality], notify=[], show_rows=False
+            quality=[Expectation.model_validate(one) for one in quality], notify=[], expose_row_values=False
         )
-        found = judge(facts(slices=4), JobRows(starts, {"emissions": rows}), pipeline, tables, "run")
-        return found.fit, [found.of(number, number + 1).outcome for number in range(4)]
+        found = validate_output(facts(slices=4), JobRows(starts, {"emissions": rows}), pipeline, tables, "run")
+        return found.publishable_count, [found.select_slices(number, number + 1).outcome for number in range(4)]
 
     assert outcomes(few, some) == (1, ["passed", "failed", "warned", "passed"])
     assert outcomes({**few, "per": "job"}) == (0, ["failed"] * 4)
@@ -139,17 +139,17 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
     spark, lake, pipeline, six_hours, go, answer, ledger, fresh, monkeypatch
 ):
     settings = pipeline()
-    whole = make_plan(spark, settings, str(lake), Request(end=at(6)))
+    whole = create_plan(spark, settings, str(lake), Request(end=at(6)))
     assert whole.jobs == (range(6),)
-    assert "of memory a core in 2 partitions, at 4 times 1" in whole.describe()["sizing"]
+    assert "of memory a core in 2 partitions, at 4 times 1" in whole.to_dict()["sizing"]
     told = pipeline(dialect="flink-sql", restarts=["2024-01-01T01:20Z", "2024-01-01T05:00Z", "2024-01-01T09:00Z"])
     jobs = {
-        size: make_plan(spark, told, str(lake), Request(end=at(6), slices_per_job=size)).jobs for size in ("auto", 2)
+        size: create_plan(spark, told, str(lake), Request(end=at(6), slices_per_job=size)).jobs for size in ("auto", 2)
     }
     assert jobs["auto"] == (range(1), range(1, 2), range(2, 5), range(5, 6)), "a slice with a restart is by itself"
     assert jobs[2] == (range(1), range(1, 2), range(2, 4), range(4, 5), range(5, 6))
-    monkeypatch.setattr(job_sizing, "COPIES", job_sizing.COPIES * whole.room.rows / 5)
-    cut = make_plan(spark, settings, str(lake), Request(end=at(6)))
+    monkeypatch.setattr(job_sizing, "COPIES", job_sizing.COPIES * whole.capacity.rows / 5)
+    cut = create_plan(spark, settings, str(lake), Request(end=at(6)))
     assert cut.jobs == (range(2), range(2, 4), range(4, 6)), "five rows a job, of two and a bit a slice"
     assert sum(cut.rows_of_jobs.values()) == pytest.approx(14)
     with pytest.raises(StoppedError, match="stopped before slice 2024-01-01T02:00Z; all slices before it are commit"):
@@ -173,14 +173,14 @@ def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, p
 
 
 def test_a_job_takes_slices_as_long_as_their_rows_fit():
-    assert list(Room(100, "").jobs(range(5, 12), np.array([30, 30, 30, 30, 200, 10, 10]))) == [
+    assert list(JobCapacity(100, "").cut_jobs(range(5, 12), np.array([30, 30, 30, 30, 200, 10, 10]))) == [
         range(5, 8),
         range(8, 9),
         range(9, 10),
         range(10, 12),
     ]
-    assert list(Room(100, "").jobs(range(3, 3), np.array([]))) == []
-    assert [len(job) for job in Room(1, "").jobs(range(25_000), np.zeros(25_000))] == [10_000, 10_000, 5_000]
+    assert list(JobCapacity(100, "").cut_jobs(range(3, 3), np.array([]))) == []
+    assert [len(job) for job in JobCapacity(1, "").cut_jobs(range(25_000), np.zeros(25_000))] == [10_000, 10_000, 5_000]
 
 
 def test_rows_of_slices_by_the_statistics_of_files():
@@ -190,27 +190,27 @@ def test_rows_of_slices_by_the_statistics_of_files():
     )
     known = InputFiles(files, now=9)
     assert list(known.rows_per_slice(range(3, 8))) == [2 + 2 + 2, 2 + 6 + 2 + 2, 4, 4, 4]
-    assert known.to_read([range(4, 5)]).files == 4
-    assert known.to_read([range(5, 6), range(7, 8)]).bytes == 200
-    assert known.to_read([range(5, 6)]).rows is None
-    assert InputFiles(files[:2], now=9).to_read([range(1)]).rows == 10
+    assert known.estimate_scan([range(4, 5)]).files == 4
+    assert known.estimate_scan([range(5, 6), range(7, 8)]).bytes == 200
+    assert known.estimate_scan([range(5, 6)]).rows is None
+    assert InputFiles(files[:2], now=9).estimate_scan([range(1)]).rows == 10
 
 
 def test_time_left_is_told_by_past_jobs_and_those_that_have_run(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     jobs = {range(n, n + 1): 100.0 for n in range(4)}
-    pace = Pace(SimpleNamespace(ledger=SimpleNamespace(rows=pd.DataFrame()), rows_of_jobs=jobs))
-    pace.at(range(1))
-    assert (pace.left, pace.remaining()) == (None, "")
+    pace = RemainingTime(SimpleNamespace(ledger=SimpleNamespace(rows=pd.DataFrame()), rows_of_jobs=jobs))
+    pace.start_job(range(1))
+    assert (pace.seconds, pace.describe()) == (None, "")
     clock[0] = 60.0
-    pace.at(range(1, 2))
-    assert (pace.left, pace.remaining()) == (180.0, "about 3 min left")
+    pace.start_job(range(1, 2))
+    assert (pace.seconds, pace.describe()) == (180.0, "about 3 min left")
     clock[0] = 100.0
-    assert pace.left == 140.0
+    assert pace.seconds == 140.0
     clock[0] = 200.0
-    assert pace.left == 120.0, "no less than the jobs ahead, however long this one takes"
-    pace.done()
-    assert (pace.past[-1], pace.left) == (PastJob(100.0, 140.0), 200.0)
-    pace.past = [PastJob(100.0, 9000.0)]
-    assert pace.remaining() == "about 5.0 h left"
+    assert pace.seconds == 120.0, "no less than the jobs ahead, however long this one takes"
+    pace.finish_job()
+    assert (pace.finished_jobs[-1], pace.seconds) == (PastJob(100.0, 140.0), 200.0)
+    pace.finished_jobs = [PastJob(100.0, 9000.0)]
+    assert pace.describe() == "about 5.0 h left"

@@ -20,15 +20,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.ledger.reader_assertions import every_version_is_whole, readers_agree
-from tidemark.config.candidate_version import shadow_of
+from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.maintenance.compaction import merge_files, plan_compaction
-from tidemark.maintenance.unused_files import vacuum_tables
-from tidemark.planning.plan import Request, make_plan
-from tidemark.quality.quarantine import EXPECTATIONS, RUN, release
-from tidemark.quality.waiver_request import waive
+from tidemark.maintenance.vacuum import vacuum
+from tidemark.planning.plan import Request, create_plan
+from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN, release
+from tidemark.quality.waivers import waive
 from tidemark.spark.session import spark_session
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote, rollback
@@ -64,7 +64,7 @@ WITH_SHADOWS = {
 @pytest.fixture
 def origin(pipeline, land, rows_every, hours, lake):
     """Four hours of rows, of which two are committed, and then a row that landed late in the second."""
-    settings = pipeline(late_landing="reprocess")
+    settings = pipeline(on_late_arriving_rows="reprocess")
     land(*rows_every(minutes=7, count=34))
     hours(settings, COMMITTED)
     landed = START + timedelta(minutes=90)
@@ -104,11 +104,11 @@ def act(session, settings, lake, request):
             with suppress(UserError):  # what is served has got ahead of the shadow, or nothing stands
                 (promote if request == "promote" else rollback)(session, settings, lake, "again", "ada")
         case "vacuum":
-            vacuum_tables(settings, lake, timedelta(hours=1))
+            vacuum(settings, lake, timedelta(hours=1))
         case "waive":
             waive(settings, lake, slice_, "left_v", "so", "ada")
         case _:
-            list(execute(session, make_plan(session, settings, lake, request), lambda *_: None))
+            list(execute(session, create_plan(session, settings, lake, request), lambda *_: None))
 
 
 def work(name, requests, settings, lake, wait):
@@ -183,7 +183,7 @@ def test_three_processes_at_once(spark, origin, contents):
 def test_compaction_among_them(spark, pipeline, origin, contents):
     """Nobody is overtaken by it, whatever it has merged when a slice comes."""
     _, lake = origin
-    settings = pipeline(late_landing="reprocess", compact={"after": "0 seconds", "into": "2 hours"})
+    settings = pipeline(on_late_arriving_rows="reprocess", compact={"settled_after": "0 seconds", "period": "2 hours"})
     alone = shutil.copytree(lake, lake.parent / "alone")
     for worker in WITH_COMPACTION.items():
         work(*worker, settings, alone, 0)
@@ -203,8 +203,8 @@ def test_compaction_among_them(spark, pipeline, origin, contents):
 def test_promotions_among_them(spark, pipeline, origin, contents, go):
     """Of a shadow of the same settings, so that the answer is one whichever is served."""
     _, lake = origin
-    settings = pipeline(late_landing="reprocess", compact={"after": "0 seconds", "into": "2 hours"})
-    go(shadow_of(settings, "again"), end=START + timedelta(hours=ALL))
+    settings = pipeline(on_late_arriving_rows="reprocess", compact={"settled_after": "0 seconds", "period": "2 hours"})
+    go(to_candidate(settings, "again"), end=START + timedelta(hours=ALL))
     alone = shutil.copytree(lake, lake.parent / "alone")
     for name in ("hourly", "reprocess"):
         work(name, WITH_SHADOWS[name], settings, alone, 0)
@@ -225,14 +225,14 @@ def test_promotions_among_them(spark, pipeline, origin, contents, go):
 def emitted(spark, lake):
     """All that the join has emitted, published or in quarantine."""
     rows = spark.read.format("delta").load(f"{lake}/orders/emissions")
-    apart = spark.read.format("delta").load(f"{lake}/orders/quarantined").drop(RUN, EXPECTATIONS)
+    apart = spark.read.format("delta").load(f"{lake}/orders/quarantined").drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN)
     return Counter(map(str, rows.unionByName(apart.select(*rows.columns)).collect()))
 
 
 @pytest.mark.slow
 def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
     _, lake = origin
-    settings = pipeline(late_landing="reprocess", quality=APART)
+    settings = pipeline(on_late_arriving_rows="reprocess", quality=APART)
     again = Request(reprocess=True, start=START, end=START + timedelta(hours=COMMITTED))
     work("origin", [again], settings, lake, 0)
     assert contents(lake)[0]["quarantined"]

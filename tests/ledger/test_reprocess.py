@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.tables.run_files import run_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -29,7 +29,7 @@ def day(count):
 
 
 def runs_of(table):
-    return set(map(run_of, DeltaLog.open(table).files["path"]))
+    return set(map(run_of, DeltaTableHandle.open(table).files["path"]))
 
 
 def files(spark, lake, ledger, slices):
@@ -42,7 +42,7 @@ def files(spark, lake, ledger, slices):
 def test_rows_that_land_late_go_home_and_the_ripple_stops(
     spark, lake, pipeline, land, hours, go, answer, ledger, fresh
 ):
-    settings = pipeline(late_landing="reprocess")
+    settings = pipeline(on_late_arriving_rows="reprocess")
     land(*day(8))
     hours(settings, 4)
     hours(settings, 8)
@@ -90,7 +90,7 @@ def test_a_reprocess_that_dies_between_jobs_is_repaired_by_run(pipeline, spark, 
     land(*day(6))
     hours(settings, 5)
     land(row(777, at(1, 30)))
-    plan = make_plan(spark, settings, str(lake), Request(reprocess=True, start=at(1), end=at(3), slices_per_job=1))
+    plan = create_plan(spark, settings, str(lake), Request(reprocess=True, start=at(1), end=at(3), slices_per_job=1))
     next(execute(spark, plan, lambda *_: None))
     plan, _ = go(settings, end=at(6))
     assert [(segment.reason, segment.slices[0]) for segment in plan.segments] == [("stale", 2), ("new", 5)]
@@ -106,7 +106,7 @@ def test_atomic_commits_all_at_once_or_nothing(pipeline, spark, lake, land, hour
     land(row(777, at(1, 30)))
     before = answer()
     request = Request(reprocess=True, start=at(1), end=at(3), slices_per_job=1, atomic=True)
-    plan = make_plan(spark, settings, str(lake), request)
+    plan = create_plan(spark, settings, str(lake), request)
 
     def fails_in_the_second_job(slices, step):
         if slices[0] == 2 and step == "checking":
@@ -116,7 +116,7 @@ def test_atomic_commits_all_at_once_or_nothing(pipeline, spark, lake, land, hour
         list(execute(spark, plan, fails_in_the_second_job))
     assert answer() == before
     number = ledger(settings).number
-    ran = list(execute(spark, make_plan(spark, settings, str(lake), request), lambda *_: None))
+    ran = list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
     assert [list(result.slices) for result in ran] == [[1], [2]]
     assert ledger(settings).number == number + 1
     assert answer() == fresh(at(5))
@@ -129,12 +129,12 @@ def test_of_a_run_and_a_reprocess_at_once_one_wins(first, spark, lake, pipeline,
     hours(settings, 4)
     land(row(777, at(1, 30)))
     requests = {"run": Request(end=at(5)), "reprocess": Request(reprocess=True, start=at(1), end=at(2))}
-    plans = {name: make_plan(spark, settings, str(lake), request) for name, request in requests.items()}
+    plans = {name: create_plan(spark, settings, str(lake), request) for name, request in requests.items()}
     second = next(name for name in plans if name != first)
     list(execute(spark, plans[first], lambda *_: None))
     with pytest.raises(SliceOrderError, match="another process has committed slices of .*; run the same command again"):
         list(execute(spark, plans[second], lambda *_: None))
-    known = Ledger.of(settings, str(lake))
+    known = Ledger.from_pipeline(settings, str(lake))
     assert runs_of(known.tables.checkpoint) == {entry.run for entry in known.entries.values()}
     go(settings, **({"end": at(5)} if second == "run" else {"reprocess": True, "start": at(1), "end": at(2)}))
     assert answer() == fresh(at(5))
@@ -161,15 +161,15 @@ def test_rows_deleted_from_an_input_are_refused_until_reprocessed_from_there(
 def test_rows_deleted_from_an_input_may_be_passed_over_as_a_stream_that_has_read_them_does(
     spark, lake, pipeline, land, hours, go, answer, fresh
 ):
-    settings = pipeline(input_deletes="ignore")
+    settings = pipeline(on_input_delete="ignore")
     land(*day(5))
     land(row(50, at(5, 5)))
     hours(settings, 6, slices_per_job=1)
     read = answer()
     land(row(61, at(6, 5)), row(70, at(7, 5)))
-    whole = set(DeltaLog.open(f"{lake}/right").files["path"])
+    whole = set(DeltaTableHandle.open(f"{lake}/right").files["path"])
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 150")
-    [vacuumed] = whole.difference(DeltaLog.open(f"{lake}/right").files["path"])
+    [vacuumed] = whole.difference(DeltaTableHandle.open(f"{lake}/right").files["path"])
     (lake / "right" / vacuumed).unlink()
     go(settings, end=at(7))
     land(row(62, at(6, 15)))
@@ -192,7 +192,7 @@ def test_rows_deleted_from_an_input_may_be_passed_over_as_a_stream_that_has_read
 def test_slices_that_have_read_rows_which_were_corrected_run_again_by_themselves(
     spark, lake, pipeline, land, hours, go, answer, fresh
 ):
-    settings = pipeline(input_deletes="reprocess")
+    settings = pipeline(on_input_delete="reprocess")
     land(*day(6))
     hours(settings, 5)
     spark.sql(f"UPDATE delta.`{lake}/right` SET v = 999 WHERE v = 121")
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_has_expired_is_rebuilt(spark, lake, pipeline, land, h
     hours(settings, 5, slices_per_job=1)
     land(row(777, at(3, 30)))
     expired = [ledger(settings).entry(number).run for number in (1, 2)]
-    checkpoint = DeltaLog.open(f"{lake}/orders/checkpoint")
+    checkpoint = DeltaTableHandle.open(f"{lake}/orders/checkpoint")
     checkpoint.commit([], [path for path in checkpoint.files["path"] if run_of(path) in expired])
     plan, ran = go(settings, reprocess=True, start=at(3), end=at(4))
     assert [(one.reason, list(one.slices)) for one in plan.segments] == [
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_has_expired_is_rebuilt(spark, lake, pipeline, land, h
 def test_other_settings_are_taken_up_from_the_first_slice(pipeline, land, hours, go, answer, fresh):
     land(*day(4))
     hours(pipeline(), 4)
-    wider = pipeline(join__interval__lower="-1 hour", select=["left_v", "right_v"], late_landing="reprocess")
+    wider = pipeline(join__interval__lower="-1 hour", select=["left_v", "right_v"], on_late_arriving_rows="reprocess")
     told = r"from 2024-01-01T00:00Z on were .* other settings \(join.interval.lower was -30 minutes, now -1 hour\)"
     with pytest.raises(SliceOrderError, match=f"{told}.* tidemark reprocess orders --from 2024-01-01T00:00Z"):
         go(wider, end=at(5))
@@ -255,12 +255,12 @@ def test_a_plan_tells_what_it_reads_and_how_long_it_takes(pipeline, spark, lake,
     settings = pipeline()
     land(*day(3))
     land(*[row(v, at(v // 10)) for v in range(30, 50)])
-    first = make_plan(spark, settings, str(lake), Request(end=at(3))).describe()
+    first = create_plan(spark, settings, str(lake), Request(end=at(3))).to_dict()
     assert first["estimate"] is None
     left = first["inputs"]["left"]
     assert (left["files"], left["rows"], left["bytes"] > 0) == (1, 6, True)
     hours(settings, 3, slices_per_job=1)
-    then = make_plan(spark, settings, str(lake), Request(end=at(5))).describe()
+    then = create_plan(spark, settings, str(lake), Request(end=at(5))).to_dict()
     assert then["inputs"]["left"]["rows"] == 20
     assert then["estimate"]["jobs"] == 3
     assert then["segments"][0] == {

@@ -1,19 +1,24 @@
 """The rules over ledger entries, without Spark: what is stale, what has been taken, what a digest tells."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from tidemark.ledger.committed_snapshot import standing_before
-from tidemark.ledger.config_fingerprint import settings_up_to, under_others
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import create_arrow_table
+from tidemark.errors import UserError
+from tidemark.ledger.committed_snapshot import attempts_visible_before
+from tidemark.ledger.config_fingerprint import settings_up_to_slice, slices_with_other_settings
+from tidemark.ledger.ledger import FORMAT, SCHEMA, Entry, Ledger
 from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, repaired_until, restorable, stale, waiting
 from tidemark.ledger.state_fingerprint import digests
-from tidemark.maintenance.recovery_horizon import reprocessed_from, verified_from
-from tidemark.planning.duration_estimate import estimate, past_jobs
+from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find_first_verifiable
+from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
 from tidemark.timegrid.slices import Grid, ranges
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.watermarks.watermarks import Watermarks
 
 HOUR = 3_600_000_000
 
@@ -40,7 +45,16 @@ def entry(number, version=1, *, commit=1, landed=None, landed_from=None, landing
 
 
 def ledger(*entries):
-    return Ledger(None, Grid(0, HOUR), pd.DataFrame(), {}, frozenset(), 0).after(entries)
+    return Ledger(None, Grid(0, HOUR), pd.DataFrame(), {}, frozenset(), 0).with_entries(entries)
+
+
+def test_ledger_of_other_format_is_refused(tmp_path):
+    tables, grid = PipelineTables(str(tmp_path)), Grid(0, HOUR)
+    row = {"slice": datetime(2024, 1, 1, tzinfo=UTC), "run": "run 1", "attempt": 1, "commit": 1, "format": FORMAT + 1}
+    create_arrow_table(tables.ledger, SCHEMA).append(pa.Table.from_pylist([row], SCHEMA), 1)
+
+    with pytest.raises(UserError, match=f"has format {FORMAT + 1} and this version reads format {FORMAT}"):
+        Ledger.read(tables, grid)
 
 
 def test_without_reprocessing_all_earlier_slices_are_seen_up_to_the_last_job():
@@ -68,7 +82,7 @@ def test_slices_of_a_gap_have_been_left_out_by_the_start_behind_it():
 def test_a_slice_is_stale_when_it_continued_another_state():
     known = ledger(*(entry(n, landed=0) for n in range(4)))
     assert stale(known) == {}
-    again = known.after([replace(entry(1, landed=0, commit=2), digest="another")])
+    again = known.with_entries([replace(entry(1, landed=0, commit=2), digest="another")])
     assert stale(again) == {2: "another state"}
     assert stale(again, after=2) == {}
 
@@ -76,36 +90,36 @@ def test_a_slice_is_stale_when_it_continued_another_state():
 def test_a_slice_is_stale_when_the_rows_that_it_took_may_have_gone_home():
     known = ledger(*(entry(n, landed=0) for n in range(3)), entry(3, commit=2, landed=2, landed_from=1))
     assert stale(known) == {}
-    assert stale(known.after([entry(0, commit=3, landed=0)])) == {}
-    assert stale(known.after([entry(2, commit=3, landed=0)])) == {3: "landed rows went home"}
+    assert stale(known.with_entries([entry(0, commit=3, landed=0)])) == {}
+    assert stale(known.with_entries([entry(2, commit=3, landed=0)])) == {3: "landed rows went home"}
 
 
 def test_a_slice_is_stale_when_the_one_before_ran_under_other_settings():
     known = ledger(entry(0, landed=0), entry(1))
-    assert stale(known.after([replace(entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
+    assert stale(known.with_entries([replace(entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
 
 
 def test_a_restart_behind_a_slice_is_none_of_its_settings():
     told = '{"delay": "1 s", "restarts": ["1970-01-01T00:00Z", "1970-01-01T01:59Z", "1970-01-01T02:00Z"]}'
     met = '{"delay": "1 s", "restarts": ["1970-01-01T01:59Z"]}'
     grid = Grid(0, HOUR)
-    assert [settings_up_to(told, grid, n) for n in range(2)] == ['{"delay": "1 s"}', met]
-    assert settings_up_to(told, grid, 2) == met.replace('59Z"', '59Z", "1970-01-01T02:00Z"')
-    known = [replace(entry(n, landed=0), settings=settings_up_to(told, grid, n)) for n in range(4)]
+    assert [settings_up_to_slice(told, grid, n) for n in range(2)] == ['{"delay": "1 s"}', met]
+    assert settings_up_to_slice(told, grid, 2) == met.replace('59Z"', '59Z", "1970-01-01T02:00Z"')
+    known = [replace(entry(n, landed=0), settings=settings_up_to_slice(told, grid, n)) for n in range(4)]
     assert stale(ledger(*known)) == {}
-    assert list(under_others(known, told, grid)) == []
+    assert list(slices_with_other_settings(known, told, grid)) == []
     late = told.replace("02:00Z", "02:59Z")
     apart = "restarts.1 was 1970-01-01T02:00Z, now 1970-01-01T02:59Z"
-    assert list(under_others(known, late, grid)) == [(2, apart), (3, apart)]
-    known[2] = replace(known[2], settings=settings_up_to(late, grid, 2))
+    assert list(slices_with_other_settings(known, late, grid)) == [(2, apart), (3, apart)]
+    known[2] = replace(known[2], settings=settings_up_to_slice(late, grid, 2))
     assert stale(ledger(*known)) == {3: "changed settings"}
 
 
 def test_as_of_a_watermark_nothing_stands_that_came_after_it_was_passed():
     stored = pd.DataFrame({"commit": [1, 1, 2, 2, 2, 3], "number": [0, 1, 1, 2, 3, 4]})
     beyond = pd.Series([False, False, False, True, False, False])  # by a restart in the fourth slice
-    assert standing_before(stored, beyond).to_numpy().tolist() == [[1, 0], [2, 1]]
-    assert standing_before(stored, pd.Series([*[False] * 5, True])).to_numpy().tolist() == [
+    assert attempts_visible_before(stored, beyond).to_numpy().tolist() == [[1, 0], [2, 1]]
+    assert attempts_visible_before(stored, pd.Series([*[False] * 5, True])).to_numpy().tolist() == [
         [1, 0],
         [2, 1],
         [2, 2],
@@ -126,7 +140,7 @@ def test_a_repair_stops_where_the_old_slices_are_right_again():
 def test_slices_wait_for_rows_until_they_run_again():
     known = ledger(entry(0, 1, landed=0), entry(1, 1), entry(2, 3, commit=2, landed=0, waiting=(0, 1)))
     assert waiting(known) == ((3, 3), (0, 1))
-    assert waiting(known.after([entry(0, 3, commit=3, waiting=(0, 1))])) == ((3, 3), (1,))
+    assert waiting(known.with_entries([entry(0, 3, commit=3, waiting=(0, 1))])) == ((3, 3), (1,))
     assert waiting(ledger(entry(0, landed=0))) is None
 
 
@@ -140,14 +154,16 @@ def test_an_expired_checkpoint_is_rebuilt_from_the_nearest_one_that_is_kept():
 def test_how_far_back_slices_run_again_and_states_are_verified():
     known = ledger(*(entry(n, n, commit=n + 1) for n in range(5)))
     every = {f"run {n}" for n in range(1, 6)}
-    assert (reprocessed_from(known, every), verified_from(known, every, (0, 0))) == (0, 0)
-    assert (reprocessed_from(known, every - {"run 2"}), verified_from(known, every, (2, 0))) == (3, 2)
-    assert verified_from(known, every - {"run 1", "run 2"}, (1, 0)) == 3, "the states before 1 and 2 have expired"
-    assert (reprocessed_from(known, {"run 5"}), verified_from(known, set(), (1, 1))) == (None, None)
-    assert verified_from(known, every, (5, 0)) is None
+    assert (find_first_reprocessable(known, every), find_first_verifiable(known, every, (0, 0))) == (0, 0)
+    assert (find_first_reprocessable(known, every - {"run 2"}), find_first_verifiable(known, every, (2, 0))) == (3, 2)
+    assert find_first_verifiable(known, every - {"run 1", "run 2"}, (1, 0)) == 3, (
+        "the states before 1 and 2 have expired"
+    )
+    assert (find_first_reprocessable(known, {"run 5"}), find_first_verifiable(known, set(), (1, 1))) == (None, None)
+    assert find_first_verifiable(known, every, (5, 0)) is None
     gap = ledger(entry(0), entry(5), entry(6))
-    assert (reprocessed_from(gap, {"run 1"}), verified_from(gap, set(), (-1, 0))) == (5, 5)
-    assert (reprocessed_from(ledger(), every), verified_from(ledger(), every, (0, 0))) == (None, None)
+    assert (find_first_reprocessable(gap, {"run 1"}), find_first_verifiable(gap, set(), (-1, 0))) == (5, 5)
+    assert (find_first_reprocessable(ledger(), every), find_first_verifiable(ledger(), every, (0, 0))) == (None, None)
 
 
 def test_ranges():
@@ -175,8 +191,8 @@ def test_an_estimate_needs_three_jobs_and_shrugs_off_an_outlier(jobs):
                 "committed_at": number, "job_slices": 1}  # fmt: skip
 
     ran = [job(n, rows, 2 + rows / 100) for n, rows in enumerate((100, 200, 400, 800))] + [job(9, 300, 500.0)]
-    assert estimate(past_jobs(pd.DataFrame(ran[:2])), 200, jobs) is None
+    assert estimate_duration(list_past_jobs(pd.DataFrame(ran[:2])), 200, jobs) is None
     ran += [{**job(n, 1, 90.0), "job_slices": 2} for n in range(10, 20)]  # slices of theirs did not come to count
-    told = estimate(past_jobs(pd.DataFrame(ran)), 1000, jobs)
+    told = estimate_duration(list_past_jobs(pd.DataFrame(ran)), 1000, jobs)
     assert told.seconds == pytest.approx(2 * jobs + 10, abs=0.5)
     assert told.jobs == 5

@@ -16,16 +16,16 @@ from tests.conftest import write_pipeline
 from tests.ledger.conftest import ROW, at
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DataFile, DeltaLog
+from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 
 @pytest.fixture(scope="module")
 def sound(spark, tmp_path_factory):
     """A lake of six slices, each with rows and files of its own, the third reprocessed."""
     root = tmp_path_factory.mktemp("sound")
-    lake, settings = root / "lake", write_pipeline(root / "pipeline.yaml", late_landing="reprocess")
+    lake, settings = root / "lake", write_pipeline(root / "pipeline.yaml", on_late_arriving_rows="reprocess")
 
     def land(*rows):
         for side, more in (("left", 0), ("right", 100)):
@@ -33,7 +33,9 @@ def sound(spark, tmp_path_factory):
             frame.coalesce(1).write.format("delta").mode("append").save(str(lake / side))
 
     def run(**request):
-        list(execute(spark, make_plan(spark, settings, str(lake), Request(slices_per_job=1, **request)), lambda *_: 0))
+        list(
+            execute(spark, create_plan(spark, settings, str(lake), Request(slices_per_job=1, **request)), lambda *_: 0)
+        )
 
     land(*(("a", at(0, 10 * n), at(0, 10 * n + (45 if n % 4 == 3 else 2)), n) for n in range(36)))
     run(end=at(6))
@@ -53,8 +55,8 @@ class Lake:
     def tables(self) -> PipelineTables:
         return PipelineTables(f"{self.root}/orders")
 
-    def log(self, name="emissions") -> DeltaLog:
-        return DeltaLog.open(getattr(self.tables, name))
+    def log(self, name="emissions") -> DeltaTableHandle:
+        return DeltaTableHandle.open(getattr(self.tables, name))
 
     def first(self, name="emissions") -> Path:
         return Path(self.log(name).path, self.log(name).files["path"][0])
@@ -101,10 +103,10 @@ def doubled(lake: Lake):
     shutil.copy(Path(log.path, path), Path(log.path, copy))
     told = next(json.loads(one["add"]["stats"]) for one in added(log) if one["add"]["path"] == str(path))
     size, rows = log.files["size"][0], log.files["rows"][0]
-    log.commit([DataFile(str(copy), int(size), int(rows), 0, json.dumps(told))], number=log.commit_number)
+    log.commit([DataFile(str(copy), int(size), int(rows), 0, json.dumps(told))], txn_version=log.txn_version)
 
 
-def added(log: DeltaLog):
+def added(log: DeltaTableHandle):
     for file in sorted(Path(log.path, "_delta_log").glob("*.json")):
         yield from (one for one in map(json.loads, file.read_text().splitlines()) if "add" in one)
 
@@ -124,7 +126,7 @@ def last_commit_removed(lake: Lake):
 
 def ahead(lake: Lake):
     log = lake.log("late")
-    log.commit([], number=log.commit_number + 1)
+    log.commit([], txn_version=log.txn_version + 1)
 
 
 def behind(lake: Lake):
@@ -207,20 +209,20 @@ DAMAGES: dict[Callable[[Lake], None], Named] = {
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_damage_put_in_by_hand_is_named(damaged, damage, capsys):
     arguments = ["verify", str(damaged.file), "--lake", str(damaged.root), "--json"]
-    arguments += ["--content"] if damage is another_value else []
+    arguments += ["--deep"] if damage is another_value else []
     damage(damaged)
     assert main(arguments) == 1
     told = json.loads(capsys.readouterr().out)
-    named = {(one["damage"], one["table"]) for one in told["findings"]}
+    named = {(one["damage"], one["table"]) for one in told["issues"]}
     assert named >= DAMAGES[damage]
     assert not told["sound"]
 
 
 def test_what_was_committed_is_sound_and_is_left_alone(damaged, capsys):
     before = {path: path.stat().st_mtime_ns for path in damaged.root.rglob("*")}
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--content", "--json"]) == 0
+    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--deep", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["findings"] == []
+    assert told["issues"] == []
     assert told["slices"] == 6
     assert told["files"] >= 6 * 3
     assert {path: path.stat().st_mtime_ns for path in damaged.root.rglob("*")} == before
@@ -239,7 +241,7 @@ BEYOND = (row_removed, ahead, input_restored, ledger_gone, table_gone)
 
 
 def emissions_of(root):
-    rows = DeltaLog.open(PipelineTables(f"{root}/orders").emissions).read(["_slice", "left_v", "right_v"])
+    rows = DeltaTableHandle.open(PipelineTables(f"{root}/orders").emissions).read(["_slice", "left_v", "right_v"])
     return sorted(map(str, rows.to_pylist()))
 
 

@@ -21,11 +21,11 @@ from tests.e2e.orders import HOUR, SIDES, START, Feed, pipeline
 from tests.object_store.serving import BUCKET, real_store, small_store, variables, versity
 from tests.spark.lakes import read
 from tidemark.config import load_pipeline
-from tidemark.delta.filesystem import file_system, files_under
+from tidemark.delta.filesystem import list_file_sizes, open_filesystem
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
-from tidemark.maintenance.unused_files import vacuum_tables
-from tidemark.planning.plan import Request, make_plan
+from tidemark.maintenance.vacuum import vacuum
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.session import spark_session
 
 RACES = int(os.environ.get("TIDEMARK_S3_RACES", "4"))
@@ -78,7 +78,7 @@ def test_a_lake_its_data_docs_and_reports_are_there_as_on_a_disk(store, tmp_path
 
     report = f"{LAKE}/reports/quality.html"
     tidemark("quality", file, "--lake", LAKE, "--report", report, cwd=tmp_path)
-    files = file_system(LAKE)
+    files = open_filesystem(LAKE)
     assert b"<html" in bytes(files.open_input_file("reports/quality.html").read())
     docs = files.get_file_info(pafs.FileSelector("orders/gx/uncommitted/data_docs/local_site", recursive=True))
     pages = {info.path for info in docs if info.path.endswith(".html")}
@@ -92,27 +92,29 @@ def test_a_lake_its_data_docs_and_reports_are_there_as_on_a_disk(store, tmp_path
     time.sleep(1.1)  # a store's times are whole seconds
     told = tidemark("vacuum", file, "--lake", LAKE, "--older-than", "0 seconds", "--json", cwd=tmp_path)
     [vacuumed] = json.loads(told)
-    assert vacuumed["garbage"] == {"files": ["emissions/run=left_behind/part-0.parquet"], "bytes": 4}
-    assert vacuumed["reach"]["readable_from"]["emissions"] == 0
+    assert vacuumed["uncommitted_files"] == {"files": ["emissions/run=left_behind/part-0.parquet"], "bytes": 4}
+    assert vacuumed["recovery_horizon"]["readable_from"]["emissions"] == 0
     assert read(f"{LAKE}/orders/emissions").total() > 10
 
 
 def test_upkeep_and_new_versions_are_there_as_on_a_disk(store, tmp_path):
     """Compaction, a shadow that is promoted, taken back and dropped, and logs made shorter."""
     narrow, wide, disk, hours = tmp_path / "orders.yaml", tmp_path / "wide.yaml", tmp_path / "lake", 4
-    settings = yaml.safe_load(pipeline("orders", hours)) | {"compact": {"after": "0 seconds", "into": "2 hours"}}
+    settings = yaml.safe_load(pipeline("orders", hours)) | {
+        "compact": {"settled_after": "0 seconds", "period": "2 hours"}
+    }
     narrow.write_text(yaml.safe_dump(settings))
     settings["join"]["interval"]["upper"] = "20 minutes"
     wide.write_text(yaml.safe_dump(settings))
     steps = [
         ("run", narrow, "--slices-per-job", 1),
         ("compact", narrow),
-        ("run", wide, "--shadow", "wide"),
+        ("run", wide, "--candidate", "wide"),
         ("promote", wide, "wide"),
         ("rollback", narrow, "wide"),
         ("promote", wide, "wide"),
         ("shadows", wide, "--drop", "wide"),
-        ("verify", wide, "--content"),
+        ("verify", wide, "--deep"),
     ]
     for lake in (LAKE, disk):
         land(lake, hours)
@@ -124,16 +126,18 @@ def test_upkeep_and_new_versions_are_there_as_on_a_disk(store, tmp_path):
         assert there == here, step
         served.append(there["emissions"].total())
     assert served[0] == served[1] == served[2] == served[4] < served[3] == served[5] == served[7]
-    assert not any(files_under(file_system(LAKE), "orders/shadows").values())
+    assert not any(list_file_sizes(open_filesystem(LAKE), "orders/candidates").values())
 
     loaded, at_once = load_pipeline(wide), timedelta(0)
-    kept = loaded.retention.model_copy(update=dict.fromkeys(("superseded", "garbage", "logs"), at_once))
+    kept = loaded.retention.model_copy(
+        update=dict.fromkeys(("replaced_files", "uncommitted_files", "log_files"), at_once)
+    )
     time.sleep(1.1)  # a store's times are whole seconds
-    removed = vacuum_tables(loaded.model_copy(update={"retention": kept}), LAKE)
-    assert removed.logs.files
-    assert removed.superseded.files
+    removed = vacuum(loaded.model_copy(update={"retention": kept}), LAKE)
+    assert removed.log_files.files
+    assert removed.replaced_files.files
     assert read(f"{LAKE}/orders/emissions").total() == served[-1]
-    assert "sound" in tidemark("verify", wide, "--lake", LAKE, "--content", cwd=tmp_path)
+    assert "sound" in tidemark("verify", wide, "--lake", LAKE, "--deep", cwd=tmp_path)
 
 
 def test_a_store_that_passes_over_conditional_puts_is_refused_before_anything_is_written(store, tmp_path, monkeypatch):
@@ -143,7 +147,7 @@ def test_a_store_that_passes_over_conditional_puts_is_refused_before_anything_is
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         land(LAKE, 1)
         told = tidemark("run", file, "--lake", LAKE, cwd=tmp_path, code=2)
-        listed = file_system(LAKE).get_file_info(pafs.FileSelector("", recursive=True))
+        listed = open_filesystem(LAKE).get_file_info(pafs.FileSelector("", recursive=True))
     assert "its store passes over conditional puts (If-None-Match)" in told
     # Hadoop leaves an object that stands for the folder.
     written = {info.path for info in listed if info.is_file} - {"orders"}
@@ -163,7 +167,7 @@ def drive(file, requests, wait):
     for request in requests:
         for _ in range(20):
             try:
-                list(execute(session, make_plan(session, settings, LAKE, request), lambda *_: None))
+                list(execute(session, create_plan(session, settings, LAKE, request), lambda *_: None))
             except SliceOrderError as error:
                 if "another process has committed" not in str(error):
                     raise
@@ -208,7 +212,7 @@ def named_by_a_catalog(file, request):
     session = spark_session("catalog")
     for side in SIDES:
         session.sql(f"CREATE TABLE sold_{side} USING delta LOCATION '{LAKE}/{side}'")
-    list(execute(session, make_plan(session, load_pipeline(file), LAKE, request), lambda *_: None))
+    list(execute(session, create_plan(session, load_pipeline(file), LAKE, request), lambda *_: None))
 
 
 def test_inputs_may_be_tables_of_a_catalog_in_the_store(store, tmp_path):

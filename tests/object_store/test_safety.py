@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 
 from tests.object_store.serving import BUCKET, small_store, variables
-from tidemark.delta.filesystem import file_system, write_text
+from tidemark.delta.filesystem import open_filesystem, write_text
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import stage_table
-from tidemark.delta.table import DeltaLog, OvertakenError, create_table
-from tidemark.errors import PlaceError, UserError
+from tidemark.delta.staging import stage_arrow_table
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_table
+from tidemark.errors import ForbiddenPathError, UserError
 from tidemark.spark.classic_engine import ClassicEngine
 from tidemark.spark.s3_settings import store_settings
 
@@ -26,18 +26,20 @@ def store(monkeypatch):
 def test_a_table_and_a_file_are_written_and_read_as_on_this_machine(store, tmp_path):
     for root in (ROOT, str(tmp_path)):
         for number in range(2):
-            staged = stage_table(pa.table({"n": [number]}), f"{root}/table", f"run={number}")
-            log = DeltaLog.open(f"{root}/table") or create_table(f"{root}/table", staged.schema, change_feed=False)
-            log.commit(staged.files, number=number + 1)
-        log = DeltaLog.open(f"{root}/table")
+            staged = stage_arrow_table(pa.table({"n": [number]}), f"{root}/table", f"run={number}")
+            log = DeltaTableHandle.open(f"{root}/table") or create_table(
+                f"{root}/table", staged.schema, change_feed=False
+            )
+            log.commit(staged.files, txn_version=number + 1)
+        log = DeltaTableHandle.open(f"{root}/table")
         assert sorted(log.read(["n"])["n"].to_pylist()) == [0, 1]
-        first, second = (DeltaLog.open(f"{root}/table") for _ in range(2))
+        first, second = (DeltaTableHandle.open(f"{root}/table") for _ in range(2))
         gone = list(log.files["path"])[:1]
-        first.commit((), removed=gone, number=3)
-        with pytest.raises(OvertakenError):
-            second.commit((), removed=gone, number=3)
+        first.commit((), removed=gone, txn_version=3)
+        with pytest.raises(CommitConflictError):
+            second.commit((), removed=gone, txn_version=3)
         write_text(f"{root}/told.html", "für")
-        assert bytes(file_system(root).open_input_file("told.html").read()).decode() == "für"
+        assert bytes(open_filesystem(root).open_input_file("told.html").read()).decode() == "für"
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_a_table_and_a_file_are_written_and_read_as_on_this_machine(store, tmp_p
 def test_what_keeps_no_two_writers_apart_is_refused_by_name(monkeypatch, root, variables, told):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(PlaceError, match=told):
-        PipelineTables(root).check()
+    with pytest.raises(ForbiddenPathError, match=told):
+        PipelineTables(root).check_writable()
 
 
 def test_spark_s_own_commits_are_refused_on_s3():
@@ -75,4 +77,4 @@ def test_the_session_s_store_is_that_of_the_variables(monkeypatch):
 
 def test_a_path_and_a_store_that_was_told_nothing_are_taken():
     for root in ("/lake/orders", ROOT, "gs://lake/orders", "abfss://lake@account.dfs.core.windows.net/orders"):
-        PipelineTables(root).check()
+        PipelineTables(root).check_writable()

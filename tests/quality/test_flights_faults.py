@@ -9,10 +9,10 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
-from jobs.land_flights import FLIGHTS, WEATHER, january, with_departure, with_observation
+from jobs.land_flights import FLIGHTS, WEATHER, read_january, with_departure, with_observation
 from tests.conftest import PROJECT
 from tidemark.cli.app import main
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 
 START, FAULTY, END = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (10, 12, 15))
 """The first slices with flights; the hour whose weather has the fault; the end."""
@@ -29,8 +29,8 @@ GRID = {("nulls", "stop"), ("doubled", "quarantine"), ("a hundred times", "warn"
 def clean(spark, tmp_path_factory):
     """Five hours of flights and weather, and of the latter each fault in one hour."""
     lake = tmp_path_factory.mktemp("flights")
-    flights = with_departure(january(spark, "flights.csv.zip", FLIGHTS))
-    weather = with_observation(january(spark, "weather.csv", WEATHER))
+    flights = with_departure(read_january(spark, "flights.csv.zip", FLIGHTS))
+    weather = with_observation(read_january(spark, "weather.csv", WEATHER))
     hours = F.col("scheduled_departure").between(START, END), F.col("observed_at").between(START, END)
     weather = weather.where(hours[1])
     flights.where(hours[0]).coalesce(1).write.format("delta").save(str(lake / "flights"))
@@ -105,7 +105,7 @@ def test_what_is_published_what_the_next_slice_does_and_how_it_goes_on(
                 code, told = tidemark("release", "--slice", one["slice"])
                 assert code == 0, told
             assert emissions(lake) == (everything, faulty), "what the join gave, in the slices in which it did"
-            assert DeltaLog.open(str(lake / "out/quarantined")).files.empty
+            assert DeltaTableHandle.open(str(lake / "out/quarantined")).files.empty
             again = ["--from", "2013-01-01T12:00Z", "--to", "2013-01-01T13:00Z"]
             assert tidemark("reprocess", *again)[0] == 0
             status = json.loads(tidemark("status", "--json")[1])[0]
@@ -115,4 +115,4 @@ def test_what_is_published_what_the_next_slice_does_and_how_it_goes_on(
             assert code == 0
             assert emissions(lake) == (everything, faulty)
             assert {"passed", "warned"} == set(status["quality"])
-            assert status["findings"]
+            assert status["failed_expectations"]

@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 
 from tests.quality.test_units import FROM_ROWS
 from tidemark.config import Expectation
-from tidemark.config.allowed_expectations import ARGUMENTS
+from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
 from tidemark.errors import PipelineFileError
 from tidemark.quality.gx import batched_engine
-from tidemark.quality.gx.project import built
+from tidemark.quality.gx.expectations import build_expectation
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 10
 """Pairs of a slice and an expectation; each is judged by Great Expectations on the slice's rows, too."""
@@ -28,7 +28,9 @@ COLUMNS = {
     "t": [None, *(datetime.fromtimestamp(k * 86_400, UTC) for k in range(3))],
     "b": [None, True, False],
 }
-NAMES = [name for name in ARGUMENTS if not any(name.removeprefix("expect_").startswith(part) for part in FROM_ROWS)]
+NAMES = [
+    name for name in ALLOWED_ARGUMENTS if not any(name.removeprefix("expect_").startswith(part) for part in FROM_ROWS)
+]
 
 
 def random_rows(chance, unit):
@@ -51,7 +53,7 @@ def random_arguments(chance, name):
     several = chance.sample(["n", "m", "d"], chance.choice([2, 3]))
     sides = chance.sample(["n", "m", "d"], 2)
     ignored = ["both_values_are_missing", "either_value_is_missing", "neither"]
-    if "column_list" in ARGUMENTS[name]:
+    if "column_list" in ALLOWED_ARGUMENTS[name]:
         ignored = ["all_values_are_missing", "any_value_is_missing", "never"]
     every = {
         "column": column, "column_A": sides[0], "column_B": sides[1], "column_list": several, "column_set": several,
@@ -66,14 +68,14 @@ def random_arguments(chance, name):
         "type_": chance.choice(["IntegerType", "DoubleType"]), "type_list": ["IntegerType", "StringType"],
         "quantile_ranges": {"quantiles": quantiles, "value_ranges": [[low, 2], [0, chance.choice([1, 4, None])]]},
     }  # fmt: skip
-    return {key: value for key, value in every.items() if key in ARGUMENTS[name] and value is not None}
+    return {key: value for key, value in every.items() if key in ALLOWED_ARGUMENTS[name] and value is not None}
 
 
 def random_expectation(chance):
     while True:
         name = chance.choice(NAMES)
         try:
-            return built(Expectation(type=name, kwargs=random_arguments(chance, name)))
+            return build_expectation(Expectation(type=name, kwargs=random_arguments(chance, name)))
         except (ValueError, PipelineFileError):  # as no bound at all
             continue
 
@@ -106,8 +108,12 @@ def test_a_groups_verdicts_are_those_of_a_job_a_slice(spark, seed):
     cuts = sorted({0, chance.randrange(SLICES), SLICES})
     for first, stop in pairwise(cuts):
         job = frame.where(F.col("unit").between(first, stop - 1))
-        found = batched_engine.judged(job, F.col("unit").cast("long"), range(first, stop), asked)
+        found = batched_engine.evaluate_units(job, F.col("unit").cast("long"), range(first, stop), asked)
         for unit in range(first, stop):
-            alone = batched_engine.on_rows(frame.where(F.col("unit") == unit), asked)
+            alone = batched_engine.evaluate_rows(frame.where(F.col("unit") == unit), asked)
             for expectation, judged, result in zip(asked, found.by_unit[unit], alone, strict=True):
-                assert told(judged) == told(batched_engine.Judged.of(result)), (seed, unit, expectation.configuration)
+                assert told(judged) == told(batched_engine.UnitResult.of(result)), (
+                    seed,
+                    unit,
+                    expectation.configuration,
+                )

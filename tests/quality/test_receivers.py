@@ -11,14 +11,13 @@ import pytest
 
 from tests.quality.fake_receivers import mails, webhooks
 from tidemark.config.notify import Receiver
-from tidemark.config.pipeline import Slices
+from tidemark.config.slices import Slices
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.quality import notifiers
 from tidemark.quality.evaluation_scope import JobRows
-from tidemark.quality.gate import judge
-from tidemark.quality.gx.project import tell
-from tidemark.quality.invariants import DERIVED
-from tidemark.quality.notification import Notice
+from tidemark.quality.gate import validate_output
+from tidemark.quality.gx import notifiers
+from tidemark.quality.invariants import INVARIANTS
+from tidemark.quality.notification import Notification, send_notification
 from tidemark.timegrid.slices import Grid
 
 GRID = Grid.of(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinfo=UTC)))
@@ -27,13 +26,13 @@ GRID = Grid.of(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinf
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """Three slices of which the last two hold pairs that are out of bounds, judged; without Spark."""
-    facts = pd.DataFrame(0, index=range(3), columns=list(DERIVED))
+    facts = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))
     facts.loc[1:, "pairs_out_of_bounds"] = 4
     tables = PipelineTables(str(tmp_path_factory.mktemp("orders")))
-    verdict = judge(
-        facts, JobRows(range(3), {}), SimpleNamespace(quality=[], notify=[], show_rows=False), tables, "run7"
+    verdict = validate_output(
+        facts, JobRows(range(3), {}), SimpleNamespace(quality=[], notify=[], expose_row_values=False), tables, "run7"
     )
-    return tables, verdict, Notice.of("orders", GRID, range(3), "run7", verdict)
+    return tables, verdict, Notification.from_result("orders", GRID, range(3), "run7", verdict)
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def told(judged, monkeypatch, caplog):
             monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
         tables, verdict, notice = judged
         caplog.clear()
-        tell(notice, [Receiver.model_validate(one) for one in given], tables, verdict)
+        send_notification(notice, [Receiver.model_validate(one) for one in given], tables, verdict)
         return [one.getMessage() for one in caplog.records if one.name.startswith("tidemark")]
 
     return send
@@ -104,7 +103,7 @@ def test_a_mail_goes_to_everyone_named(told):
 def test_who_is_told_when():
     def wants(when):
         one = Receiver.model_validate({**by("slack"), "when": when})
-        return [one.wants(outcome) for outcome in ("passed", "warned", "failed")]
+        return [one.accepts(outcome) for outcome in ("passed", "warned", "failed")]
 
     assert [wants(when) for when in ("failed", "warned", "always")] == [
         [False, False, True],

@@ -11,14 +11,20 @@ import pytest
 from tests.conftest import write_pipeline
 from tidemark.cli.app import main
 from tidemark.config import Expectation, load_pipeline
-from tidemark.config.baseline_metrics import COLUMNS
-from tidemark.config.quality import default_expectations
+from tidemark.config.baseline_metrics import METRIC_COLUMNS
+from tidemark.config.quality import create_default_expectations
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog, create_arrow_table
-from tidemark.quality.baseline_checks import judged_by_history
-from tidemark.quality.results import Finding, Measure, Verdict
-from tidemark.quality.results_history import seen, stored
-from tidemark.quality.results_table import SCHEMA, bounds, keep_refused, measured
+from tidemark.delta.table import DeltaTableHandle, create_arrow_table
+from tidemark.quality.baseline_checks import evaluate_baseline_checks
+from tidemark.quality.results import ExpectationResult, Measurement, ValidationResult
+from tidemark.quality.results_table import (
+    SCHEMA,
+    append_rejection_results,
+    create_result_rows,
+    get_value_bounds,
+    read_results,
+    summarize_results,
+)
 from tidemark.timegrid.slices import Grid
 
 ROWS = {"type": "expect_table_row_count_to_be_between", "min_value": 10, "max_value": 200, "severity": "warning"}
@@ -37,20 +43,23 @@ def year(tmp_path_factory):
         "expect_column_values_to_not_be_null(column left_k, mostly 0.9)",
         "expect_column_distinct_values_to_be_in_set(column left_k, value_set ['a'])",
     ]
-    many = Finding(names[0], "warning", "found 900", "warn"), Finding(names[1], "critical", "found 5 of 10", "waived")
-    held = Measure(names[0], "warning", 100.0, passed=True), Measure(names[1], "critical", 0.0, passed=True)
-    broken = Measure(names[0], "warning", 900.0, passed=False), Measure(names[1], "critical", 0.5, passed=False)
-    known = Measure(names[2], "critical", None, passed=True)
-    verdict = Verdict(
+    many = (
+        ExpectationResult(names[0], "warning", "found 900", "warn"),
+        ExpectationResult(names[1], "critical", "found 5 of 10", "waived"),
+    )
+    held = Measurement(names[0], "warning", 100.0, passed=True), Measurement(names[1], "critical", 0.0, passed=True)
+    broken = Measurement(names[0], "warning", 900.0, passed=False), Measurement(names[1], "critical", 0.5, passed=False)
+    known = Measurement(names[2], "critical", None, passed=True)
+    verdict = ValidationResult(
         tuple(many if n == 4_000 else () for n in range(YEAR)),
         0.0,
         "",
-        measures=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
+        measurements_by_slice=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
     )
     grid = Grid.of(settings.slices)
-    rows = measured(settings, grid, 0, "run", verdict)
+    rows = create_result_rows(settings, grid, 0, "run", verdict)
     lake = folder / "lake"
-    create_arrow_table(PipelineTables.of(settings, str(lake)).quality, SCHEMA).append(rows)
+    create_arrow_table(PipelineTables.from_config(settings, str(lake)).quality, SCHEMA).append(rows)
     return folder / "orders.yaml", lake, rows
 
 
@@ -75,24 +84,27 @@ def test_each_slice_and_expectation_is_a_row_with_its_bounds(year):
     ],
 )
 def test_bounds_are_those_of_what_is_measured(expectation, expected):
-    assert bounds(Expectation.model_validate(expectation)) == expected
+    assert get_value_bounds(Expectation.model_validate(expectation)) == expected
 
 
 def test_each_attempt_that_is_refused_has_rows_with_the_time_of_its_own(year):
     file, lake, rows = year
-    tables = PipelineTables.of(load_pipeline(file), str(lake / "elsewhere"))
+    tables = PipelineTables.from_config(load_pipeline(file), str(lake / "elsewhere"))
     here = rows.filter(pc.equal(rows["slice"], datetime(2024, 6, 15, 16, tzinfo=UTC)))
     verdicts = pa.array(["failed", "passed", "failed"])
     failed = here.set_column(rows.schema.get_field_index("verdict"), "verdict", verdicts)
     began = datetime.now(UTC)
     for _ in range(2):
-        keep_refused(tables, failed)
-    kept = DeltaLog.open(tables.refused).read([*SCHEMA.names, "at"]).to_pylist()
+        append_rejection_results(tables, failed)
+    kept = DeltaTableHandle.open(tables.rejection_results).read([*SCHEMA.names, "at"]).to_pylist()
     times = sorted({row["at"] for row in kept})
     assert began <= times[0] < times[1] <= datetime.now(UTC)
     assert [sum(row["at"] == one for row in kept) for one in times] == [2, 2]
     assert {row["verdict"] for row in kept} == {"failed"}
-    counted = [(one.judged, one.outcomes) for one in seen(stored(tables.refused), rows.to_pandas())]
+    counted = [
+        (one.evaluated, one.outcomes)
+        for one in summarize_results(read_results(tables.rejection_results), rows.to_pandas())
+    ]
     assert (YEAR + 2, {"passed": YEAR, "failed": 2}) in counted
 
 
@@ -138,10 +150,16 @@ def test_without_a_table_the_way_to_one_is_told(tmp_path, capsys):
 def test_figures_beside_earlier_slices_have_the_bounds_of_the_file_and_of_the_defaults(pipeline):
     share = {"type": "expect_column_values_to_be_between", "column": "late_share", "max_value": 0.4, "on": "history"}
     settings = pipeline(quality=[share])
-    figures = pd.DataFrame({name: [0.5, float("nan")] for name in COLUMNS})
-    told = judged_by_history(figures, [*settings.quality, *default_expectations()])
+    figures = pd.DataFrame({name: [0.5, float("nan")] for name in METRIC_COLUMNS})
+    told = evaluate_baseline_checks(figures, [*settings.quality, *create_default_expectations()])
     findings, measures = zip(*told, strict=True)
-    rows = measured(settings, Grid.of(settings.slices), 0, "run", Verdict(findings, 0.0, "", measures=measures))
+    rows = create_result_rows(
+        settings,
+        Grid.of(settings.slices),
+        0,
+        "run",
+        ValidationResult(findings, 0.0, "", measurements_by_slice=measures),
+    )
     found = [[row[name] for name in ("value", "least", "greatest", "verdict")] for row in rows.to_pylist()[:4]]
     assert found == [
         [0.5, None, 0.4, "failed"],

@@ -1,26 +1,26 @@
 """The days that expectations `per: day` look at."""
 
-from tidemark.config.local_days import DAY
-from tidemark.config.types import micros, parse_instant
-from tidemark.quality.evaluation_scope import last_slices_of_days, slices_before
+from tidemark.config.local_days import DAY_MICROS
+from tidemark.config.types import parse_instant, to_micros
+from tidemark.quality.evaluation_scope import find_earlier_slices, find_last_slices_of_days
 from tidemark.timegrid.slices import Grid, LocalDays
 
-START = micros(parse_instant("2026-03-27T00:00Z"))
-TODAY = START // DAY
+START = to_micros(parse_instant("2026-03-27T00:00Z"))
+TODAY = START // DAY_MICROS
 
 
 def test_days_of_hours_are_those_of_utc():
-    grid = Grid(START + DAY // 2, DAY // 24)
-    days = last_slices_of_days(grid, range(5, 40), None)
+    grid = Grid(START + DAY_MICROS // 2, DAY_MICROS // 24)
+    days = find_last_slices_of_days(grid, range(5, 40), None)
     assert days == {TODAY: 6, TODAY + 1: 30}
-    assert slices_before(grid, range(5, 40), days) == range(5)
-    assert slices_before(grid, range(14, 40), {TODAY + 1: 0}) == range(12, 14)
-    assert last_slices_of_days(grid, range(5, 40), 40) == {**days, TODAY + 2: 34}
+    assert find_earlier_slices(grid, range(5, 40), days) == range(5)
+    assert find_earlier_slices(grid, range(14, 40), {TODAY + 1: 0}) == range(12, 14)
+    assert find_last_slices_of_days(grid, range(5, 40), 40) == {**days, TODAY + 2: 34}
 
 
 def test_a_local_day_is_one_though_two_begin_in_a_day_of_utc():
-    grid = LocalDays(START, DAY, "Europe/London")
-    assert grid.start_of(2) // DAY == grid.start_of(3) // DAY
-    days = last_slices_of_days(grid, range(1, 5), None)
+    grid = LocalDays(START, DAY_MICROS, "Europe/London")
+    assert grid.start_of(2) // DAY_MICROS == grid.start_of(3) // DAY_MICROS
+    days = find_last_slices_of_days(grid, range(1, 5), None)
     assert days == {TODAY + 1 + place: place for place in range(4)}
-    assert slices_before(grid, range(1, 5), days) == range(1, 1)
+    assert find_earlier_slices(grid, range(1, 5), days) == range(1, 1)

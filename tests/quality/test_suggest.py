@@ -9,9 +9,9 @@ import yaml
 from pyspark.sql import functions as F
 
 from tidemark.config import Expectation
-from tidemark.quality.gx.batched_engine import judged
-from tidemark.quality.gx.project import built
-from tidemark.quality.profiling import block, profile, proposals
+from tidemark.quality.gx.batched_engine import evaluate_units
+from tidemark.quality.gx.expectations import build_expectation
+from tidemark.quality.profiling import format_yaml_block, profile_emissions, propose_expectations
 
 SCHEMA = """
     left_k string, left_v int, right_x double, right_y double, always string, sometimes string, many string,
@@ -35,11 +35,11 @@ def emissions(spark):
 
 @pytest.fixture(scope="module")
 def seen(emissions):
-    return profile(emissions)
+    return profile_emissions(emissions)
 
 
 def test_what_rows_hold_is_proposed(seen):
-    told = {(one["type"], one.get("column")): one for one in proposals(seen)}
+    told = {(one["type"], one.get("column")): one for one in propose_expectations(seen)}
     between, known = "expect_column_values_to_be_between", "expect_column_values_to_be_in_set"
     not_null = "expect_column_values_to_not_be_null"
     count = told["expect_table_row_count_to_be_between", None]
@@ -57,12 +57,12 @@ def test_what_rows_hold_is_proposed(seen):
 
 
 def test_the_block_is_yaml_that_a_pipeline_file_may_have_and_the_rows_meet_it(emissions, seen):
-    pasted = yaml.safe_load(block(seen))["quality"]
-    assert pasted == proposals(seen)
-    expected = [built(Expectation.model_validate(one)) for one in pasted]
-    [told] = judged(emissions, F.lit(0), [0], expected).by_unit.values()
+    pasted = yaml.safe_load(format_yaml_block(seen))["quality"]
+    assert pasted == propose_expectations(seen)
+    expected = [build_expectation(Expectation.model_validate(one)) for one in pasted]
+    [told] = evaluate_units(emissions, F.lit(0), [0], expected).by_unit.values()
     assert [one.failed for one in told] == [None] * len(pasted)
 
 
 def test_of_no_rows_nothing_is_proposed(emissions):
-    assert profile(emissions.limit(0)) is None
+    assert profile_emissions(emissions.limit(0)) is None

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.config import Expectation
-from tidemark.config.allowed_expectations import ARGUMENTS
+from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
 from tidemark.quality.gx import batched_engine
-from tidemark.quality.gx.project import built
-from tidemark.quality.results import measures_of
+from tidemark.quality.gx.expectations import build_expectation
+from tidemark.quality.gx.result_parsing import parse_measurements
 
 UNITS = int(os.environ.get("TIDEMARK_UNITS", "2"))
 EMPTY = -1
@@ -38,10 +38,10 @@ FROM_ROWS = {
 
 def expectation(name):
     values = TEXTS if any(word in name for word in OF_TEXTS) else NUMBERS
-    given = {argument: values[argument] for argument in ARGUMENTS[name] if argument in values}
+    given = {argument: values[argument] for argument in ALLOWED_ARGUMENTS[name] if argument in values}
     if "z_scores" in name:
         given["double_sided"] = True
-    return built(Expectation(type=name, kwargs=given))
+    return build_expectation(Expectation(type=name, kwargs=given))
 
 
 def told(result):
@@ -59,17 +59,21 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
         for _ in range(chance.randrange(1, 40))
     ]
     frame = spark.createDataFrame(rows, "unit int, n int, m int, s string").localCheckpoint()
-    asked = [expectation(name) for name in ARGUMENTS]
+    asked = [expectation(name) for name in ALLOWED_ARGUMENTS]
     asked.append(
-        built(Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1}))
+        build_expectation(
+            Expectation(type="expect_column_max_to_be_between", kwargs={"column": "nowhere", "max_value": 1})
+        )
     )
-    asked.append(built(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("})))
-    found = batched_engine.judged(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
+    asked.append(
+        build_expectation(Expectation(type="expect_column_values_to_match_regex", kwargs={"column": "s", "regex": "("}))
+    )
+    found = batched_engine.evaluate_units(frame, F.col("unit").cast("long"), [*range(UNITS), EMPTY], asked)
     for unit, judged in found.by_unit.items():
-        alone = batched_engine.on_rows(frame.where(F.col("unit") == unit), asked)
+        alone = batched_engine.evaluate_rows(frame.where(F.col("unit") == unit), asked)
         assert [told(one.failed) for one in judged if one.failed] == [told(one) for one in alone if not one.success]
         assert [told(one) for one in found.results(unit, asked)] == [told(one) for one in alone]
-        measures = measures_of(alone, asked)
+        measures = parse_measurements(alone, asked)
         assert [(one.value, one.failed is None) for one in judged] == [(one.value, one.passed) for one in measures]
     assert any(one.failed for one in found.by_unit[EMPTY])
     assert sum(one.failed is not None for one in found.by_unit[0]) > len(asked) / 3
@@ -80,7 +84,9 @@ def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):
     frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
     apart, held = [], SimpleNamespace(success=True, result={})
     monkeypatch.setattr(batched_engine, "on_rows", lambda _, these: apart.extend(these) or [held] * len(these))
-    batched_engine.judged(frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ARGUMENTS])
+    batched_engine.evaluate_units(
+        frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ALLOWED_ARGUMENTS]
+    )
     names = {one.configuration.type.removeprefix("expect_") for one in apart}
     assert all(any(name.startswith(part) for part in FROM_ROWS) for name in names), names
     assert len(names) == 9

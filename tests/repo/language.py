@@ -5,27 +5,26 @@
 
 import argparse
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FILLERS = frozenset(
-    """
+_FILLERS = """
     again alike aloft anew apart aside ask asked asks beside came come comes found goes gone held holds kept known like
     made meets met mine one others ready seen so stands such taken takes tell telling tells there told unlike untold
     wanted whole works
-    """.split()
-)
+"""
+FILLERS = frozenset(_FILLERS.split())
 """Words that say nothing about what a name stands for."""
-FRONTS = frozenset("as how of that those what when where whether which who whose".split())
+FRONTS = frozenset({"as", "how", "of", "that", "those", "what", "when", "where", "whether", "which", "who", "whose"})
 """Words with which a docstring does not begin: they hide its subject."""
-NOT_VERBS = FRONTS | frozenset(
-    """
+_NOT_VERBS = """
     a all and are by column columns each every few file files for from if in is it its like many most name no not
     nothing none on one row rows slice slices some table tables the their these this those was were whatever with
-    """.split()
-)
+"""
+NOT_VERBS = FRONTS | frozenset(_NOT_VERBS.split())
 LATENESS = re.compile(r"watermark|\blate\b|lateness", re.IGNORECASE)
 
 
@@ -115,7 +114,7 @@ def _measure_docstring(language: Language, node: ast.AST, place: str) -> None:
 def _attribute_docstrings(node: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the strings that stand below a constant or a field."""
     body = getattr(node, "body", None)
-    for before, after in zip(body, body[1:], strict=False) if isinstance(body, list) else ():
+    for before, after in itertools.pairwise(body) if isinstance(body, list) else ():
         match before, after:
             case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
                 yield text, after.lineno

@@ -14,7 +14,7 @@ ROW = "id int, k string, happened timestamp, arrived timestamp"
 AT = datetime(2024, 1, 1, 1, tzinfo=UTC)
 
 
-def test_all_that_it_lists_is_there_and_says_what_it_is():
+def test_exported_names_exist_and_are_documented():
     from tidemark import api
 
     assert tidemark.__all__ == api.__all__ == sorted(tidemark.__all__)
@@ -24,7 +24,7 @@ def test_all_that_it_lists_is_there_and_says_what_it_is():
         tidemark.plann  # noqa: B018
 
 
-def test_settings_are_read_without_spark():
+def test_config_imports_no_spark():
     """As Airflow does, every few seconds."""
     script = (
         "import sys, tidemark.config, tidemark.errors; assert not {'pyspark', 'pandas', 'delta'} & set(sys.modules)"
@@ -33,7 +33,7 @@ def test_settings_are_read_without_spark():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_program_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline, tmp_path):
+def test_api_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline, tmp_path):
     for number, side in enumerate(("left", "right")):
         write(side, [(number, "a", AT, AT)], ROW)
     pipeline()

@@ -9,8 +9,8 @@ from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, table
 from tidemark.cli import app
 from tidemark.delta.table import create_arrow_table
 from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
-from tidemark.tables.table_changes import References
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.tables.table_changes import TableChanges
+from tidemark.watermarks.watermarks import Watermarks
 
 INPUT = pa.schema(
     {"k": pa.string(), "v": pa.int64(), "happened": pa.timestamp("us", "UTC"), "arrived": pa.timestamp("us", "UTC")}
@@ -26,12 +26,12 @@ def place(tmp_path_factory):
     (place / "lake" / "out").symlink_to(place)
     (place / "files").mkdir()
     write_pipeline(place / "secret.yaml")
-    theirs = Ledger.of(write_pipeline(place / "files" / "theirs.yaml", name="theirs"), str(place / "lake"))
+    theirs = Ledger.from_pipeline(write_pipeline(place / "files" / "theirs.yaml", name="theirs"), str(place / "lake"))
     entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
     row = {**theirs.row(entry), "left": counts, "right": counts, "pipeline": "theirs"}
     create_arrow_table(theirs.tables.ledger, SCHEMA)
-    theirs.commit([row], 1, References({}), {}, {})
+    theirs.commit([row], 1, TableChanges({}), {}, {})
     return place
 
 
@@ -51,7 +51,7 @@ def no_spark(monkeypatch):
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_an_attack_ends_in_a_line_and_writes_nothing(attack, place, no_spark, capsys, monkeypatch):
+def test_attack_ends_with_error_line_and_writes_nothing(attack, place, no_spark, capsys, monkeypatch):
     file = place / "files" / attack.file
     content = attack.content
     if content is None:
@@ -81,11 +81,11 @@ def changed(text, changes):
     return content
 
 
-def test_the_table_of_the_docs_has_just_these():
+def test_threat_model_table_lists_each_attack():
     page = PAGE.read_text()
     written = page[page.index(BEGIN) : page.index(END) + len(END)]
     assert written == table(), "run: python -m tests.repo.attacks"
 
 
-def test_attacks_have_names_of_their_own():
+def test_attack_names_are_unique():
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) > 40

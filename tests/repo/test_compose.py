@@ -23,8 +23,8 @@ import yaml
 from tests.conftest import write_pipeline
 from tests.processes import free_ports, until
 from tests.spark.lakes import SETTINGS, land_two_hours, read
-from tidemark.airflow.connect_job import WarmJob
-from tidemark.config.cluster import CONNECT_TOKEN, SECRET
+from tidemark.airflow.connect_job import ConnectJob
+from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, SPARK_SECRET_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -56,22 +56,22 @@ def ours(services):
     return {name: service for name, service in services.items() if name != "postgres"}
 
 
-def test_it_follows_the_compose_specification(compose, schema):
+def test_compose_file_follows_specification(compose, schema):
     jsonschema.validate(compose, schema)
 
 
-def test_the_schema_would_reject_a_misspelt_field(compose, schema):
+def test_compose_schema_rejects_misspelt_field(compose, schema):
     misspelt = compose | {"services": {"postgres": {"image": "postgres", "depend_on": []}}}
     with pytest.raises(jsonschema.ValidationError, match="depend_on"):
         jsonschema.validate(misspelt, schema)
 
 
-def test_secrets_have_no_default_and_everything_else_has_one():
+def test_compose_secrets_have_no_default():
     assert {variable["name"] for variable in VARIABLE.finditer(TEXT) if variable["default"] is None} == SECRETS
     assert "$" not in VARIABLE.sub("", TEXT).replace("$$", "")
 
 
-def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
+def test_compose_env_creates_secrets_readable_by_owner_only(tmp_path):
     made = [run_compose_env(tmp_path / name) for name in "ab"]
     for secrets in made:
         assert secrets.keys() == SECRETS
@@ -84,7 +84,7 @@ def test_a_script_makes_the_secrets_anew_and_for_their_owner_alone(tmp_path):
         run_compose_env(tmp_path / "a")
 
 
-def test_an_older_file_gets_the_secrets_that_it_lacks_and_keeps_its_own(tmp_path):
+def test_compose_env_adds_missing_secrets_to_existing_file(tmp_path):
     made = run_compose_env(tmp_path)
     older = (tmp_path / ".env").read_text().splitlines()
     (tmp_path / ".env").write_text("\n".join(line for line in older if not line.startswith("SPARK_CONNECT")))
@@ -93,7 +93,7 @@ def test_an_older_file_gets_the_secrets_that_it_lacks_and_keeps_its_own(tmp_path
     assert {name for name in SECRETS if again[name] != made[name]} == {"SPARK_CONNECT_TOKEN"}
 
 
-def test_it_pins_images_by_digest_where_they_can_be_looked_up(tmp_path):
+def test_compose_env_pins_images_by_digest(tmp_path):
     made = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
     assert made.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
     assert re.fullmatch(r"python@sha256:\d+", made["PYTHON_IMAGE"])
@@ -118,19 +118,19 @@ def run_compose_env(folder, *options, docker="exit 1"):
     return dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
 
 
-def test_airflow_and_spark_run_one_image_built_once(ours):
+def test_compose_services_share_an_image(ours):
     assert {service["image"] for service in ours.values()} == {"tidemark:0.1.0"}
     policies = {name: (service["pull_policy"], "build" in service) for name, service in ours.items()}
     assert policies.pop("airflow-migrate") == ("build", True)
     assert set(policies.values()) == {("never", False)}
 
 
-def test_every_service_has_a_limit_of_memory_and_ours_no_privileges(services, ours):
+def test_compose_services_have_memory_limit_and_no_privileges(services, ours):
     assert all("mem_limit" in service for service in services.values())
     assert all(service["cap_drop"] == ["ALL"] for service in ours.values())
 
 
-def test_networks_part_what_need_not_meet(compose, services):
+def test_compose_networks_separate_services(compose, services):
     own = {name: service for name, service in services.items() if "networks" in service}
     assert services.keys() - own.keys() == {"spark-connect"}
     assert set(compose["networks"]) == {network for service in own.values() for network in service["networks"]}
@@ -140,12 +140,12 @@ def test_networks_part_what_need_not_meet(compose, services):
     assert not on["database"] & {"spark-master", "spark-worker", "spark-history"}
 
 
-def test_sparks_ask_for_the_secrets_that_tasks_have(services):
+def test_compose_spark_services_require_secrets(services):
     assert services["spark-worker"]["deploy"] == {"replicas": 2}
     for name in ("spark-master", "spark-worker", "spark-history"):
-        assert services[name]["environment"][SECRET] == "the-SPARK_SECRET"
+        assert services[name]["environment"][SPARK_SECRET_VARIABLE] == "the-SPARK_SECRET"
         assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
-    assert services["spark-connect"]["environment"][CONNECT_TOKEN] == "the-SPARK_CONNECT_TOKEN"
+    assert services["spark-connect"]["environment"][CONNECT_TOKEN_VARIABLE] == "the-SPARK_CONNECT_TOKEN"
     passwords = {name: connection(services, name)["password"] for name in ("default", "submit")}
     assert passwords == {"default": "the-SPARK_CONNECT_TOKEN", "submit": "the-SPARK_SECRET"}
     for name, service in services.items():
@@ -156,7 +156,7 @@ def connection(services, name):
     return json.loads(services["airflow-scheduler"]["environment"][f"AIRFLOW_CONN_SPARK_{name.upper()}"])
 
 
-def test_somebody_has_to_log_in(services):
+def test_compose_api_server_requires_login(services):
     environment = services["airflow-api-server"]["environment"]
     assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS" not in environment
     assert environment["AIRFLOW_ADMIN_PASSWORD"] == "the-AIRFLOW_ADMIN_PASSWORD"
@@ -164,7 +164,7 @@ def test_somebody_has_to_log_in(services):
                if name != "airflow-api-server")  # fmt: skip
 
 
-def test_airflow_has_all_its_parts(ours):
+def test_compose_runs_all_airflow_components(ours):
     commands = {tuple(service["command"][:2]) for service in ours.values() if service["command"][0] == "airflow"}
     assert ours["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
     assert ours["airflow-migrate"]["command"][-1].startswith("airflow db migrate &&")
@@ -174,7 +174,7 @@ def test_airflow_has_all_its_parts(ours):
 
 
 @pytest.mark.slow
-def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp_path):
+def test_api_server_command_accepts_password(services, tmp_path):
     """Run as a process, on SQLite: what it writes, its health check, and its login."""
     (port,) = free_ports(1)
     service = services["airflow-api-server"]
@@ -204,7 +204,7 @@ def test_the_api_server_s_own_command_lets_in_who_has_the_password(services, tmp
 
 
 @pytest.mark.slow
-def test_the_warm_server_s_own_command_runs_slices_for_tasks(services, tmp_path):
+def test_connect_server_command_runs_slices(services, tmp_path):
     """Run as a process: its health check, which wants the token, and a job by the connection that tasks have."""
     (port,) = free_ports(1)
     service = services["spark-connect"]
@@ -224,7 +224,7 @@ def test_the_warm_server_s_own_command_runs_slices_for_tasks(services, tmp_path)
         until(lambda: is_healthy(**service["environment"]), 120)
         assert not is_healthy()
         told, said = connection(services, "default"), []
-        job = WarmJob(f"{told['host']}:{port}", told["password"], {"PYTHONPATH": env["PYTHONPATH"]})
+        job = ConnectJob(f"{told['host']}:{port}", told["password"], {"PYTHONPATH": env["PYTHONPATH"]})
         code = job.run(["run", str(file), "--lake", str(lake)], lambda _, line: said.append(line))
         assert code == 0, said
         assert read(lake / "orders" / "emissions").total() > 10
@@ -241,12 +241,12 @@ def login(port, password):
     return 401
 
 
-def test_named_volumes_are_declared_and_all_are_used(compose, services):
+def test_compose_volumes_are_declared_and_used(compose, services):
     used = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", [])}
     assert used == set(compose["volumes"])
 
 
-def test_who_runs_a_job_and_who_executes_it_see_the_lake_at_one_path(services):
+def test_compose_services_mount_lake_at_same_path(services):
     lakes = {
         name: volume
         for name, service in services.items()
@@ -259,7 +259,7 @@ def test_who_runs_a_job_and_who_executes_it_see_the_lake_at_one_path(services):
     assert lakes["spark-worker"] == f"lake:{lake}"
 
 
-def test_ports_are_published_once_on_loopback_and_served(services):
+def test_compose_ports_are_published_on_loopback(services):
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published)
     assert all(port.startswith("127.0.0.1:") for port in published)
@@ -269,7 +269,7 @@ def test_ports_are_published_once_on_loopback_and_served(services):
         assert f":{port}" in " ".join(services[name]["healthcheck"]["test"])
 
 
-def test_what_a_service_waits_for_exists_and_can_become_true(services):
+def test_compose_dependencies_exist_and_can_be_met(services):
     for service in services.values():
         for name, dependency in service.get("depends_on", {}).items():
             awaited = services[name]
@@ -282,7 +282,7 @@ def test_what_a_service_waits_for_exists_and_can_become_true(services):
                 assert awaited["restart"] == "on-failure", f"{name} would start over after it is done"
 
 
-def test_airflow_knows_every_setting(services):
+def test_compose_airflow_settings_exist(services):
     template = Path(str(distribution("apache-airflow-core").locate_file("airflow/config_templates/config.yml")))
     known = yaml.safe_load(template.read_text())
     settings = [name for name in services["airflow-scheduler"]["environment"] if name.startswith("AIRFLOW__")]
@@ -292,7 +292,7 @@ def test_airflow_knows_every_setting(services):
         assert option in known[section]["options"], name
 
 
-def test_the_connections_lead_to_services(services):
+def test_compose_connections_point_to_services(services):
     environment = services["airflow-scheduler"]["environment"]
     warm, server = connection(services, "default"), services["spark-connect"]
     assert server["network_mode"] == "service:airflow-scheduler"
@@ -315,7 +315,7 @@ def test_the_connections_lead_to_services(services):
     assert execution.port == PORT[execution.hostname]
 
 
-def test_the_image_is_built_from_the_lock_and_from_files_that_the_build_can_see():
+def test_image_copies_files_in_build_context():
     dockerfile = (ROOT / "Dockerfile").read_text()
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     sources = re.findall(r"^COPY (.+) \S+$", dockerfile, flags=re.MULTILINE)

@@ -8,23 +8,23 @@ import pytest
 from tests.conftest import PROJECT
 
 KILLS = """
-def test_it_ends_the_jvm(spark):
+def test_first_test_stops_the_jvm(spark):
     spark.sparkContext._gateway.proc.kill()
     spark.range(1).count()
 """
 STOPS = """
-def test_it_ends_the_context(spark):
+def test_second_test_stops_the_context(spark):
     spark.sparkContext._jsc.sc().stop()
     spark.range(1).count()
 """
 GOES_ON = """
-def test_it_has_a_session(spark):
+def test_third_test_has_a_session(spark):
     assert spark.range(1).count() == 1
 """
 
 
 @pytest.mark.slow
-def test_the_next_file_has_a_session_of_its_own(tmp_path):
+def test_next_file_after_dead_jvm_has_own_session(tmp_path):
     (tmp_path / "conftest.py").write_text("from tests.conftest import spark\n")
     for name, text in (("a", KILLS), ("b", GOES_ON), ("c", STOPS), ("d", GOES_ON)):
         (tmp_path / f"test_{name}.py").write_text(text)

@@ -25,11 +25,11 @@ def validate(resource):
 
 
 @pytest.mark.parametrize("resource", MANIFEST, ids=lambda resource: resource["kind"])
-def test_the_manifest_is_valid(resource):
+def test_kubernetes_manifest_is_valid(resource):
     validate(resource)
 
 
-def test_a_misspelt_field_would_not_be():
+def test_kubernetes_schema_rejects_misspelt_field():
     with pytest.raises(kubernetes_validate.ValidationError, match="acessModes"):
         validate({**NAMED["PersistentVolumeClaim", "tidemark-lake"], "spec": {"acessModes": []}})
 
@@ -40,7 +40,7 @@ def line(server, *options):
     return shlex.split(subprocess.run([*program, *given], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
-def test_the_line_names_what_the_manifest_has_and_the_image_holds():
+def test_kubernetes_submit_names_match_manifest_and_image():
     command = line("https://host:6443")
     settings = dict(one.split("=", 1) for flag, one in pairwise(command) if flag == "--conf")
     assert ("ServiceAccount", settings["spark.kubernetes.authenticate.driver.serviceAccountName"]) in NAMED
@@ -94,7 +94,7 @@ def api():
 
 
 @pytest.mark.slow
-def test_spark_submit_asks_for_a_driver_that_is_valid_and_has_what_it_needs(api):
+def test_kubernetes_submit_creates_valid_driver_pod(api):
     server, taken = api
     command = line(server)
     command[1:1] = ["--conf", "spark.kubernetes.submission.waitAppCompletion=false"]
@@ -126,7 +126,7 @@ def entrypoint(tmp_path, *arguments, **variables):
     return subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_the_entry_point_runs_drivers_executors_and_everything_else_as_it_is(tmp_path):
+def test_kubernetes_entrypoint_runs_driver_executor_or_command(tmp_path):
     assert entrypoint(tmp_path, "other", "a b") == ["other", "a", "b"]
     driver = entrypoint(tmp_path, "driver", "--class", "x", SPARK_DRIVER_BIND_ADDRESS="10.0.0.7")
     bound = ["--conf", "spark.driver.bindAddress=10.0.0.7"]

@@ -36,7 +36,7 @@ def checked(tmp_path):
     return package, check
 
 
-def test_a_forbidden_import_is_told_by_the_contract_that_it_breaks(checked):
+def test_import_contracts_hold_and_forbidden_import_breaks_its_contract(checked):
     package, check = checked
     assert check() == (0, set())
     for file, line, _ in FORBIDDEN:
@@ -45,11 +45,11 @@ def test_a_forbidden_import_is_told_by_the_contract_that_it_breaks(checked):
     assert check() == (1, {contract for *_, contract in FORBIDDEN})
 
 
-def test_every_contract_is_seen_to_fail():
+def test_every_contract_has_a_forbidden_import():
     assert {contract for *_, contract in FORBIDDEN} == {one["name"] for one in CONTRACTS}
 
 
-def test_dag_files_import_airflows_room_and_nothing_else_of_the_package():
+def test_dag_files_import_only_the_airflow_package():
     """Airflow reads them every few seconds."""
     imported = set()
     for path in (ROOT / "dags").glob("*.py"):
@@ -62,7 +62,7 @@ def test_dag_files_import_airflows_room_and_nothing_else_of_the_package():
     assert ours == {"tidemark.airflow"}
 
 
-def test_columns_that_may_be_none_are_added_in_the_way_that_spark_connect_takes_too():
+def test_optional_columns_are_added_by_with_columns_helper():
     """Its `withColumns` takes no empty mapping; `spark.dataframe_utils.with_columns` does."""
 
     def is_empty_at_times(given):

@@ -27,7 +27,7 @@ TARGETS = {
     "faults",
     "flink-parity",
     "flink-vectors",
-    "flink-twin",
+    "flink-reference",
     "airflow",
     "cluster",
     "connect",
@@ -53,7 +53,7 @@ def make(*arguments, **environment):
     )
 
 
-def test_make_alone_lists_every_target_on_one_line():
+def test_make_help_lists_every_target():
     lines = make().stdout.splitlines()
     assert {line.split()[0] + " " + line.split()[1] for line in lines} == {f"make {target}" for target in TARGETS}
     assert all(len(line.split()) > 3 and len(line) <= 100 for line in lines)
@@ -66,7 +66,7 @@ def test_make_alone_lists_every_target_on_one_line():
         ({"JAVA_HOME": "/nowhere"}, r"Java 17 is missing: install openjdk-17-jre-headless.*"),
     ],
 )
-def test_a_machine_that_lacks_something_gets_one_line(lacking, message):
+def test_make_without_required_tool_ends_with_error_line(lacking, message):
     run = make("machine", **lacking)
     assert run.returncode != 0
     said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
@@ -75,7 +75,7 @@ def test_a_machine_that_lacks_something_gets_one_line(lacking, message):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_browser_that_is_missing_is_installed_or_done_without(tmp_path, fails):
+def test_make_browser_installs_browser_or_continues_without(tmp_path, fails):
     for program in ("make", "mkdir"):
         (tmp_path / program).symlink_to(shutil.which(program))
     for name, script in {"id": "echo 0", "apt-get": f'echo "$*" >> {tmp_path}/asked; exit {100 * fails}'}.items():
@@ -88,7 +88,7 @@ def test_a_browser_that_is_missing_is_installed_or_done_without(tmp_path, fails)
     assert asked == ["update"] if fails else {"chromium", "chromium-driver"} <= set(asked[1].split())
 
 
-def test_every_program_in_bin_can_be_executed():
+def test_programs_in_bin_are_executable():
     programs = list((ROOT / "bin").iterdir())
     assert programs
     assert all(os.access(program, os.X_OK) for program in programs)

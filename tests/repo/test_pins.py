@@ -34,16 +34,16 @@ ASKED = [*PROJECT["dependencies"], *(one for extra in EXTRAS if extra != "dev" f
 
 
 @pytest.mark.parametrize("requirement", [one for one in ASKED if not one.startswith("tidemark[")])
-def test_the_runtime_lock_fulfils(requirement):
+def test_runtime_lock_satisfies_requirement(requirement):
     check(requirement, RUNTIME)
 
 
 @pytest.mark.parametrize("requirement", EXTRAS["dev"])
-def test_the_development_lock_fulfils(requirement):
+def test_development_lock_satisfies_requirement(requirement):
     check(requirement, DEV)
 
 
-def test_what_must_be_of_one_version_is_not_left_to_ranges():
+def test_packages_of_one_version_are_pinned():
     """Another pyspark than the client's, another line of Delta than Spark's, another parser of expressions."""
     ranges = {Requirement(one).name: str(Requirement(one).specifier) for one in ASKED}
     assert ranges["pyspark"] == ranges["pyspark-client"]
@@ -57,38 +57,38 @@ def check(text, locked):
     assert pin.removeprefix("==") in requirement.specifier
 
 
-def test_both_locks_pin_every_package_and_agree():
+def test_locks_pin_every_package_and_agree():
     assert all(re.fullmatch(r"==[\w.]+", pin) for pin in DEV.values())
     assert RUNTIME.items() <= DEV.items()
     assert lock("requirements-worker.txt").items() <= RUNTIME.items()
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-worker.txt"])
-def test_a_lock_holds_the_hashes_of_every_package_and_names_no_place_to_get_it_from(name):
+def test_lock_has_hashes_and_no_index_url(name):
     package = r"\S+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
     assert re.fullmatch(f"({package})+", read(name))
 
 
-def test_whatever_installs_a_lock_needs_its_hashes():
+def test_installers_of_lock_require_hashes():
     installs = re.findall(r"^.*pip install.*requirements.*$", "\n".join(map(read, INSTALLERS)), re.MULTILINE)
     assert len(installs) == 4
     assert all("--require-hashes" in line for line in installs)
 
 
-def test_the_jars_whose_checksums_are_known_are_those_of_the_pinned_delta_and_spark():
+def test_jar_checksums_match_pinned_versions():
     known = re.findall(r"^[0-9a-f]{64}  (.*)$", read("jars.sha256"), re.MULTILINE)
     spark, delta = RUNTIME["pyspark"].removeprefix("==").rpartition(".")[0], RUNTIME["delta-spark"].removeprefix("==")
     assert known == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
 
 
-def test_the_bill_of_materials_has_every_package_and_jar_of_an_installation():
+def test_sbom_lists_every_package_and_jar():
     told = json.loads(subprocess.run([ROOT / "bin" / "sbom"], capture_output=True, check=True).stdout)
     assert len(told["components"]) == len(RUNTIME) + 2
     known = {component["purl"] for component in told["components"]}
     assert {"pkg:pypi/sqlglot@30.30.0", "pkg:maven/io.delta/delta-storage@4.4.0"} <= known
 
 
-def test_pyspark_and_its_client_are_one_version():
+def test_pyspark_and_client_have_same_version():
     # Their files overlap: another version of the client, which Airflow's provider pulls in, would overwrite PySpark's.
     assert RUNTIME["pyspark"] == RUNTIME["pyspark-client"]
     assert version("pyspark") == version("pyspark-client")

@@ -13,8 +13,8 @@ from tests.dags.conftest import PIPELINE
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
 CHECKED = """
-from tidemark.config import load_pipeline, pipeline_schema
-pipeline_schema()
+from tidemark.config import load_pipeline, build_json_schema
+build_json_schema()
 print(load_pipeline("orders.yaml").name)
 """
 DAG = """
@@ -91,7 +91,7 @@ def installed(wheel, tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_base_checks_a_file_and_says_what_it_lacks(installed, version):
+def test_wheel_without_extras_validates_file_and_names_missing_extra(installed, version):
     run = installed(version)
     told = run("python", "-c", CHECKED)
     assert (told.returncode, told.stdout) == (0, "orders\n"), told.stderr
@@ -104,7 +104,7 @@ def test_the_base_checks_a_file_and_says_what_it_lacks(installed, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_another_team_imports_the_dags_and_the_command_works(installed, version):
+def test_wheel_with_airflow_extra_creates_dags_and_runs_command(installed, version):
     run = installed(version, "[airflow,report]")
     told = run("python", "-c", DAG)
     assert told.returncode == 0, told.stderr
@@ -112,3 +112,6 @@ def test_another_team_imports_the_dags_and_the_command_works(installed, version)
     ended = run("tidemark", "plan", "orders.yaml")
     assert ended.returncode == 2
     assert "there is no Delta table clicks" in ended.stderr
+    ended = run("tidemark", "conformance", "vectors.jsonl")
+    assert ended.returncode == 2
+    assert "they come with the repository, not with the wheel" in " ".join(ended.stderr.split())

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from tidemark.comparison import CAUSES, Comparison
-from tidemark.comparison.row_history import Life
+from tidemark.comparison.causes import REMEDIES
+from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import Outcome, WhatIf
 from tidemark.config.types import format_duration, format_instant
-from tidemark.report import Facts
-from tidemark.report.data import CarriedState, Held, Period, Setting
-from tidemark.report.example_rows import Example, ExplainedCause, Story
-from tidemark.report.lateness import EDGES, Late, Lateness
-from tidemark.report.remedies import REMEDIES
+from tidemark.report import ReportData
+from tidemark.report.data import CarriedState, Period, Setting, StatePeriod
+from tidemark.report.example_rows import Example, ExampleHistory, ExplainedCause
+from tidemark.report.lateness import BIN_EDGES, InputLateness, LatenessSummary
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>document.title = 'run'</script>"
@@ -35,12 +35,14 @@ def facts(periods=40, unexplained=2):
         "p99": 9_000_000,
         "max": 70_000_000,
     }
-    bins = tuple(10 * number if 8 <= number <= 17 else 0 for number in range(len(EDGES)))
-    late = Lateness("left", "left", 90_000, 1_800_000, sum(bins), quantiles, bins, {"left": sum(bins)}, {"null_key": 3})
-    none = replace(late, side="right", late=0, behind_ms={}, bins=(0,) * len(EDGES), held_by={})
+    bins = tuple(10 * number if 8 <= number <= 17 else 0 for number in range(len(BIN_EDGES)))
+    late = InputLateness(
+        "left", "left", 90_000, 1_800_000, sum(bins), quantiles, bins, {"left": sum(bins)}, {"null_key": 3}
+    )
+    none = replace(late, side="right", late=0, behind_ms={}, bins=(0,) * len(BIN_EDGES), held_by={})
     row = {"left_k": HOSTILE, "left_happened": "2024-01-01T00:20:00.000Z", "_slice": "2024-01-01T00:00:00.000Z"}
     row |= {f"left_value_{number}": number for number in range(30)}
-    life = Life("left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark"))
+    life = RowHistory("left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark"))
     counts = {"late in the stream": explained, "unexplained": unexplained}
     causes = tuple(
         ExplainedCause(cause, "stream", rows, CAUSES[cause], REMEDIES[cause], (Example(row, "27 min", ("life-1",)),))
@@ -54,47 +56,47 @@ def facts(periods=40, unexplained=2):
         for n in range(10)
     ]  # fmt: skip
     what_if = WhatIf("orders_by_arrival", "left.watermark_delay", times[0], times[-1], tuple(outcomes), outcomes[-1])
-    return Facts(
+    return ReportData(
         comparison=comparison,
         made_at="2024-03-01T00:00Z",
         version="0.1.0",
-        leading=comparison.leading,
+        leading_columns=comparison.leading_columns,
         causes=causes,
-        stories=(Story("life-1", "orders_by_arrival", True, {"k": HOSTILE}, life),),
-        each="1 day",
+        row_histories=(ExampleHistory("life-1", "orders_by_arrival", True, {"k": HOSTILE}, life),),
+        period_length="1 day",
         periods=tuple(
             Period(*bound, 1_000, n % 7, unexplained if n == 3 else 0) for n, bound in enumerate(bounds)
         ),
-        nowhere=0,
-        late=Late("orders_by_arrival", (late, none), {"left": quantiles}),
+        rows_without_slice=0,
+        lateness=LatenessSummary("orders_by_arrival", (late, none), {"left": quantiles}),
         what_if=what_if,
-        present="30 minutes",
-        no_what_if=None,
-        state=tuple(
-            CarriedState(name, "1 day", tuple(Held(*bound, 40 + n % 9) for n, bound in enumerate(bounds)), 48)
+        current_value="30 minutes",
+        no_what_if_reason=None,
+        states=tuple(
+            CarriedState(name, "1 day", tuple(StatePeriod(*bound, 40 + n % 9) for n, bound in enumerate(bounds)), 48)
             for name in ("orders", "orders_by_arrival")
         ),
         settings=(Setting("clock", ("event-time", "arrival")), Setting("dialect", ("flink-sql", "flink-sql"))),
         versions={"streamed/orders": 0, "left": 31},
         commands=("tidemark compare orders --with streamed/orders",),
-        explains={"life-1": "tidemark explain orders_by_arrival --left k=x"},
+        explain_commands={"life-1": "tidemark explain orders_by_arrival --left k=x"},
     )  # fmt: skip
 
 
 def without_differences():
     """A report of tables that are alike, of a pipeline that ran by event time and of no other."""
     alike = facts(unexplained=0)
-    none = replace(alike.late.inputs[1], side="left"), alike.late.inputs[1]
+    none = replace(alike.lateness.inputs[1], side="left"), alike.lateness.inputs[1]
     return replace(
         alike,
         comparison=replace(alike.comparison, causes=(), reference=None, notes=()),
         causes=(),
         stories=(),
         periods=tuple(replace(one, explained=0) for one in alike.periods),
-        late=replace(alike.late, inputs=none),
+        late=replace(alike.lateness, inputs=none),
         what_if=None,
         present=None,
         no_what_if="orders runs in order of event time, where no delay decides",
-        state=alike.state[:1],
+        state=alike.states[:1],
         settings=tuple(replace(one, values=one.values[:1]) for one in alike.settings),
     )

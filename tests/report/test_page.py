@@ -11,15 +11,15 @@ import pytest
 
 from tests.report.facts import HOSTILE, START, facts, without_differences
 from tidemark.comparison import CAUSES
-from tidemark.config.local_days import DAY
-from tidemark.config.types import micros, parse_instant
+from tidemark.comparison.causes import REMEDIES
+from tidemark.config.local_days import DAY_MICROS
+from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.report import check_paths, write
-from tidemark.report.data import MOST_DRAWN, _bounds, _local, _resampled, _stretch
-from tidemark.report.lateness import delay_to_vary, delays_to_try
+from tidemark.report import check_paths, write_report
+from tidemark.report.data import MAX_PERIODS, _bounds, _local, _resampled, _stretch
+from tidemark.report.lateness import choose_trial_delays, choose_varied_input
 from tidemark.report.quality_trends import _spans, _Stretch
-from tidemark.report.remedies import REMEDIES
-from tidemark.report.render import as_json, html, markdown
+from tidemark.report.render import render_html, render_json, render_markdown
 from tidemark.timegrid.slices import LocalDays
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "lives", "settings", "again"]
@@ -54,7 +54,7 @@ CONTRAST = """(() => {
 @pytest.fixture
 def page(tmp_path):
     path = tmp_path / "report.html"
-    write(facts(), [path])
+    write_report(facts(), [path])
     return path
 
 
@@ -91,7 +91,7 @@ def test_it_has_its_parts_in_order_and_can_be_read_without_seeing_it(browser, pa
 @pytest.mark.parametrize("report", [facts, without_differences])
 def test_a_phone_scrolls_it_one_way(browser, tmp_path, report):
     path = tmp_path / "report.html"
-    write(report(), [path])
+    write_report(report(), [path])
     browser.open(path, width=375)
     assert browser.ask("[innerWidth, document.documentElement.scrollWidth]") == [375, 375]
     if report is facts:
@@ -115,17 +115,19 @@ def test_light_and_dark_are_two_pages_with_contrast(browser, page):
 
 
 def test_no_difference_is_said_as_well():
-    told = html(without_differences())
+    told = render_html(without_differences())
     assert "No row differs." in told
     assert 'class="first none"' in told
     assert "Both sides agree in all 40 periods of 1 day." in told
     assert "Not asked: orders runs in order of event time, where no delay decides." in told
     assert "rows that differ</text>" not in told
-    assert markdown(without_differences()).startswith("# orders and streamed/orders: 0 unexplained\n\nNo row differs.")
+    assert render_markdown(without_differences()).startswith(
+        "# orders and streamed/orders: 0 unexplained\n\nNo row differs."
+    )
 
 
 def test_markdown_has_whole_tables_and_no_markup():
-    text = markdown(facts())
+    text = render_markdown(facts())
     assert "<script" not in text
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
         header, rule, *rows = (line.replace(r"\|", "").count("|") for line in table.splitlines())
@@ -137,7 +139,7 @@ def test_markdown_has_whole_tables_and_no_markup():
 
 
 def test_json_has_all_of_it():
-    told = json.loads(as_json(facts()))
+    told = json.loads(render_json(facts()))
     assert told["comparison"]["unexplained"] == 2
     assert told["causes"][0]["examples"][0]["stories"] == [told["stories"][0]["name"]]
     assert told["stories"][0]["life"]["row"] == {"k": HOSTILE}
@@ -148,10 +150,10 @@ def test_json_has_all_of_it():
 def test_a_year_of_hours_is_drawn_by_days():
     hours = pd.date_range(START, periods=8_760, freq="h")
     assert _stretch(hours, timedelta(hours=1)) == timedelta(days=1)
-    assert _stretch(hours[:MOST_DRAWN], timedelta(hours=1)) == timedelta(hours=1)
+    assert _stretch(hours[:MAX_PERIODS], timedelta(hours=1)) == timedelta(hours=1)
     century = pd.date_range(START, periods=36_500, freq="D")
-    assert _stretch(century, timedelta(days=1)) * MOST_DRAWN >= timedelta(days=36_500)
-    assert len(html(facts(periods=366))) < 400_000
+    assert _stretch(century, timedelta(days=1)) * MAX_PERIODS >= timedelta(days=36_500)
+    assert len(render_html(facts(periods=366))) < 400_000
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_a_year_of_hours_is_drawn_by_days():
     ],
 )
 def test_local_days_are_drawn_each_by_itself(zone, start):
-    grid = LocalDays(micros(parse_instant(start)), DAY, zone)
+    grid = LocalDays(to_micros(parse_instant(start)), DAY_MICROS, zone)
     assert {grid.every} != grid.lengths(range(6))
     instants = pd.Index([grid.datetime_of(number) for number in range(6)])
     bounds = [(grid.name(number), grid.name(number + 1)) for number in range(6)]
@@ -173,7 +175,7 @@ def test_local_days_are_drawn_each_by_itself(zone, start):
         *enumerate(bounds)
     ]
     spans = _spans(pd.Series(range(6), index=instants), _Stretch(grid, 2))
-    assert [(one.start, one.end, one.low, one.high) for one in spans] == [
+    assert [(one.start, one.end, one.min_value, one.max_value) for one in spans] == [
         (bounds[n][0], bounds[n + 1][1], n, n + 1) for n in (0, 2, 4)
     ]
 
@@ -183,19 +185,19 @@ def test_every_cause_has_a_remedy():
 
 
 def test_delays_to_try_go_up_to_what_the_latest_row_asks_for():
-    minutes = [value / timedelta(minutes=1) for value in delays_to_try(1_800_000, [59_999, 600_000, 78_000_000])]
+    minutes = [value / timedelta(minutes=1) for value in choose_trial_delays(1_800_000, [59_999, 600_000, 78_000_000])]
     assert minutes == [0, 15, 30, 31, 41, 1331]
-    assert delays_to_try(0, []) == [timedelta()]
-    assert delays_to_try(4_000, []) == [timedelta(seconds=n) for n in range(5)]
+    assert choose_trial_delays(0, []) == [timedelta()]
+    assert choose_trial_delays(4_000, []) == [timedelta(seconds=n) for n in range(5)]
 
 
 def test_the_delay_to_vary_is_that_of_the_input_which_holds_most_back():
-    late = facts().late
-    assert delay_to_vary(late) == "left"
+    late = facts().lateness
+    assert choose_varied_input(late) == "left"
     held_by_right = replace(late.inputs[0], held_by={"left": 1, "right": 2})
-    assert delay_to_vary(replace(late, inputs=(held_by_right, late.inputs[1]))) == "right"
+    assert choose_varied_input(replace(late, inputs=(held_by_right, late.inputs[1]))) == "right"
     without = tuple(replace(one, delay_ms=None) for one in late.inputs)
-    assert delay_to_vary(replace(late, inputs=without)) is None
+    assert choose_varied_input(replace(late, inputs=without)) is None
 
 
 @pytest.mark.parametrize(

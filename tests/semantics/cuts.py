@@ -1,20 +1,20 @@
-"""Into how many slices the tests cut vectors: each slice is a Spark job of its own for all lanes of a job."""
+"""Cut vectors into slices. Each slice is a separate Spark job for all lanes."""
 
 import random
 
 import tidemark_conformance as conformance
-from tidemark_conformance.vectors import steps
+from tidemark_conformance.vectors import count_steps
 
 CUTS = ["1", "2", "3", "each", "unevenly"]
-MOST = 3
-"""Slices, so that some state is carried through one in which nothing comes of it."""
+MAX_CUTS = 3
+"""Enough cuts for state to be carried through a slice that does not use it."""
 
 
-def cut(vector, name, seed=""):
-    """A vector in slices, as an option of the command says, or `unevenly`: in two or three of whatever lengths."""
+def cut_vector(vector, name, seed=""):
+    """Cut a vector as an option of the command does, or `unevenly`: into slices of random lengths."""
     if name != "unevenly":
-        [found] = conformance.parse_cuts(name, vector)
-        return conformance.Case(vector, found)
-    chance, inner = random.Random(f"{seed} of {vector['name']}"), range(1, steps(vector))
-    places = chance.sample(inner, min(chance.randrange(1, MOST), len(inner)))
-    return conformance.Case(vector, conformance.Cut(name, tuple(sorted(places))))
+        [parsed] = conformance.parse_cuts(name, vector)
+        return conformance.Case(vector, parsed)
+    rng, inner = random.Random(f"{seed} of {vector['name']}"), range(1, count_steps(vector))
+    starts = rng.sample(inner, min(rng.randrange(1, MAX_CUTS), len(inner)))
+    return conformance.Case(vector, conformance.Cut(name, tuple(sorted(starts))))

@@ -1,10 +1,10 @@
-"""Flink's DataStream interval join, one event at a time, as semantics/flink.md section a tells it."""
+"""Flink's DataStream interval join, one event at a time, by section a of semantics/flink.md."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.semantics.recorded import lags, plain
+from tests.semantics.recorded_watermarks import parse_lags, split_event
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Oracle:
 
     lower: int  # inclusive, ms
     upper: int
-    lag: dict[str, float]  # side -> how far its watermark stays behind its greatest timestamp
+    lag: dict[str, float]  # side -> lag of its watermark behind its greatest timestamp
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
     buffers: dict[str, list[Event]] = field(default_factory=lambda: {"L": [], "R": []})
 
@@ -46,33 +46,33 @@ class Oracle:
     def advance(self, side: str, watermark: float) -> None:
         before = self.combined
         self.watermarks[side] = max(self.watermarks[side], watermark)
-        if self.combined > before:  # timers fire at an advance only
+        if self.combined > before:  # timers fire only at an advance
             wait = {"L": max(0, self.upper), "R": max(0, -self.lower)}
-            for of, buffer in self.buffers.items():
-                self.buffers[of] = [e for e in buffer if e.ts + wait[of] > self.combined]
+            for side_name, buffer in self.buffers.items():
+                self.buffers[side_name] = [e for e in buffer if e.ts + wait[side_name] > self.combined]
 
     def restart(self) -> None:
-        """The job fails, and goes on from its last checkpoint: with buffers and timers, and without watermarks."""
+        """Restart the job from its last checkpoint: buffers and timers are recovered, watermarks are not."""
         self.watermarks = dict.fromkeys(self.watermarks, -math.inf)
 
 
-def oracle_of(vector: dict) -> Oracle:
+def create_oracle(vector: dict) -> Oracle:
     params = vector["params"]
     return Oracle(
         lower=params["lower"] + (not params.get("lower_inclusive", True)),
         upper=params["upper"] - (not params.get("upper_inclusive", True)),
-        lag=lags(vector["watermark"]),
+        lag=parse_lags(vector["watermark"]),
     )
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form."""
-    oracle, rows, dropped = oracle_of(vector), [], []
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector."""
+    oracle, rows, dropped = create_oracle(vector), [], []
     ts = {event["id"]: event["ts"] for event in vector["events"]}
     for at, event in enumerate(vector["events"]):
         if at in vector.get("restarts", ()):
             oracle.restart()
-        row, recorded = plain(event)
+        row, recorded = split_event(event)
         if recorded is not None:
             oracle.advance(event["side"], recorded)
         pairs, late = oracle.feed(Event(**row))

@@ -10,7 +10,7 @@ from tests.semantics.flink_datastream_window import (
     Firing,
     JobFailedError,
     Window,
-    rows_of,
+    create_rows,
     session,
     sliding,
 )
@@ -32,15 +32,15 @@ class Pane:
     key: str
     window: Window
     rows: list[Event] = field(default_factory=list)
-    fire_at: int | None = None  # the continuous triggers'
+    fire_at: int | None = None  # next fire time of a continuous trigger
     count: int = 0
-    last: int | None = None  # the delta trigger's: the timestamp of the row that fired last
+    last: int | None = None  # delta trigger: timestamp of the row that fired last
     event_timers: set[int] = field(default_factory=set)
     clock_timers: set[int] = field(default_factory=set)
 
 
-def evicted(evictor: dict | None, rows: list[Event]) -> list[Event]:
-    """What an evictor leaves of a list in the order of arrival."""
+def apply_evictor(evictor: dict | None, rows: list[Event]) -> list[Event]:
+    """Return the rows that an evictor keeps of a list in the order of arrival."""
     if not evictor or not rows:
         return rows
     if evictor["type"] == "count":
@@ -54,22 +54,22 @@ def evicted(evictor: dict | None, rows: list[Event]) -> list[Event]:
 
 
 def java_slot(window: Window) -> int:
-    """The bucket of a window in a HashSet of few."""
-    wide = 2**64 - 1
-    x = (window.start + window.end) & wide
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & wide
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & wide
+    """Return the bucket of a window in a small HashSet."""
+    mask = 2**64 - 1
+    x = (window.start + window.end) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
     x = (x ^ (x >> 31)) & 0xFFFFFFFF
     return (x ^ (x >> 16)) & 15
 
 
 @dataclass
 class Operator:
-    """`WindowOperator`, or the evicting one. Its `firings` are taken away by who feeds it."""
+    """`WindowOperator`, or the evicting one. The caller clears its `firings`."""
 
     assign: Callable[[int], list[Window]]
     merging: bool
-    processing: bool  # whether windows are of the clock
+    processing: bool  # windows are of processing time
     lateness: int
     trigger: dict
     evictor: dict | None
@@ -84,25 +84,25 @@ class Operator:
         return min(self.watermarks.values())
 
     def feed(self, event: Event, pt: int | None) -> bool:
-        """Process a row and its watermark; whether it was dropped as late."""
+        """Process a row and its watermark; returns True if it was dropped as late."""
         if event.key is None:
             raise JobFailedError("java.lang.NullPointerException: Assigned key must not be null!")
         if pt is not None:
             self.advance_clock(pt)
-        met, accepted = self.combined, False
+        watermark, accepted = self.combined, False
         for assigned in self.assign(self.clock if self.processing else event.ts):
-            pane = self._merged(event.key, assigned) if self.merging else self._pane(event.key, assigned)
+            pane = self._merge(event.key, assigned) if self.merging else self._pane(event.key, assigned)
             if not self.processing and self._cleanup(pane.window) <= self.combined:
                 del self.panes[pane.key, pane.window]
                 continue
             accepted = True
             pane.rows.append(event)
-            self._act(pane, fires=self._on_row(pane, event))
+            self._fire_if(pane, fires=self._on_row(pane, event))
             timers = pane.clock_timers if self.processing else pane.event_timers
             timers.add(self._cleanup(pane.window))
         if event.ts != LONG_MIN:
             self._deliver(event.side, event.ts - self.lag[event.side])
-        return not accepted and not self.processing and event.ts + self.lateness <= met
+        return not accepted and not self.processing and event.ts + self.lateness <= watermark
 
     def drain(self, end_pt: int | None) -> None:
         if end_pt is not None:
@@ -111,7 +111,7 @@ class Operator:
             self._deliver(side, LONG_MAX)
 
     def advance_clock(self, pt: int) -> None:
-        """Timers for T run when the clock reaches T + 1; one set for the past waits for the clock's next step."""
+        """Run timers for T once the clock reaches T + 1. A timer for the past waits for the clock's next step."""
         if pt == self.clock:
             return
         self.clock = pt
@@ -136,7 +136,7 @@ class Operator:
         timers = pane.clock_timers if by_clock else pane.event_timers
         timers.remove(time)
         fires = self._on_clock(pane, time) if by_clock else self._on_watermark(pane, time)
-        self._act(pane, fires=fires)
+        self._fire_if(pane, fires=fires)
         if by_clock == self.processing and time == self._cleanup(pane.window):
             del self.panes[pane.key, pane.window]
 
@@ -146,18 +146,18 @@ class Operator:
     def _pane(self, key: str, window: Window) -> Pane:
         return self.panes.setdefault((key, window), Pane(key, window))
 
-    def _act(self, pane: Pane, *, fires: bool) -> None:
+    def _fire_if(self, pane: Pane, *, fires: bool) -> None:
         if not fires or not pane.rows:
             return
         before = self.evictor if self.evictor and not self.evictor["after"] else None
-        seen = evicted(before, pane.rows)
-        self.firings.append(Firing(pane.window, list(seen)))
-        pane.rows = seen if before else evicted(self.evictor, seen)
+        emitted = apply_evictor(before, pane.rows)
+        self.firings.append(Firing(pane.window, list(emitted)))
+        pane.rows = emitted if before else apply_evictor(self.evictor, emitted)
         if self.trigger["purge"]:
             pane.rows = []
 
-    def _merged(self, key: str, new: Window) -> Pane:
-        """The pane of the union of a window and those in flight that it touches."""
+    def _merge(self, key: str, new: Window) -> Pane:
+        """Merge a window with the open ones that it touches, and return the pane."""
         old = [pane for (at, window), pane in self.panes.items() if at == key and window.touches(new)]
         union = Window(
             min(w.start for w in [new, *(p.window for p in old)]), max([new.end, *(p.window.end for p in old)])
@@ -188,20 +188,20 @@ class Operator:
                     return True
                 pane.event_timers.add(last)
                 if pane.fire_at is None:
-                    pane.fire_at = self._first(row.ts, last)
+                    pane.fire_at = self._first_fire_time(row.ts, last)
                     pane.event_timers.add(pane.fire_at)
             case "processing_time":
                 pane.clock_timers.add(last)
             case "continuous_processing_time":
                 if pane.fire_at is None:
-                    pane.fire_at = self._first(self.clock, last)
+                    pane.fire_at = self._first_fire_time(self.clock, last)
                     pane.clock_timers.add(pane.fire_at)
             case _:
-                return self._counts(pane, row)
+                return self._fires_without_time(pane, row)
         return False
 
-    def _counts(self, pane: Pane, row: Event) -> bool:
-        """The triggers that know no time."""
+    def _fires_without_time(self, pane: Pane, row: Event) -> bool:
+        """True if a trigger without timers fires."""
         match self.trigger["type"]:
             case "count":
                 pane.count += 1
@@ -216,7 +216,7 @@ class Operator:
                     return True
         return False
 
-    def _first(self, time: int, last: int) -> int:
+    def _first_fire_time(self, time: int, last: int) -> int:
         interval = self.trigger["interval"]
         if interval == 0:
             raise JobFailedError("java.lang.ArithmeticException: / by zero")
@@ -253,7 +253,7 @@ class Operator:
                 pane.clock_timers.add(pane.fire_at)
 
 
-def operator_of(vector: dict) -> Operator:
+def create_operator(vector: dict) -> Operator:
     params, watermark = vector["params"], vector["watermark"]
     processing, merging = params.get("time") == "processing", params["window"] == "session"
     extra = 1 if watermark["kind"] == "datastream" else 0
@@ -269,16 +269,16 @@ def operator_of(vector: dict) -> Operator:
     )
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form."""
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector."""
     params = vector["params"]
-    told = {"rows": [], "dropped": [], "watermark_out": []}
+    expected = {"rows": [], "dropped": [], "watermark_out": []}
     if params["window"] == "session" and (params["trigger"] or {}).get("type") == "delta":
-        return {**told, "error": REFUSED}
-    operator = operator_of(vector)
+        return {**expected, "error": REFUSED}
+    operator = create_operator(vector)
 
-    def came_out(at: int | str) -> None:
-        told["rows"] += [row for firing in operator.firings for row in rows_of(params["mode"], firing, at)]
+    def collect_firings(at: int | str) -> None:
+        expected["rows"] += [row for firing in operator.firings for row in create_rows(params["mode"], firing, at)]
         operator.firings.clear()
 
     for at, event in enumerate(vector["events"]):
@@ -286,16 +286,16 @@ def answer(vector: dict) -> dict:
         try:
             dropped = operator.feed(row, event.get("pt"))
         except JobFailedError as failure:
-            came_out(at)
-            return {**told, "error": f"at event {at}: {failure}"}
-        came_out(at)
+            collect_firings(at)
+            return {**expected, "error": f"at event {at}: {failure}"}
+        collect_firings(at)
         if dropped:
-            told["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
-        told["watermark_out"].append(None if operator.combined == LONG_MIN else operator.combined)
+            expected["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
+        expected["watermark_out"].append(None if operator.combined == LONG_MIN else operator.combined)
     if vector["drain"]:
         try:
             operator.drain(vector.get("end_pt"))
         except JobFailedError as failure:
-            told["error"] = f"at the drain: {failure}"
-        came_out("drain")
-    return told
+            expected["error"] = f"at the drain: {failure}"
+        collect_firings("drain")
+    return expected

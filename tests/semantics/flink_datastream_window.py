@@ -1,15 +1,15 @@
-"""Flink's DataStream window join and coGroup, one event at a time, as semantics/flink.md section c tells it."""
+"""Flink's DataStream window join and coGroup, one event at a time, by section c of semantics/flink.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.semantics.recorded import lags, plain
+from tests.semantics.recorded_watermarks import parse_lags, split_event
 
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # the watermark before the first and after the last
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # watermarks before the first and after the last row
 
 
 class JobFailedError(Exception):
-    """What Flink says when a row ends the job."""
+    """Flink's message when a row fails the job."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Firing:
 class Oracle:
     """Feed events in arrival order; each gives the firings it causes and whether it was dropped as late."""
 
-    assign: Callable[[int], list[Window]]  # the windows of a timestamp
-    merges: Callable[[Window, Window], bool]  # whether a new row's window becomes one with one in flight
+    assign: Callable[[int], list[Window]]  # windows of a timestamp
+    merges: Callable[[Window, Window], bool]  # a new row's window merges with an open one
     lateness: int
-    lag: dict[str, float]  # side -> how far its watermark stays behind its greatest timestamp
+    lag: dict[str, float]  # side -> lag of its watermark behind its greatest timestamp
     watermarks: dict[str, int] = field(default_factory=lambda: {"L": LONG_MIN, "R": LONG_MIN})
-    in_flight: dict[tuple[str, Window], list[Event]] = field(default_factory=dict)
+    open_windows: dict[tuple[str, Window], list[Event]] = field(default_factory=dict)
 
     @property
     def combined(self) -> int:
@@ -62,12 +62,12 @@ class Oracle:
             raise JobFailedError("java.lang.NullPointerException: Assigned key must not be null!")
         firings, accepted = [], False
         for assigned in self.assign(event.ts):
-            window, contents = self._merged(event.key, assigned)
-            if self._is_gone(window):
+            window, contents = self._merge(event.key, assigned)
+            if self._is_purged(window):
                 continue
             accepted = True
-            self.in_flight[event.key, window] = contents = [*contents, event]
-            if window.last <= self.combined:  # late but allowed: all of it again, even if the row adds no pair
+            self.open_windows[event.key, window] = contents = [*contents, event]
+            if window.last <= self.combined:  # late but allowed: emits all again, even if the row adds no pair
                 firings.append(Firing(window, contents))
         # A row in no window at all (slide > size) is late by its own timestamp.
         dropped = not accepted and event.ts + self.lateness <= self.combined
@@ -77,31 +77,31 @@ class Oracle:
         return self.deliver("L", LONG_MAX) + self.deliver("R", LONG_MAX)
 
     def restart(self) -> None:
-        """The job fails, and goes on from its last checkpoint: with windows and timers, and without watermarks.
+        """Restart the job from its last checkpoint: windows and timers are recovered, watermarks are not.
 
-        Of windows that have fired none is there, as no lateness is allowed: their timers have gone.
+        No lateness is allowed, so no fired window is in the checkpoint.
         """
-        assert self.lateness == 0, "what re-fires is not told"
+        assert self.lateness == 0, "late firings after a restart are not specified"
         self.watermarks = dict.fromkeys(self.watermarks, LONG_MIN)
 
-    def _merged(self, key: str, new: Window) -> tuple[Window, list[Event]]:
-        """The union of a window and those in flight that it merges with, and the rows these held.
+    def _merge(self, key: str, new: Window) -> tuple[Window, list[Event]]:
+        """Merge a window with open ones; returns the union and its rows, and removes the open ones.
 
-        It takes them out of flight. None is lost: a union with a window in flight ends no sooner, so it is not gone.
+        No row is lost: a union ends no earlier than an open window, so it is not purged.
         """
-        old = [window for at, window in self.in_flight if at == key and self.merges(new, window)]
+        old = [window for at, window in self.open_windows if at == key and self.merges(new, window)]
         union = Window(min(w.start for w in [new, *old]), max(w.end for w in [new, *old]))
-        return union, [event for window in old for event in self.in_flight.pop((key, window))]
+        return union, [event for window in old for event in self.open_windows.pop((key, window))]
 
-    def _is_gone(self, window: Window) -> bool:
+    def _is_purged(self, window: Window) -> bool:
         return window.last + self.lateness <= self.combined
 
     def deliver(self, side: str, watermark: int) -> list[Firing]:
         before = self.combined
         self.watermarks[side] = max(self.watermarks[side], watermark)
         # Windows already past their end fire in `feed`, by row. A leap past end and lateness still fires once.
-        due = [Firing(w, held) for (_, w), held in self.in_flight.items() if before < w.last <= self.combined]
-        self.in_flight = {at: held for at, held in self.in_flight.items() if not self._is_gone(at[1])}
+        due = [Firing(w, rows) for (_, w), rows in self.open_windows.items() if before < w.last <= self.combined]
+        self.open_windows = {at: rows for at, rows in self.open_windows.items() if not self._is_purged(at[1])}
         return due
 
 
@@ -122,7 +122,7 @@ def session(gap: int) -> Callable[[int], list[Window]]:
     return lambda ts: [Window(ts, ts + gap)]
 
 
-def oracle_of(vector: dict) -> Oracle:
+def create_oracle(vector: dict) -> Oracle:
     params = vector["params"]
     if params["window"] == "session":
         assign, merges = session(params["gap"]), Window.touches
@@ -133,11 +133,11 @@ def oracle_of(vector: dict) -> Oracle:
         assign,
         merges,
         lateness=params["allowed_lateness"],
-        lag=lags(vector["watermark"]),
+        lag=parse_lags(vector["watermark"]),
     )
 
 
-def rows_of(mode: str, firing: Firing, at: int | str) -> list[dict]:
+def create_rows(mode: str, firing: Firing, at: int | str) -> list[dict]:
     window, lefts, rights = firing.window, firing.ids("L"), firing.ids("R")
     rest = {"ts": window.last, "window_start": window.start, "window_end": window.end, "at": at}
     if mode == "cogroup":
@@ -145,24 +145,24 @@ def rows_of(mode: str, firing: Firing, at: int | str) -> list[dict]:
     return [{"left_id": a, "right_id": b, **rest} for a in lefts for b in rights]
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form."""
-    oracle, mode = oracle_of(vector), vector["params"]["mode"]
-    told = {"rows": [], "dropped": [], "watermark_out": []}
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector."""
+    oracle, mode = create_oracle(vector), vector["params"]["mode"]
+    expected = {"rows": [], "dropped": [], "watermark_out": []}
     for at, event in enumerate(vector["events"]):
         if at in vector.get("restarts", ()):
             oracle.restart()
-        row, recorded = plain(event)
+        row, recorded = split_event(event)
         ts = LONG_MIN if event["ts"] is None else event["ts"]
         before = [] if recorded is None else oracle.deliver(event["side"], recorded)
         try:
             firings, dropped = oracle.feed(Event(**{**row, "ts": ts}))
         except JobFailedError as failure:
-            return {**told, "error": f"at event {at}: {failure}"}
-        told["rows"] += [row for firing in before + firings for row in rows_of(mode, firing, at)]
+            return {**expected, "error": f"at event {at}: {failure}"}
+        expected["rows"] += [row for firing in before + firings for row in create_rows(mode, firing, at)]
         if dropped:
-            told["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
-        told["watermark_out"].append(None if oracle.combined == LONG_MIN else oracle.combined)
+            expected["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
+        expected["watermark_out"].append(None if oracle.combined == LONG_MIN else oracle.combined)
     if vector["drain"]:
-        told["rows"] += [row for firing in oracle.drain() for row in rows_of(mode, firing, "drain")]
-    return told
+        expected["rows"] += [row for firing in oracle.drain() for row in create_rows(mode, firing, "drain")]
+    return expected

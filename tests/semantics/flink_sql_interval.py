@@ -1,15 +1,15 @@
-"""Flink SQL's interval join, one event at a time, as semantics/flink.md section b tells it.
+"""Flink SQL's interval join, one event at a time, by section b of semantics/flink.md.
 
-Exact for timestamps above 0. From 0 down, what a clean-up keeps depends on the order in which the engine's state
-backend hands out a cache (rule b.9); here that is arrival order, which gives the recorded h_zero_ts_* and
-h_rows_at_or_below_zero_* too, but need not give others.
+Exact for timestamps above 0. At 0 and below, the result of a cleanup depends on the iteration order of the engine's
+state backend (rule b.9). Here it is arrival order, which reproduces the recorded h_zero_ts_* and
+h_rows_at_or_below_zero_*, but perhaps not others.
 """
 
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.semantics.recorded import lags, plain
+from tests.semantics.recorded_watermarks import parse_lags, split_event
 
 OTHER = {"L": "R", "R": "L"}
 OUTER_SIDES = {"inner": "", "left": "L", "right": "R", "full": "LR"}
@@ -33,17 +33,17 @@ class Row:
 
 @dataclass
 class Oracle:
-    """Feed rows in arrival order; each gives what comes out until its own watermark has been dealt with."""
+    """Feed rows in arrival order; each returns the output up to the end of its own watermark's processing."""
 
-    reach: dict[str, int]  # side -> how far after a row of it its last partner may be, ms; may be negative
-    outer: str  # sides whose rows come out padded if they never match
+    reach: dict[str, int]  # side -> time from a row to its last possible partner, ms; may be negative
+    outer: str  # sides whose unmatched rows are padded
     lateness: int
     min_cleanup: int
-    lag: dict[str, float]  # side -> how far its watermark stays behind its greatest timestamp
+    lag: dict[str, float]  # side -> lag of its watermark behind its greatest timestamp
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
     cache: dict[Slot, list[Row]] = field(default_factory=lambda: defaultdict(list))
     timers: dict[Slot, int] = field(default_factory=dict)
-    # One field of the operator for each side: what one key does to it holds for all keys.
+    # One field of the operator per side: a change by one key applies to all keys.
     expired: dict[str, float] = field(default_factory=lambda: {"L": 0, "R": 0})
 
     @property
@@ -63,12 +63,12 @@ class Oracle:
         return self.reach["L"] + self.reach["R"] < 0
 
     def feed(self, row: Row) -> list[Ids]:
-        if self.is_empty:  # the planner leaves the operator out
-            return self._padding([row])
-        return self._probe(row) + self._keep(row) + self.advance({row.side: row.ts - self.lag[row.side]})
+        if self.is_empty:  # the planner omits the operator
+            return self._pad([row])
+        return self._probe(row) + self._cache_or_pad(row) + self.advance({row.side: row.ts - self.lag[row.side]})
 
     def restart(self) -> None:
-        """The job fails, and goes on from its last checkpoint: with caches and timers, and its fields as at first."""
+        """Restart the job from its last checkpoint: caches and timers are recovered, the fields are initial."""
         self.watermarks = dict.fromkeys(self.watermarks, -math.inf)
         self.expired = dict.fromkeys(self.expired, 0)
 
@@ -80,32 +80,32 @@ class Oracle:
         first, last = row.ts - self.reach[other], row.ts + self.reach[row.side]
         if self.expired[other] >= last:
             return []
-        self._expire(other)
+        self._update_expiry(other)
         pairs = []
-        for met in self.cache[other, row.key]:  # expired or not: a row still there is still joined
-            if row.key is not None and first <= met.ts <= last:
-                row.matched = met.matched = True
-                pairs.append((row.id, met.id) if row.side == "L" else (met.id, row.id))
+        for partner in self.cache[other, row.key]:  # an expired row that is still cached still matches
+            if row.key is not None and first <= partner.ts <= last:
+                row.matched = partner.matched = True
+                pairs.append((row.id, partner.id) if row.side == "L" else (partner.id, row.id))
         return pairs + self._remove_expired((other, row.key))
 
-    def _keep(self, row: Row) -> list[Ids]:
+    def _cache_or_pad(self, row: Row) -> list[Ids]:
         if self.now >= row.ts + self.reach[row.side]:
-            return self._padding([row])
+            return self._pad([row])
         slot = (row.side, row.key)
         self.cache[slot].append(row)
-        if slot not in self.timers:  # a timer set for a younger row stays, so this one may outlive its time
+        if slot not in self.timers:  # a timer set for a newer row stays, so this row may outlive its time
             self._set_timer(slot, row.ts)
         return []
 
     def advance(self, watermarks: dict[str, float]) -> list[Ids]:
         for side, watermark in watermarks.items():
             self.watermarks[side] = max(self.watermarks[side], watermark)
-        # Every timer was set above the watermark of its time, so one that is due here became so by this advance.
+        # Every timer was set above the watermark at that time, so a timer that is due became due by this advance.
         due = [slot for slot, time in self.timers.items() if time <= self.combined]
-        return [ids for slot in due for ids in self._clean(slot)]
+        return [ids for slot in due for ids in self._clean_up(slot)]
 
-    def _clean(self, slot: Slot) -> list[Ids]:
-        self._expire(slot[0])
+    def _clean_up(self, slot: Slot) -> list[Ids]:
+        self._update_expiry(slot[0])
         padded = self._remove_expired(slot)
         earliest = -1
         for row in self.cache[slot]:
@@ -113,29 +113,29 @@ class Oracle:
                 earliest = row.ts
         if earliest > 0:
             self._set_timer(slot, earliest)
-        else:  # the engine takes a time of 0 or below for "no row left", and loses the rows there are
+        else:  # the engine takes a time of 0 or below as "no row left", and loses the rows
             del self.timers[slot], self.cache[slot]
         return padded
 
     def _set_timer(self, slot: Slot, ts: int) -> None:
         self.timers[slot] = ts + self.reach[slot[0]] + self.min_cleanup + self.lateness + 1
 
-    def _expire(self, side: str) -> None:
+    def _update_expiry(self, side: str) -> None:
         self.expired[side] = self.now - self.reach[side] - self.lateness - 1
 
     def _remove_expired(self, slot: Slot) -> list[Ids]:
         rows, limit = self.cache[slot], self.expired[slot[0]]
         self.cache[slot] = [row for row in rows if row.ts > limit]
-        return self._padding([row for row in rows if row.ts <= limit])
+        return self._pad([row for row in rows if row.ts <= limit])
 
-    def _padding(self, rows: list[Row]) -> list[Ids]:
+    def _pad(self, rows: list[Row]) -> list[Ids]:
         return [row.padded for row in rows if row.side in self.outer and not row.matched]
 
 
-def oracle_of(vector: dict, kind: type[Oracle] = Oracle) -> Oracle:
+def create_oracle(vector: dict, oracle_type: type[Oracle] = Oracle) -> Oracle:
     params = vector["params"]
     # t_right + lower <= t_left <= t_right + upper: a right row waits for upper, a left row for -lower
-    return kind(
+    return oracle_type(
         reach={
             "L": -(params["lower"] + (not params.get("lower_inclusive", True))),
             "R": params["upper"] - (not params.get("upper_inclusive", True)),
@@ -143,20 +143,20 @@ def oracle_of(vector: dict, kind: type[Oracle] = Oracle) -> Oracle:
         outer=OUTER_SIDES[params["join_type"]],
         lateness=params["allowed_lateness"],
         min_cleanup=params["min_cleanup_interval"],
-        lag=lags(vector["watermark"]),
+        lag=parse_lags(vector["watermark"]),
     )
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form; no row is ever dropped."""
-    oracle, emitted, watermark_out, error = oracle_of(vector), [], [], {}
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector. No row is ever dropped."""
+    oracle, emitted, watermark_out, error = create_oracle(vector), [], [], {}
     for at, event in enumerate(vector["events"]):
         if at in vector.get("restarts", ()):
             oracle.restart()
         if event["ts"] is None:
             error = {"error": f"at event {at}: RowTime field should not be null"}
             break
-        row, recorded = plain(event)
+        row, recorded = split_event(event)
         if recorded is not None:
             emitted += [(ids, at) for ids in oracle.advance({event["side"]: recorded})]
         emitted += [(ids, at) for ids in oracle.feed(Row(**row))]

@@ -1,7 +1,7 @@
-"""Flink SQL's interval join on processing time, one event at a time, as semantics/flink_proctime_interval.md tells it.
+"""Flink SQL's interval join on processing time, one event at a time, by semantics/flink_proctime_interval.md.
 
-The operator is that of event time; its time is the clock, which passes every millisecond, and its timers are the
-clock's: one for T runs when the clock reads T + 1.
+The operator is the one of event time. Its time is the clock, which passes through every millisecond, and a timer for T
+runs when the clock is T + 1.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from tests.semantics.flink_sql_interval import Ids, Row
 
 @dataclass
 class Oracle(flink_sql_interval.Oracle):
-    """Move the clock, then feed the row; each gives what comes out. Exact for clocks above 0."""
+    """Advance the clock, then feed the row; both return output. Exact for clocks above 0."""
 
     clock: int = 0
 
@@ -20,34 +20,34 @@ class Oracle(flink_sql_interval.Oracle):
     def now(self) -> float:
         return self.clock
 
-    def move(self, clock: int) -> list[Ids]:
+    def advance_clock(self, clock: int) -> list[Ids]:
         emitted = []
         while due := [(time, slot) for slot, time in self.timers.items() if time < clock]:
-            time, slot = min(due, key=lambda one: one[0])
+            time, slot = min(due, key=lambda timer: timer[0])
             self.clock = time + 1
-            emitted += self._clean(slot)
+            emitted += self._clean_up(slot)
         self.clock = clock
         return emitted
 
     def feed(self, row: Row) -> list[Ids]:
         row = replace(row, ts=self.clock)
-        return self._padding([row]) if self.is_empty else self._probe(row) + self._keep(row)
+        return self._pad([row]) if self.is_empty else self._probe(row) + self._cache_or_pad(row)
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form; no row is ever dropped."""
-    oracle = flink_sql_interval.oracle_of(vector, Oracle)
-    marks, emitted, watermark_out = dict.fromkeys("LR"), [], []
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector. No row is ever dropped."""
+    oracle = flink_sql_interval.create_oracle(vector, Oracle)
+    watermarks, emitted, watermark_out = dict.fromkeys("LR"), [], []
     for at, event in enumerate(vector["events"]):
-        found = oracle.move(event["pt"])
-        found += oracle.feed(Row(event["side"], event["key"], event["pt"], event["id"]))
-        emitted += [(ids, at) for ids in found]
+        emitted_now = oracle.advance_clock(event["pt"])
+        emitted_now += oracle.feed(Row(event["side"], event["key"], event["pt"], event["id"]))
+        emitted += [(ids, at) for ids in emitted_now]
         if event["ts"] is not None:
-            mark = event["ts"] - oracle.lag[event["side"]]
-            marks[event["side"]] = max(mark, marks[event["side"]] or mark)
+            watermark = event["ts"] - oracle.lag[event["side"]]
+            watermarks[event["side"]] = max(watermark, watermarks[event["side"]] or watermark)
         if not oracle.is_empty:
-            watermark_out.append(None if None in marks.values() else min(marks.values()))
+            watermark_out.append(None if None in watermarks.values() else min(watermarks.values()))
     if "end_pt" in vector:
-        emitted += [(ids, "drain") for ids in oracle.move(vector["end_pt"])]
+        emitted += [(ids, "drain") for ids in oracle.advance_clock(vector["end_pt"])]
     rows = [{"left_id": left, "right_id": right, "ts": None, "at": at} for (left, right), at in emitted]
     return {"rows": rows, "dropped": [], "watermark_out": watermark_out}

@@ -1,4 +1,4 @@
-"""Flink SQL's window join, one event at a time, as semantics/flink.md section d tells it."""
+"""Flink SQL's window join, one event at a time, by section d of semantics/flink.md."""
 
 import math
 from collections import defaultdict
@@ -9,12 +9,19 @@ from functools import partial
 from itertools import product
 from zoneinfo import ZoneInfo
 
-from tests.semantics.recorded import lags, plain
+from tests.semantics.recorded_watermarks import parse_lags, split_event
 
 EPOCH, MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 HOUR, DAY = 3_600_000, 86_400_000
 FAR = (datetime(2400, 1, 1, tzinfo=UTC) - EPOCH) // MS
-KEPT_ALONE = {"inner": "", "semi": "", "left": "L", "anti": "L", "right": "R", "full": "LR"}  # sides
+PADDED_SIDES = {
+    "inner": "",
+    "semi": "",
+    "left": "L",
+    "anti": "L",
+    "right": "R",
+    "full": "LR",
+}  # sides whose unmatched rows are emitted
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class Window:
     end: int  # exclusive; with a zone both are local times, as if of UTC
     zone: ZoneInfo | None = None
 
-    def closed(self, watermark: float) -> bool:
-        return timer(self.end - 1, self.zone) <= watermark
+    def is_closed(self, watermark: float) -> bool:
+        return to_timer_instant(self.end - 1, self.zone) <= watermark
 
     def touches(self, other: "Window") -> bool:
         return self.start <= other.end and other.start <= self.end
@@ -51,17 +58,17 @@ class Copy:
 
 
 Pair = tuple[Copy | None, Copy | None]  # left, right
-Loss = tuple[str, Window | None]  # why, and of which window if only of one
+Loss = tuple[str, Window | None]  # reason, and the window if it applies to one only
 
 
 @dataclass
 class Oracle:
-    """Feed events in arrival order; each gives the pairs that come out and what is lost of it."""
+    """Feed events in arrival order; each returns the pairs emitted and its losses."""
 
     join_type: str
     by_session: bool
-    windows_at: Callable[[int], list[Window]]  # of a session: that of a row alone
-    lag: dict[str, float]  # side -> how far its watermark stays behind its greatest timestamp
+    windows_at: Callable[[int], list[Window]]  # for sessions: the session of the row alone
+    lag: dict[str, float]  # side -> lag of its watermark behind its greatest timestamp
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
     sessions: dict[str, list[Session]] = field(default_factory=lambda: {"L": [], "R": []})  # open ones
     buffers: dict[tuple, list[Copy]] = field(default_factory=lambda: defaultdict(list))
@@ -82,9 +89,9 @@ class Oracle:
     def _copy_into_windows(self, event: Event) -> list[Loss]:
         windows = self.windows_at(event.ts)
         for window in windows:
-            if not window.closed(self.combined):
+            if not window.is_closed(self.combined):
                 self._buffer(Copy(event, window))
-        return [("window_join", window) for window in windows if window.closed(self.combined)]
+        return [("window_join", window) for window in windows if window.is_closed(self.combined)]
 
     def _grow_session(self, event: Event) -> list[Loss]:
         [alone] = self.windows_at(event.ts)
@@ -92,8 +99,8 @@ class Oracle:
         touched = [s for s in opened if s.events[0].key == event.key and s.window.touches(alone)]
         spans = [alone, *(s.window for s in touched)]
         bounds = min(w.start for w in spans), max(w.end for w in spans)
-        merged = Window(*bounds, alone.zone)  # an open session saves a late row
-        if merged.closed(self.watermarks[event.side]):  # sessions are made ahead of the join: this side's time alone
+        merged = Window(*bounds, alone.zone)  # merging with an open session saves a late row
+        if merged.is_closed(self.watermarks[event.side]):  # sessions are built before the join, by this side's time
             return [("session_tvf", None)]
         members = [e for s in touched for e in s.events] + [event]
         self.sessions[event.side] = [s for s in opened if s not in touched] + [Session(merged, members)]
@@ -102,27 +109,27 @@ class Oracle:
     def advance(self, side: str, watermark: float) -> list[Pair]:
         self.watermarks[side] = max(self.watermarks[side], watermark)
         self._release_sessions(side)
-        due = [group for group, copies in self.buffers.items() if copies[0].window.closed(self.combined)]
+        due = [group for group, copies in self.buffers.items() if copies[0].window.is_closed(self.combined)]
         return [pair for group in due for pair in self._join(self.buffers.pop(group))]
 
     def _release_sessions(self, side: str) -> None:
         opened = self.sessions[side]
-        self.sessions[side] = [s for s in opened if not s.window.closed(self.watermarks[side])]
+        self.sessions[side] = [s for s in opened if not s.window.is_closed(self.watermarks[side])]
         for session in opened:
-            if session.window.closed(self.watermarks[side]):
+            if session.window.is_closed(self.watermarks[side]):
                 for event in session.events:
                     self._buffer(Copy(event, session.window))
 
     def _buffer(self, copy: Copy) -> None:
-        # SQL asks for equal starts too, but Flink groups by the end alone: sessions that only end together do join.
+        # SQL requires equal starts too, but Flink groups by the end alone: sessions with equal ends join.
         self.buffers[copy.event.key, copy.window.end].append(copy)
 
     def _join(self, copies: list[Copy]) -> list[Pair]:
         lefts = [(copy, None) for copy in copies if copy.event.side == "L"]
         rights = [(None, copy) for copy in copies if copy.event.side == "R"]
-        if not (lefts and rights) or copies[0].event.key is None:  # nulls share a group and meet nobody
-            kept = KEPT_ALONE[self.join_type]
-            return (lefts if "L" in kept else []) + (rights if "R" in kept else [])
+        if not (lefts and rights) or copies[0].event.key is None:  # nulls share a group and match nothing
+            padded_sides = PADDED_SIDES[self.join_type]
+            return (lefts if "L" in padded_sides else []) + (rights if "R" in padded_sides else [])
         if self.join_type == "anti":
             return []
         if self.join_type == "semi":
@@ -130,11 +137,11 @@ class Oracle:
         return [(left, right) for (left, _), (_, right) in product(lefts, rights)]
 
 
-def windows_of(params: dict, ts: int) -> list[Window]:
-    """The windows of a timestamp; of SESSION the one that it would have alone."""
+def assign_windows(params: dict, ts: int) -> list[Window]:
+    """Return the windows of a timestamp; for SESSION its session alone."""
     if "time_zone" in params:
         zone = ZoneInfo(params["time_zone"])
-        local = windows_of({k: v for k, v in params.items() if k != "time_zone"}, ts + offset(ts, zone))
+        local = assign_windows({k: v for k, v in params.items() if k != "time_zone"}, ts + find_offset(ts, zone))
         return [replace(window, zone=zone) for window in local]
 
     def floor(unit: int) -> int:
@@ -153,63 +160,65 @@ def windows_of(params: dict, ts: int) -> list[Window]:
     raise ValueError(params)
 
 
-def offset(ts: int, zone: ZoneInfo) -> int:
+def find_offset(ts: int, zone: ZoneInfo) -> int:
     return (EPOCH + ts * MS).astimezone(zone).utcoffset() // MS
 
 
-def instant(local: int, zone: ZoneInfo | None) -> int:
-    """When clocks show a time first, or would if they did not skip it, as java.time has it."""
+def to_instant(local: int, zone: ZoneInfo | None) -> int:
+    """Return the first instant of a local time; in a gap the one with the offset before it, as java.time does."""
     if zone is None:
         return local
     shown = (EPOCH + local * MS).replace(tzinfo=zone)
     return local - shown.utcoffset() // MS
 
 
-def timer(local: int, zone: ZoneInfo | None) -> int:
-    """TimeWindowUtil.toEpochMillsForTimer."""
-    first, following = instant(local, zone), instant(local + HOUR, zone)
-    if zone is None or not any(offset(FAR + month * 30 * DAY, zone) != offset(FAR, zone) for month in range(12)):
+def to_timer_instant(local: int, zone: ZoneInfo | None) -> int:
+    """Return TimeWindowUtil.toEpochMillsForTimer."""
+    first, following = to_instant(local, zone), to_instant(local + HOUR, zone)
+    if zone is None or not any(
+        find_offset(FAR + month * 30 * DAY, zone) != find_offset(FAR, zone) for month in range(12)
+    ):
         return first
     if first == following:
         return first - int(math.fmod(first, HOUR))
     return first + HOUR if following - first > HOUR else first
 
 
-def oracle_of(vector: dict) -> Oracle:
+def create_oracle(vector: dict) -> Oracle:
     params = vector["params"]
     return Oracle(
         join_type=params["join_type"],
         by_session=params["tvf"] == "SESSION",
-        windows_at=partial(windows_of, params),
-        lag=lags(vector["watermark"]),
+        windows_at=partial(assign_windows, params),
+        lag=parse_lags(vector["watermark"]),
     )
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's events, in the vector's own form."""
-    oracle, rows, dropped, watermark_out = oracle_of(vector), [], [], []
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's events, in the form of the vector."""
+    oracle, rows, dropped, watermark_out = create_oracle(vector), [], [], []
     for at, event in enumerate(vector["events"]):
-        row, recorded = plain(event)
+        row, recorded = split_event(event)
         if recorded is not None:
-            rows += [row_of(pair, oracle, at) for pair in oracle.advance(event["side"], recorded)]
+            rows += [create_row(pair, oracle, at) for pair in oracle.advance(event["side"], recorded)]
         pairs, losses = oracle.feed(Event(**row))
-        rows += [row_of(pair, oracle, at) for pair in pairs]
+        rows += [create_row(pair, oracle, at) for pair in pairs]
         for why, window in losses:
             bounds = {"window_start": window.start, "window_end": window.end} if window else {}
             dropped.append({"side": event["side"], "id": event["id"], "at": at, **bounds, "by": why})
         watermark_out.append(None if oracle.combined == -math.inf else oracle.combined)
     if vector["drain"]:
-        rows += [row_of(pair, oracle, "drain") for pair in oracle.drain()]
+        rows += [create_row(pair, oracle, "drain") for pair in oracle.drain()]
     return {"rows": rows, "dropped": dropped, "watermark_out": watermark_out}
 
 
-def row_of(pair: Pair, oracle: Oracle, at: int | str) -> dict:
+def create_row(pair: Pair, oracle: Oracle, at: int | str) -> dict:
     left, right = pair
     window = (left or right).window
     return {
         "left_id": left.event.id if left else None,
         "right_id": right.event.id if right else None,
-        "ts": instant(window.end - 1, window.zone),
+        "ts": to_instant(window.end - 1, window.zone),
         "window_start": window.start,
         "window_end": window.end,
         "at": at,

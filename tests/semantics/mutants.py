@@ -1,6 +1,6 @@
-"""Break each boundary rule by the least that it can be broken, and see the golden vectors notice.
+"""Break each boundary rule minimally, and check that the recorded vectors fail.
 
-Each mutant is a copy of the package with one edit, run as `tidemark conformance` in a process of its own.
+Each mutant is a copy of the package with one edit, run as `tidemark conformance` in a separate process.
 
 Usage: python -m tests.semantics.mutants [NAME...], names of mutants or of vector files, such as flink_sql_window
 """
@@ -23,8 +23,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "include" / "tidemark"
 VECTORS = Path(__file__).parent / "vectors"
 LARGE = 200_000
-"""Bytes of a vector that is left for the mutants that no smaller one kills."""
-AT_ONCE = 2
+"""Size in bytes from which a vector is tried only if no smaller one kills the mutant."""
+MAX_WORKERS = 2
 out = Console()
 RUN = "import sys; from tidemark.cli import main; sys.exit(main(sys.argv[1:]))"
 
@@ -46,23 +46,23 @@ class Mutant:
 
 
 def read_mutants() -> list[Mutant]:
-    return [Mutant(**one) for one in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
+    return [Mutant(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
 
 
-def killers(mutant: Mutant) -> list[str]:
-    """The vectors that fail under a mutant: of the small ones, or if none does of the large ones."""
+def find_killers(mutant: Mutant) -> list[str]:
+    """Return the small vectors that fail under a mutant, or if there are none the large ones."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "tidemark")
         shutil.copytree(PACKAGE, package)
         mutant.apply(package)
         vectors = gzip.decompress((VECTORS / f"{mutant.vectors}.jsonl.gz").read_bytes()).splitlines(keepends=True)
-        large = [one for one in vectors if len(one) > LARGE]
-        small = [one for one in vectors if len(one) <= LARGE]
-        return failing(Path(folder), small) or failing(Path(folder), large)
+        large = [vector for vector in vectors if len(vector) > LARGE]
+        small = [vector for vector in vectors if len(vector) <= LARGE]
+        return find_failing(Path(folder), small) or find_failing(Path(folder), large)
 
 
-def failing(folder: Path, vectors: list[bytes]) -> list[str]:
-    """The vectors that fail under the package in a folder; one whose run breaks down is told by that."""
+def find_failing(folder: Path, vectors: list[bytes]) -> list[str]:
+    """Return the vectors that fail under the package in a folder, or the error if the run fails."""
     if not vectors:
         return []
     file, report = folder / "vectors.jsonl", folder / "report.json"
@@ -74,20 +74,26 @@ def failing(folder: Path, vectors: list[bytes]) -> list[str]:
     )
     if not report.exists():
         return [f"breaks down: {run.stderr.strip().splitlines()[-1]}"]
-    return sorted({one["vector"] for one in json.loads(report.read_text()) if not one["passed"]})
+    return sorted({result["vector"] for result in json.loads(report.read_text()) if not result["passed"]})
 
 
 def main() -> None:
-    chosen = [
+    selected = [
         mutant for mutant in read_mutants() if not sys.argv[1:] or {mutant.name, mutant.vectors} & {*sys.argv[1:]}
     ]
     survivors = 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, (mutant, found) in enumerate(zip(chosen, pool.map(killers, chosen), strict=True), start=1):
-            survivors += not found
-            fate = f"killed by {len(found)} vectors, such as {found[0]}" if found else "[red]survives[/red]"
-            out.print(f"{number:2} of {len(chosen)}  {mutant.name}: {fate}", highlight=False, soft_wrap=True)
-    out.print(f"mutants: {len(chosen) - survivors} killed, {survivors} survived")
+    with ThreadPoolExecutor(MAX_WORKERS) as pool:
+        for number, (mutant, killing_vectors) in enumerate(
+            zip(selected, pool.map(find_killers, selected), strict=True), start=1
+        ):
+            survivors += not killing_vectors
+            outcome = (
+                f"killed by {len(killing_vectors)} vectors, such as {killing_vectors[0]}"
+                if killing_vectors
+                else "[red]survives[/red]"
+            )
+            out.print(f"{number:2} of {len(selected)}  {mutant.name}: {outcome}", highlight=False, soft_wrap=True)
+    out.print(f"mutants: {len(selected) - survivors} killed, {survivors} survived")
     sys.exit(1 if survivors else 0)
 
 

@@ -1,8 +1,8 @@
-"""Random vectors of Spark's stream-stream join, in the vectors' own form, their answers from the oracle."""
+"""Random vectors of Spark's stream-stream join, with the expected results of the oracle."""
 
 from hypothesis import strategies as st
 
-from tests.semantics.spark_stream_stream import PRESERVED, answer
+from tests.semantics.spark_stream_stream import PRESERVED, compute_expected
 
 TYPES = ["leftsemi", "left", "right", "full", "inner"]
 DELAYS = st.sampled_from([0, 1, 2, 5])
@@ -29,12 +29,12 @@ def vectors(draw):
         **draw(join_types({"<": "lower", ">": "upper"}[operator[0]] if shape == "compared" else shape)),
     }
     vector |= draw(conditions(vector))
-    return {**vector, **answer(vector)}
+    return {**vector, **compute_expected(vector)}
 
 
 @st.composite
 def join_types(draw, shape):
-    """A type that Spark takes with these watermarks."""
+    """Draw a join type that Spark supports with the drawn watermarks."""
     delays = {side: draw(st.none() | DELAYS | DELAYS | DELAYS) for side in ("left", "right")}
     allowed = {"inner"}
     if shape in {"range", "lower", "upper"}:
@@ -54,11 +54,14 @@ def bounds(draw, shape):
         return None
     lower = draw(st.integers(-5, 5)) if shape != "equal in range" else draw(st.integers(-2, 0))
     ends = {"lower": lower, "upper": lower + draw(st.integers(0, 6))}
-    told = {}
+    drawn = {}
     for name, end in ends.items():
-        given = shape not in {"lower", "upper"} or shape == name
-        told |= {f"{name}_ms": end if given else None, f"{name}_inclusive": draw(st.booleans()) if given else None}
-    return told
+        is_given = shape not in {"lower", "upper"} or shape == name
+        drawn |= {
+            f"{name}_ms": end if is_given else None,
+            f"{name}_inclusive": draw(st.booleans()) if is_given else None,
+        }
+    return drawn
 
 
 @st.composite
@@ -75,16 +78,16 @@ def compared(draw, operator):
 
 @st.composite
 def conditions(draw, vector):
-    """Conjuncts beside keys and times; few different ones, since each is compiled for itself."""
+    """Draw conjuncts besides keys and times; few different ones, as each is compiled separately."""
     if not draw(st.booleans()):
         return {}
-    told = draw(st.sampled_from([{"v_differs": True}, {"left_min_v": 3}, {"right_min_v": 4, "left_max_v": 6}]))
-    # Without a bound of the side's own, Spark's reading of v >= n is the only limit there is; that was never recorded.
-    return told if set(PRESERVED[vector["join_type"]]) <= limited(vector) else {}
+    drawn = draw(st.sampled_from([{"v_differs": True}, {"left_min_v": 3}, {"right_min_v": 4, "left_max_v": 6}]))
+    # Without a bound of the side, Spark's reading of v >= n is the only limit, which was never recorded.
+    return drawn if set(PRESERVED[vector["join_type"]]) <= find_limited_sides(vector) else {}
 
 
-def limited(vector):
-    """The sides that a condition on times limits, or the key."""
+def find_limited_sides(vector):
+    """Return the sides that a condition on times, or the key, limits."""
     if vector["window_inequality"]:
         return {"right" if "<" in vector["window_inequality"]["operator"] else "left"}
     bounds = vector["bounds"] or {}
@@ -93,7 +96,7 @@ def limited(vector):
 
 @st.composite
 def batches(draw, unit):
-    """Steps of rows whose times go on with the steps, more or less."""
+    """Draw steps of rows whose times roughly increase with the steps."""
     jitter = st.integers(-6 * unit, 6 * unit)
     row = st.tuples(
         st.sampled_from(["left", "right"]),
@@ -103,10 +106,10 @@ def batches(draw, unit):
     )
     steps, number = [], 0
     for step, rows in enumerate(draw(st.lists(st.lists(row, max_size=7), min_size=2, max_size=7))):
-        told = {"left": [], "right": []}
+        drawn = {"left": [], "right": []}
         for side, key, off, v in rows:
             number += 1
             ts = None if off is None else (4 * step + 2) * unit + off
-            told[side].append({"id": number, "key": key, "ts": ts, "v": v})
-        steps.append(told)
+            drawn[side].append({"id": number, "key": key, "ts": ts, "v": v})
+        steps.append(drawn)
     return steps

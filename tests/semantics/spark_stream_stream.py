@@ -1,6 +1,6 @@
-"""Spark's stream-stream join, one micro-batch at a time, as semantics/spark.md tells it.
+"""Spark's stream-stream join, one micro-batch at a time, by semantics/spark.md.
 
-Event times are microseconds; watermarks, delays and what derives from them are milliseconds, as in the engine.
+Event times are microseconds; watermarks, delays and derived values are milliseconds, as in the engine.
 """
 
 import math
@@ -22,7 +22,7 @@ class Row:
     ts: int | None
     v: int | None
     window_start: int | None = None
-    value: int | None = None  # what lateness and eviction look at: ts, or the end of the window
+    value: int | None = None  # value for lateness and eviction: ts, or the end of the window
     matched: bool = False
 
 
@@ -31,17 +31,17 @@ Pair = tuple[Row | None, Row | None]  # left, right
 
 @dataclass
 class Oracle:
-    """Feed batches, a no-data batch as an empty one; each gives its output and how many late rows it dropped."""
+    """Feed batches (a no-data batch is empty); each returns its output and the number of late rows dropped."""
 
     join_type: str
-    policy: Callable[..., int]  # of the watermarks of the inputs: min or max
-    late_lags: bool  # late is what the previous batch's watermark says, not this batch's
+    policy: Callable[..., int]  # combines the inputs' watermarks: min or max
+    is_late_by_previous_batch: bool  # late by the previous batch's watermark, not this batch's
     delay: dict[str, int]  # only sides with a watermark
     windows: dict[str, tuple[int, int]]  # size and slide, by side; none, or both
-    compared: Callable[[tuple, tuple], bool] | None  # of the windows of left and right; None: they are part of the key
+    compared: Callable[[tuple, tuple], bool] | None  # compares left and right windows; None if they are part of the key
     event_time_equality: bool  # equality on ts is part of the key
     gap: tuple[float, float]  # of right.ts - left.ts, inclusive
-    wait: dict[str, int]  # how far eviction stays behind the watermark, only sides that a bound limits
+    wait: dict[str, int]  # distance from the watermark to evicted rows, for sides with a bound
     at_least: dict[str, int]  # ON conjuncts v >= n, by side
     at_most: dict[str, int]
     v_differs: bool
@@ -60,20 +60,20 @@ class Oracle:
         return evicts and self.watermark > self.previous_watermark
 
     def feed(self, rows: Iterable[Row]) -> tuple[list[Pair], int]:
-        kept = [row for row in rows if self._kept(row)]
-        prepared = [part for row in kept for part in self._explode(row)]
-        accepted = [row for row in prepared if not self._late(row)]
+        unfiltered = [row for row in rows if self._passes_filter(row)]
+        prepared = [part for row in unfiltered for part in self._explode(row)]
+        accepted = [row for row in prepared if not self._is_late(row)]
         output = []
         for side in ("left", "right"):  # right rows find this batch's left rows in the state
             for row in accepted:
                 if row.side == side:
                     output += self._join(row)
         output += self._evict("left") + self._evict("right")
-        self._advance(kept)
+        self._advance(unfiltered)
         return output, len(prepared) - len(accepted)
 
-    def _kept(self, row: Row) -> bool:
-        """What ON asks of one side alone filters it below its watermark, unless unmatched rows of it are owed."""
+    def _passes_filter(self, row: Row) -> bool:
+        """True unless ON conjuncts over one side filter a row before its watermark, as for sides without padding."""
         if row.side in self.preserved:
             return row.ts is not None or not self.windows  # window() filters null on every side
         compared = self.windows or self.event_time_equality or self.gap != ANY_GAP
@@ -92,12 +92,12 @@ class Oracle:
         starts = range(row.ts // slide * slide, row.ts - size, -slide)
         return [replace(row, window_start=start, value=start + size) for start in starts]
 
-    def _late(self, row: Row) -> bool:
-        watermark = self.previous_watermark if self.late_lags else self.watermark
+    def _is_late(self, row: Row) -> bool:
+        watermark = self.previous_watermark if self.is_late_by_previous_batch else self.watermark
         return row.side in self.delay and row.value is not None and row.value <= watermark * MS
 
     def _join(self, row: Row) -> list[Pair]:
-        if self._fails_alone(row):  # only a preserved side still has such rows: they are told at once, never stored
+        if self._fails_alone(row):  # only preserved sides have such rows here: they are emitted at once, never stored
             return [_pair(row)]
         partners = [other for other in self.state[OTHER[row.side]] if self._matches(*_pair(row, other))]
         if self.join_type != "leftsemi":
@@ -106,14 +106,14 @@ class Oracle:
             output = [_pair(row)] if partners else []
         else:
             output = [_pair(left) for left in partners if not left.matched]
-        for met in (row, *partners):
-            met.matched |= bool(partners)
+        for matched_row in (row, *partners):
+            matched_row.matched |= bool(partners)
         if not (self.join_type == "leftsemi" and row.side == "left" and row.matched):
             self.state[row.side].append(row)
         return output
 
     def _matches(self, left: Row, right: Row) -> bool:
-        if self._join_key(left) != self._join_key(right):  # null equals null, which only full outer lets in
+        if self._join_key(left) != self._join_key(right):  # null equals null, which only full outer joins admit
             return False
         if self.v_differs and (left.v is None or right.v is None or left.v == right.v):
             return False
@@ -127,15 +127,15 @@ class Oracle:
         return row.key, None if self.compared else row.window_start, row.ts if self.event_time_equality else None
 
     def _state_watermark(self, side: str) -> int | None:
-        """Rows of the side go with a value up to this; None: they never do."""
+        """Return the value up to which rows of a side are evicted, None for never."""
         if (self.windows and not self.compared) or self.event_time_equality:
-            # The key carries the watermark, for the side without one too.
+            # The key has the watermark, for the side without one too.
             return self.watermark if self.delay else None
-        if len(self.delay) < len(OTHER):  # a column to evict by, and the other side's promise
+        if len(self.delay) < len(OTHER):  # eviction needs a column of this side and a watermark of the other
             return None
         limits = [self.watermark - self.wait[side]] if side in self.wait else []
         if side in self.at_least and side in self.preserved:
-            # Spark takes a conjunct v >= n that is left in ON for a bound of the event time, in seconds.
+            # Spark takes a conjunct v >= n that stays in ON as a bound of the event time, in seconds.
             limits.append(self.at_least[side] * 1000 - 1)
         return min(limits, default=None)
 
@@ -144,13 +144,13 @@ class Oracle:
         return limit is not None and row.value is not None and row.value <= limit * MS
 
     def _evict(self, side: str) -> list[Pair]:
-        gone = [row for row in self.state[side] if self._evictable(row)]
+        evicted = [row for row in self.state[side] if self._evictable(row)]
         self.state[side] = [row for row in self.state[side] if not self._evictable(row)]
-        return [_pair(row) for row in gone if side in self.preserved and not row.matched]
+        return [_pair(row) for row in evicted if side in self.preserved and not row.matched]
 
-    def _advance(self, kept: list[Row]) -> None:
-        for row in kept:
-            if row.side in self.delay and row.ts is not None:  # the engine reads null as the epoch: it moves nothing
+    def _advance(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.side in self.delay and row.ts is not None:  # the engine reads null as the epoch, which moves nothing
                 self.inputs[row.side] = max(self.inputs[row.side], row.ts // MS - self.delay[row.side])
         self.previous_watermark = self.watermark
         self.watermark = self.policy((self.inputs[side] for side in self.delay), default=0)
@@ -163,14 +163,14 @@ def _pair(row: Row, other: Row | None = None) -> Pair:
 def _starts(oracle: Oracle, left: Row | None, right: Row | None) -> dict[str, int | None]:
     if not oracle.compared:
         return {"window_start_ms": (left or right).window_start // MS} if oracle.windows else {}
-    told = {"window_start_ms": left, "right_window_start_ms": right}
-    return {name: row and row.window_start // MS for name, row in told.items()}
+    rows = {"window_start_ms": left, "right_window_start_ms": right}
+    return {name: row and row.window_start // MS for name, row in rows.items()}
 
 
-def oracle_of(vector: dict) -> Oracle:
+def create_oracle(vector: dict) -> Oracle:
     def by_side(name: str) -> dict[str, int]:
-        told = {side: vector.get(name.format(side)) for side in OTHER}
-        return {side: number for side, number in told.items() if number is not None}
+        values = {side: vector.get(name.format(side)) for side in OTHER}
+        return {side: number for side, number in values.items() if number is not None}
 
     (least, greatest), wait, windows, bounds = (
         ANY_GAP,
@@ -180,19 +180,19 @@ def oracle_of(vector: dict) -> Oracle:
     )
     if (lower := bounds.get("lower_ms")) is not None:
         least = lower * MS + (not bounds["lower_inclusive"])
-        wait["right"] = -lower + bounds["lower_inclusive"]  # a whole ms more, where a us would do
+        wait["right"] = -lower + bounds["lower_inclusive"]  # a whole ms longer, where a us would do
     if (upper := bounds.get("upper_ms")) is not None:
         greatest = upper * MS - (not bounds["upper_inclusive"])
         wait["left"] = upper + bounds["upper_inclusive"]
     if compared := vector.get("window_inequality"):
         windows = {side: compared[side] for side in OTHER}
-        # As for a bound of 0 between event times, though it is starts that are compared, and ends that go.
+        # As a bound of 0 between event times, although starts are compared and ends are evicted.
         limited = "right" if compared["operator"].startswith("<") else "left"
         wait[limited] = int(compared["operator"].endswith("="))
     return Oracle(
         join_type=vector["join_type"],
         policy={"min": min, "max": max}[vector["policy"]],
-        late_lags=vector["late_watermark"] == "previous_batch",
+        is_late_by_previous_batch=vector["late_watermark"] == "previous_batch",
         delay=by_side("delay_{}_ms"),
         windows={s: (w["size_ms"] * MS, (w["slide_ms"] or w["size_ms"]) * MS) for s, w in windows.items() if w},
         compared={"<": lt, "<=": le, ">": gt, ">=": ge}[compared["operator"]] if compared else None,
@@ -205,7 +205,7 @@ def oracle_of(vector: dict) -> Oracle:
     )
 
 
-def rows_of(vector: dict, index: int | None) -> Iterable[Row]:
+def read_rows(vector: dict, index: int | None) -> Iterable[Row]:
     unit = 1 if vector.get("ts_unit") == "us" else MS
     for side, rows in ({} if index is None else vector["batches"][index]).items():
         for row in rows:
@@ -214,7 +214,7 @@ def rows_of(vector: dict, index: int | None) -> Iterable[Row]:
 
 
 def schedule(vector: dict, oracle: Oracle) -> Iterable[int | None]:
-    """The input steps to feed, None for a no-data batch; go on only when the oracle has had the one before."""
+    """Yield the input steps to feed, None for a no-data batch. Feed each before taking the next."""
     for index in range(len(vector["batches"])):
         yield index
         drained = vector["mode"] == "idle" or index + 1 == len(vector["batches"])
@@ -222,15 +222,15 @@ def schedule(vector: dict, oracle: Oracle) -> Iterable[int | None]:
             yield None
 
 
-def answer(vector: dict) -> dict:
-    """What the engine is expected to do with a vector's batches, in the vector's own form."""
-    oracle, expected, executed = oracle_of(vector), [], []
+def compute_expected(vector: dict) -> dict:
+    """Return the expected result of a vector's batches, in the form of the vector."""
+    oracle, expected, executed = create_oracle(vector), [], []
     for batch, index in enumerate(schedule(vector, oracle)):
-        doing = {"batch": batch, "input_index": index, "watermark_ms": oracle.watermark if oracle.delay else None}
-        output, dropped = oracle.feed(rows_of(vector, index))
+        batch_info = {"batch": batch, "input_index": index, "watermark_ms": oracle.watermark if oracle.delay else None}
+        output, dropped = oracle.feed(read_rows(vector, index))
         for left, right in output:
             row = {"batch": batch, "left_id": left and left.id, "right_id": right and right.id}
             expected.append(row | _starts(oracle, left, right))
         stored = sum(len(rows) for rows in oracle.state.values())
-        executed.append({**doing, "rows_dropped_by_watermark": dropped, "state_rows_total": stored})
+        executed.append({**batch_info, "rows_dropped_by_watermark": dropped, "state_rows_total": stored})
     return {"expected": expected, "watermarks": [done["watermark_ms"] for done in executed], "executed": executed}

@@ -1,16 +1,16 @@
-"""Random vectors of Flink SQL's interval join, with the oracle's answer: small times, rows late beyond the interval."""
+"""Random vectors of Flink SQL's interval join with expected results: small times, rows later than the interval."""
 
 from hypothesis import strategies as st
 
-from tests.semantics.flink_sql_interval import answer
+from tests.semantics.flink_sql_interval import compute_expected
 
 KEYS = [["a"], ["a", "b"], ["a", "b", "c", None]]
 
 
 @st.composite
 def vectors(draw):
-    """Vectors with times above 0; `lower` may exceed `upper`, and either wait may be negative."""
-    # Rare, because a lane with a clean-up interval is always replayed.
+    """Draw vectors with times above 0. `lower` may exceed `upper`, and either wait may be negative."""
+    # Rare, because a lane with a cleanup interval is always replayed row by row.
     cleanup = draw(st.sampled_from([0, 0, 0, 0, 3, 9]))
     lower = draw(st.integers(-10, 6))
     params = {
@@ -22,7 +22,7 @@ def vectors(draw):
         "allowed_lateness": draw(st.sampled_from([0, 0, 0, 2, 7])),
         "min_cleanup_interval": cleanup,
     }
-    # Far above 0 no row has partners before 0, which would have its lane replayed.
+    # Far above 0 no row has partners before 0, which would require a row-by-row replay.
     begin = draw(st.sampled_from([1, 100]))
     jitter, step = draw(st.sampled_from([8, 25, 40])), draw(st.sampled_from([1, 1, 4]))
     keys = draw(st.sampled_from(KEYS))
@@ -45,4 +45,4 @@ def vectors(draw):
         "drain": draw(st.booleans()),
         "events": events,
     }
-    return {**vector, "expected": answer(vector)}
+    return {**vector, "expected": compute_expected(vector)}

@@ -1,4 +1,4 @@
-"""Random vectors of each dialect, with what the oracle says of them."""
+"""Random vectors of each dialect, with the expected results of the oracles."""
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -13,13 +13,13 @@ from tests.semantics import (
     spark_cases,
     sql_interval_cases,
 )
-from tests.semantics.cuts import CUTS, cut
-from tests.semantics.recorded import as_recorded
+from tests.semantics.cuts import CUTS, cut_vector
+from tests.semantics.recorded_watermarks import with_recorded_watermarks
 
 
 @st.composite
 def events(draw, keys, disorder=4):
-    """Rows in order of arrival, about a millisecond apart, some out of order, many at equal times."""
+    """Draw rows in order of arrival, about a millisecond apart, some out of order, many at equal times."""
     event = st.tuples(st.sampled_from("LR"), st.sampled_from(keys), st.integers(-disorder, disorder))
     return [
         {"side": side, "key": key, "ts": number + 5 + disorder + jitter, "id": f"{side.lower()}{number}"}
@@ -28,7 +28,7 @@ def events(draw, keys, disorder=4):
 
 
 @st.composite
-def flink(draw, dialect, oracle, params, keys):
+def flink_vectors(draw, dialect, oracle, params, keys):
     delays = {"delay_ms_left": draw(st.integers(0, 6)), "delay_ms_right": draw(st.integers(0, 6))}
     vector = {
         "name": "random",
@@ -38,7 +38,7 @@ def flink(draw, dialect, oracle, params, keys):
         "drain": draw(st.booleans()),
         "events": draw(st.sampled_from(keys).flatmap(lambda chosen: events(chosen, draw(st.sampled_from([4, 12]))))),
     }
-    return {**vector, "expected": oracle.answer(vector)}
+    return {**vector, "expected": oracle.compute_expected(vector)}
 
 
 @st.composite
@@ -90,9 +90,9 @@ def trigger_params(draw):
 
 
 @st.composite
-def triggered(draw):
-    """Vectors with a clock that runs beside the event times, and stands still at times."""
-    vector = draw(flink("datastream_window", flink_datastream_trigger, trigger_params(), [["a"], ["a", "b"]]))
+def trigger_vectors(draw):
+    """Draw vectors with a processing-time clock, which sometimes stands still."""
+    vector = draw(flink_vectors("datastream_window", flink_datastream_trigger, trigger_params(), [["a"], ["a", "b"]]))
     params, clock = vector["params"], draw(st.integers(0, 10))
     kind = params["trigger"]["type"] if params["trigger"] else "by default"
     timeless = params["time"] == "processing" and kind not in {"delta", "continuous_event_time"}
@@ -105,7 +105,7 @@ def triggered(draw):
     vector = {**vector, "events": events}
     if vector["drain"] and draw(st.booleans()):
         vector["end_pt"] = clock + draw(st.integers(0, 12))
-    expected = flink_datastream_trigger.answer(vector)
+    expected = flink_datastream_trigger.compute_expected(vector)
     assume("at the drain" not in expected.get("error", ""))
     return {**vector, "expected": expected}
 
@@ -128,16 +128,16 @@ def sql_window_params(draw):
 
 
 VECTORS = {
-    "datastream_interval": flink(
+    "datastream_interval": flink_vectors(
         "datastream_interval", flink_datastream_interval, interval_params(), [["a"], ["a", "b"]]
     ),
-    "datastream_window": flink(
+    "datastream_window": flink_vectors(
         "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
     ),
-    "datastream_trigger": triggered(),
+    "datastream_trigger": trigger_vectors(),
     "sql_interval": sql_interval_cases.vectors(),
     "sql_interval_proctime": processing_time_cases.vectors(),
-    "sql_window": flink("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
+    "sql_window": flink_vectors("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
     "spark": spark_cases.vectors(),
 }
 _SLIDING = st.fixed_dictionaries({
@@ -152,20 +152,26 @@ _SESSION = st.fixed_dictionaries({
     "tvf": st.just("SESSION"),
     "gap": st.integers(1, 6),
 })  # fmt: skip
-_WINDOWS = flink("datastream_window", flink_datastream_window, _SLIDING, [["a"], ["a", "b"]])
-_SESSIONS = flink("sql_window", flink_sql_window, _SESSION, [["a"], ["a", "b"]])
+_SLIDING_VECTORS = flink_vectors("datastream_window", flink_datastream_window, _SLIDING, [["a"], ["a", "b"]])
+_SESSION_VECTORS = flink_vectors("sql_window", flink_sql_window, _SESSION, [["a"], ["a", "b"]])
 RECORDED = {
-    "datastream_interval": as_recorded(VECTORS["datastream_interval"], flink_datastream_interval.answer, ["left"]),
-    "datastream_window": as_recorded(_WINDOWS, flink_datastream_window.answer, ["right"]),
-    "sql_interval": as_recorded(VECTORS["sql_interval"], flink_sql_interval.answer, ["left", "right"]),
-    "sql_window": as_recorded(_SESSIONS, flink_sql_window.answer, ["left", "right"]),
+    "datastream_interval": with_recorded_watermarks(
+        VECTORS["datastream_interval"], flink_datastream_interval.compute_expected, ["left"]
+    ),
+    "datastream_window": with_recorded_watermarks(
+        _SLIDING_VECTORS, flink_datastream_window.compute_expected, ["right"]
+    ),
+    "sql_interval": with_recorded_watermarks(
+        VECTORS["sql_interval"], flink_sql_interval.compute_expected, ["left", "right"]
+    ),
+    "sql_window": with_recorded_watermarks(_SESSION_VECTORS, flink_sql_window.compute_expected, ["left", "right"]),
 }
-"""Vectors with recorded watermarks, lanes of jobs of their own: of each dialect as many kinds as one job has."""
+"""Vectors with recorded watermarks. They are lanes of separate jobs, with the kinds that can share a job."""
 
 
 @st.composite
-def restarted(draw, vectors, answer, later=0):
-    """Vectors, so much later, whose job has begun again to some difference: many rows of an epoch are old."""
+def with_restarts(draw, vectors, answer, later=0):
+    """Draw vectors shifted by `later` ms whose restarts change the result: many rows of an epoch are old."""
     vector = draw(vectors)
     numbers = st.integers(1, len(vector["events"]) - 1)
     restarts = sorted(draw(st.sets(numbers, min_size=1, max_size=3)))
@@ -186,21 +192,25 @@ _TUMBLING = st.fixed_dictionaries({
     "allowed_lateness": st.just(0),
     "size": st.integers(1, 12),
 })  # fmt: skip
-_TUMBLED = flink("datastream_window", flink_datastream_window, _TUMBLING, [["a"], ["a", "b"]])
+_TUMBLING_VECTORS = flink_vectors("datastream_window", flink_datastream_window, _TUMBLING, [["a"], ["a", "b"]])
 RESTARTED = {
-    "datastream_interval": restarted(VECTORS["datastream_interval"], flink_datastream_interval.answer),
-    "datastream_window": restarted(_TUMBLED, flink_datastream_window.answer),
-    "sql_interval": as_recorded(
-        restarted(VECTORS["sql_interval"], flink_sql_interval.answer, 20), flink_sql_interval.answer, ["left"]
+    "datastream_interval": with_restarts(VECTORS["datastream_interval"], flink_datastream_interval.compute_expected),
+    "datastream_window": with_restarts(_TUMBLING_VECTORS, flink_datastream_window.compute_expected),
+    "sql_interval": with_recorded_watermarks(
+        with_restarts(VECTORS["sql_interval"], flink_sql_interval.compute_expected, 20),
+        flink_sql_interval.compute_expected,
+        ["left"],
     ),
 }
-"""Vectors of jobs that have begun again, which are lanes of jobs of their own too: one kind with records beside."""
+"""Vectors of restarted jobs, one kind with recorded watermarks. They are lanes of separate jobs too."""
 
 
 @st.composite
 def cases(draw, dialect):
-    """A vector under a cut."""
-    apart = [kinds[dialect] for kinds in (RECORDED, RESTARTED) if dialect in kinds]
+    """Draw a vector and a cut."""
+    special = [kinds[dialect] for kinds in (RECORDED, RESTARTED) if dialect in kinds]
     number = draw(st.integers(0, 4))
-    vector = draw(apart[number] if number < len(apart) else VECTORS[dialect])
-    return cut(vector, draw(st.sampled_from(["2", "each"] if number < len(apart) else CUTS)), draw(st.integers(0, 99)))
+    vector = draw(special[number] if number < len(special) else VECTORS[dialect])
+    return cut_vector(
+        vector, draw(st.sampled_from(["2", "each"] if number < len(special) else CUTS)), draw(st.integers(0, 99))
+    )

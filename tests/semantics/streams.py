@@ -1,4 +1,4 @@
-"""Random streams, and how the tests of watermarks put their rows into buckets, lanes side by side."""
+"""Random streams for the tests of watermarks, and their rows as lanes of one job."""
 
 from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import functions as F
@@ -15,42 +15,46 @@ _COLUMNS = """
 """
 
 
-def drawn_from(strategy, examples):
-    """So many examples of a strategy, as Hypothesis draws them."""
-    found = []
+def draw_examples(strategy, examples):
+    """Draw this many examples of a strategy."""
+    drawn = []
 
     @settings(max_examples=examples, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
     @given(strategy)
     def draw(example):
-        found.append(example)
+        drawn.append(example)
 
     draw()
-    return found
+    return drawn
 
 
-def placed(spark, streams, buckets, column=None):
-    """The rows of streams that come in the slices of a job, with another column of their own, by name and type.
+def create_rows(spark, streams, buckets, column=None):
+    """Create the rows of streams that arrive in the slices of a job, with their buckets.
 
-    Their inputs' columns are null.
+    Args:
+        spark: Session.
+        streams: Streams, one for each lane.
+        buckets: Buckets of the job.
+        column: Name and type of a further column of the streams' rows.
     """
     rows = [
         {**_LABELS, **row, "lane": lane}
         for lane, stream in enumerate(streams)
         for row in stream["rows"]
-        if buckets.holds(row["clock"])
+        if buckets.contains(row["clock"])
     ]
     slice_number = F.call_function("div", F.col("clock"), F.lit(EVERY))
-    found = spark.createDataFrame(rows, f"{column}, {_COLUMNS}" if column else _COLUMNS)
-    found = found.withColumns(dict.fromkeys(SIDES, F.lit(None).cast("string")))
-    return found.withColumn("bucket", buckets.number(F.col("lane"), slice_number, F.col("clock")))
+    frame = spark.createDataFrame(rows, f"{column}, {_COLUMNS}" if column else _COLUMNS)
+    frame = frame.withColumns(dict.fromkeys(SIDES, F.lit(None).cast("string")))
+    return frame.withColumn("bucket", buckets.bucket_column(F.col("lane"), slice_number, F.col("clock")))
 
 
-def marks_of(row):
-    """The watermarks that a row met: of the left input, of the right one, and the combined one."""
+def get_watermarks(row):
+    """Return the left, right and combined watermark at a row's arrival."""
     return row["left_watermark"], row["right_watermark"], row["watermark"]
 
 
-def told_of(marks):
-    """What the side output tells of them: the combined watermark, and which inputs hold it."""
-    left, right, combined = marks
+def summarize_watermarks(watermarks):
+    """Return what the side output shows: the combined watermark, and which inputs hold it back."""
+    left, right, combined = watermarks
     return combined, left == combined, right == combined

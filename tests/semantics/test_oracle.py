@@ -1,4 +1,4 @@
-"""The oracles, plain Python, one event at a time, do what the engines did."""
+"""The oracles (plain Python, one event at a time) reproduce the recorded output of the engines."""
 
 from collections import Counter
 from pathlib import Path
@@ -25,7 +25,7 @@ FLINK = {
     "flink_sql_interval_proctime": (flink_sql_interval_proctime, 50),
     "flink_sql_window": (flink_sql_window, 92),
     "flink_sql_window_zone": (flink_sql_window, 26),
-    # Not recorded but written by these oracles: boundaries that no recorded vector stands on, and restarts.
+    # Written by these oracles, not recorded: boundaries that no recorded vector covers, and restarts.
     "flink_datastream_interval_restarted": (flink_datastream_interval, 28),
     "flink_datastream_window_restarted": (flink_datastream_window, 14),
     "flink_sql_interval_restarted": (flink_sql_interval, 32),
@@ -35,34 +35,38 @@ FLINK = {
 SPARK = ("spark", "spark_derived", "spark_window_inequality")
 
 
-def vectors(name):
+def read_file(name):
     return list(read_vectors(FOLDER / f"{name}.jsonl.gz"))
 
 
-def counted(rows):
-    """A multiset of rows, whose values may be lists."""
+def count_rows(rows):
+    """Return a multiset of rows, whose values may be lists."""
     return Counter(repr(sorted(row.items())) for row in rows)
 
 
 @pytest.mark.parametrize(
     ("oracle", "vector"),
-    [pytest.param(FLINK[name][0], vector, id=f"{name}-{vector['name']}") for name in FLINK for vector in vectors(name)],
+    [
+        pytest.param(FLINK[name][0], vector, id=f"{name}-{vector['name']}")
+        for name in FLINK
+        for vector in read_file(name)
+    ],
 )
-def test_oracle_reproduces_flink(oracle, vector):
-    told, expected = oracle.answer(vector), vector["expected"]
-    assert counted(told["rows"]) == counted(expected["rows"])
-    assert counted(told["dropped"]) == counted(expected["dropped"])
-    assert told.get("error") == expected.get("error")
+def test_oracle_flink_vector_reproduces_output(oracle, vector):
+    answer, expected = oracle.compute_expected(vector), vector["expected"]
+    assert count_rows(answer["rows"]) == count_rows(expected["rows"])
+    assert count_rows(answer["dropped"]) == count_rows(expected["dropped"])
+    assert answer.get("error") == expected.get("error")
 
 
-@pytest.mark.parametrize("vector", [vector for name in SPARK for vector in vectors(name)], ids=lambda v: v["name"])
-def test_oracle_reproduces_spark(vector):
-    told = spark_stream_stream.answer(vector)
-    assert counted(told["expected"]) == counted(vector["expected"])
-    assert told["watermarks"] == vector["watermarks"]
-    assert told["executed"] == vector["executed"]
+@pytest.mark.parametrize("vector", [vector for name in SPARK for vector in read_file(name)], ids=lambda v: v["name"])
+def test_oracle_spark_vector_reproduces_output(vector):
+    answer = spark_stream_stream.compute_expected(vector)
+    assert count_rows(answer["expected"]) == count_rows(vector["expected"])
+    assert answer["watermarks"] == vector["watermarks"]
+    assert answer["executed"] == vector["executed"]
 
 
-def test_no_vector_is_missing():
-    assert {name: len(vectors(name)) for name in FLINK} == {name: count for name, (_, count) in FLINK.items()}
-    assert [len(vectors(name)) for name in SPARK] == [87, 2, 28]
+def test_vector_files_all_have_expected_counts():
+    assert {name: len(read_file(name)) for name in FLINK} == {name: count for name, (_, count) in FLINK.items()}
+    assert [len(read_file(name)) for name in SPARK] == [87, 2, 28]

@@ -1,4 +1,4 @@
-"""A real Structured Streaming query, step by step, and its replay: the same rows in the same slices."""
+"""A live Structured Streaming query and its replay emit the same rows in the same slices."""
 
 import json
 from datetime import UTC, datetime
@@ -14,41 +14,48 @@ MINUTE = 60_000
 START = 1_700_000_000_000 // MINUTE * MINUTE
 
 
-def row(number, minutes, key="a"):
+def create_row(number, minutes, key="a"):
     return {"id": number, "key": key, "ts": None if minutes is None else START + round(minutes * MINUTE)}
 
 
 LATE_ROWS = [
-    {"left": [row(1, 0), row(2, 10, "b")], "right": [row(3, 2), row(4, 9, None)]},
-    {"left": [row(5, 31)], "right": [row(6, 30)]},
-    {"left": [row(7, 12), row(8, 20), row(9, 26, None), row(18, 33)], "right": [row(10, 20), row(11, 33)]},
-    {"left": [], "right": [row(12, 90)]},
-    {"left": [row(13, 91), row(14, None), row(19, 33)], "right": []},
-    {"left": [row(15, 30), row(16, 150)], "right": [row(17, 149)]},
+    {"left": [create_row(1, 0), create_row(2, 10, "b")], "right": [create_row(3, 2), create_row(4, 9, None)]},
+    {"left": [create_row(5, 31)], "right": [create_row(6, 30)]},
+    {
+        "left": [create_row(7, 12), create_row(8, 20), create_row(9, 26, None), create_row(18, 33)],
+        "right": [create_row(10, 20), create_row(11, 33)],
+    },
+    {"left": [], "right": [create_row(12, 90)]},
+    {"left": [create_row(13, 91), create_row(14, None), create_row(19, 33)], "right": []},
+    {"left": [create_row(15, 30), create_row(16, 150)], "right": [create_row(17, 149)]},
 ]
 FIVE_MINUTES = {"lower_ms": -5 * MINUTE, "upper_ms": 5 * MINUTE, "lower_inclusive": True, "upper_inclusive": True}
 
 
-def vector(name, **changes):
+def create_vector(name, **changes):
     base = {"name": name, "engine": "spark-4.1.3", "mode": "idle", "policy": "min", "late_watermark": "previous_batch"}
     shape = {"bounds": None, "window": None, "event_time_equality": False, "batches": LATE_ROWS}
     return {**base, **shape, "delay_left_ms": 5 * MINUTE, "delay_right_ms": 0, **changes}
 
 
 CASES = [
-    vector("left outer, range", join_type="left", bounds=FIVE_MINUTES),
-    vector("full outer, sliding windows", join_type="full", window={"size_ms": 10 * MINUTE, "slide_ms": 5 * MINUTE}),
-    vector("left semi, equal times, one watermark", join_type="leftsemi", event_time_equality=True, delay_left_ms=None),
+    create_vector("left outer, range", join_type="left", bounds=FIVE_MINUTES),
+    create_vector(
+        "full outer, sliding windows", join_type="full", window={"size_ms": 10 * MINUTE, "slide_ms": 5 * MINUTE}
+    ),
+    create_vector(
+        "left semi, equal times, one watermark", join_type="leftsemi", event_time_equality=True, delay_left_ms=None
+    ),
 ]
 
 
-def query_of(spark, told, folder):
-    """The query of a vector, over a folder of files with the rows of both inputs."""
+def create_query(spark, vector, folder):
+    """Create the query of a vector over a folder of files with the rows of both inputs."""
     events = spark.readStream.schema(SCHEMA).json(str(folder))
-    sides, window = {}, told["window"]
+    sides, window = {}, vector["window"]
     for side in ("left", "right"):
         rows = events.where(F.col("side") == side).drop("side")
-        if (delay := told[f"delay_{side}_ms"]) is not None:
+        if (delay := vector[f"delay_{side}_ms"]) is not None:
             rows = rows.withWatermark("ts", f"{delay} milliseconds")
         if window:
             spans = F.window("ts", f"{window['size_ms']} milliseconds", f"{window['slide_ms']} milliseconds")
@@ -57,30 +64,30 @@ def query_of(spark, told, folder):
     same = F.col("left_key") == F.col("right_key")
     if window:
         same = same & (F.col("left_window") == F.col("right_window"))
-    if told["event_time_equality"]:
+    if vector["event_time_equality"]:
         same = same & (F.col("left_ts") == F.col("right_ts"))
-    if bounds := told["bounds"]:
+    if bounds := vector["bounds"]:
         ends = (F.expr(f"left_ts + interval {bounds[f'{name}_ms']} milliseconds") for name in ("lower", "upper"))
         low, high = ends
         same = same & (F.col("right_ts") >= low) & (F.col("right_ts") <= high)
-    joined = sides["left"].join(sides["right"], same, told["join_type"])
+    joined = sides["left"].join(sides["right"], same, vector["join_type"])
     ids = [F.col(name) if name in joined.columns else F.lit(None).alias(name) for name in ("left_id", "right_id")]
     starts = [F.unix_millis(f"{side}_window.start") for side in sides if f"{side}_window" in joined.columns]
     start = F.coalesce(*starts) if starts else F.lit(None)
     return joined.select(*ids, start.alias("window_start_ms"))
 
 
-def recorded(spark, told, folder):
-    """The vector with what the engine did."""
+def record(spark, vector, folder):
+    """Run the query of a vector, and return the vector with the engine's results."""
     folder.mkdir()
-    name = "recorded_" + "".join(c for c in told["name"] if c.isalpha())
+    name = "recorded_" + "".join(c for c in vector["name"] if c.isalpha())
     with session_settings(spark, INFERRED_FILTERS):
-        query = query_of(spark, told, folder).writeStream.format("memory").queryName(name).start()
+        query = create_query(spark, vector, folder).writeStream.format("memory").queryName(name).start()
     executed, expected = [], []
     try:
-        for step, batch in enumerate(told["batches"]):
+        for step, batch in enumerate(vector["batches"]):
             rows = [{**r, "side": side} for side in batch for r in batch[side]]
-            lines = [{**r, "ts": None if r["ts"] is None else iso(r["ts"])} for r in rows]
+            lines = [{**r, "ts": None if r["ts"] is None else format_time(r["ts"])} for r in rows]
             hidden = folder / f"_{step}"
             hidden.write_text("\n".join(map(json.dumps, lines)))
             hidden.rename(folder / f"{step}.json")
@@ -97,14 +104,14 @@ def recorded(spark, told, folder):
                 )
             first = next(e["batch"] for e in executed if e["input_index"] == step)
             output = [r.asDict() for r in spark.table(name).collect()]
-            expected += [{"batch": first, **r} for r in newly(output, expected)]
+            expected += [{"batch": first, **r} for r in find_new_rows(output, expected)]
     finally:
         query.stop()
-    return {**told, "executed": executed, "expected": expected}
+    return {**vector, "executed": executed, "expected": expected}
 
 
-def newly(output, before):
-    """The rows that were not there before, as multisets."""
+def find_new_rows(output, before):
+    """Yield the rows that were not in the output before, as multisets."""
     left = [{k: v for k, v in r.items() if k != "batch"} for r in before]
     for r in output:
         if r in left:
@@ -113,22 +120,22 @@ def newly(output, before):
             yield r
 
 
-def iso(millis):
+def format_time(millis):
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "vector",
     [
-        pytest.param(told, id=told["name"], marks=[] if told["join_type"] == "full" else pytest.mark.slow)
-        for told in CASES
+        pytest.param(vector, id=vector["name"], marks=[] if vector["join_type"] == "full" else pytest.mark.slow)
+        for vector in CASES
     ],
 )
-def test_replay_equals_the_query(spark, tmp_path, told):
-    vector = recorded(spark, told, tmp_path / "events")
-    assert vector["expected"]
-    assert sum(batch["rows_dropped_by_watermark"] for batch in vector["executed"])
-    cuts = conformance.parse_cuts("1,3,each", vector)
+def test_replay_structured_streaming_query_emits_same_rows(spark, tmp_path, vector):
+    recorded = record(spark, vector, tmp_path / "events")
+    assert recorded["expected"]
+    assert sum(batch["rows_dropped_by_watermark"] for batch in recorded["executed"])
+    cuts = conformance.parse_cuts("1,3,each", recorded)
     with tuned_for_tiny_queries(spark):
-        for verdict in conformance.check(spark, [conformance.Case(vector, cut) for cut in cuts]):
-            assert verdict.passed, verdict
+        for result in conformance.check_cases(spark, [conformance.Case(recorded, cut) for cut in cuts]):
+            assert result.passed, result

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tests.simulation.in_memory_lake import World, described
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import Staged
+from tidemark.delta.staging import StagedFiles
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.timegrid.slices import Grid
@@ -34,15 +34,17 @@ class Moves:
         """By commit of the ledger, what the rows of a promotion or rollback say."""
         self.was: Ledger | None = None
         """What the rollback at hand goes back to."""
-        seen = Ledger.seen
-        monkeypatch.setattr(Ledger, "seen", lambda tables, at: self.shadow if tables == SHADOW else seen(tables, at))
-        monkeypatch.setattr(Ledger, "of_attempts", lambda _, __, stored: self._then(stored))
-        monkeypatch.setattr(promoting, "DeltaLog", SimpleNamespace(open=lambda path: path))
-        monkeypatch.setattr(promoting, "attempts", lambda *_: world.step(self._attempts))
-        monkeypatch.setattr(promoting, "shadow_ledger", lambda *_: self.shadow)
+        seen = Ledger.read_without_sync
+        monkeypatch.setattr(
+            Ledger, "read_without_sync", lambda tables, at: self.shadow if tables == SHADOW else seen(tables, at)
+        )
+        monkeypatch.setattr(Ledger, "from_attempts", lambda _, __, stored: self._then(stored))
+        monkeypatch.setattr(promoting, "DeltaTableHandle", SimpleNamespace(open=lambda path: path))
+        monkeypatch.setattr(promoting, "read_attempts", lambda *_: world.step(self._attempts))
+        monkeypatch.setattr(promoting, "read_candidate_ledger", lambda *_: self.shadow)
         monkeypatch.setattr(promoting, "newest_rows", lambda tables, _=None: self._rows(tables))
-        monkeypatch.setattr(promoting, "_copied", lambda _, __, name, ___: self._copied(name))
-        monkeypatch.setattr(promoting, "_as_before", lambda _, name, commit, __: self._as_before(name, commit))
+        monkeypatch.setattr(promoting, "_copy_files", lambda _, __, name, ___: self._copied(name))
+        monkeypatch.setattr(promoting, "_restore_files", lambda _, name, commit, __: self._as_before(name, commit))
 
     def capture(self) -> None:
         """Let the shadow be what is committed now, if that holds and the tables have come to it."""
@@ -88,16 +90,16 @@ class Moves:
         assert source is not None, "it was read before"
         return {self.grid.datetime_of(number): {"entry": entry} for number, entry in source.entries.items()}
 
-    def _copied(self, name: str) -> Staged | None:
+    def _copied(self, name: str) -> StagedFiles | None:
         parts = [self.world.stage(name, run, held) for run, held in self.held.get(name, {}).items()]
         files = tuple(file for part in parts for file in part.files)
-        return Staged(name, _NO_COLUMNS, files) if files else None
+        return StagedFiles(name, _NO_COLUMNS, files) if files else None
 
-    def _as_before(self, name: str, commit: int) -> Staged | None:
+    def _as_before(self, name: str, commit: int) -> StagedFiles | None:
         def act() -> frozenset[str]:
             versions = self.world.tables.get(name, [])
             followed = next((place for place, one in enumerate(versions) if one.number >= commit), 0)
             return versions[followed - 1].paths if followed else frozenset()
 
         paths = self.world.step(act)
-        return Staged(name, _NO_COLUMNS, tuple(described(name, None, sorted(paths)))) if paths else None
+        return StagedFiles(name, _NO_COLUMNS, tuple(described(name, None, sorted(paths)))) if paths else None

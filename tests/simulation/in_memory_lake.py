@@ -19,17 +19,17 @@ import pandas as pd
 from pyspark.sql import types as T
 
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import Staged
-from tidemark.delta.table import DataFile, OvertakenError
+from tidemark.delta.staging import StagedFiles
+from tidemark.delta.table import CommitConflictError, DataFile
 from tidemark.errors import CheckFailedError, SliceOrderError
 from tidemark.execution.job import JobResult
 from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.ledger.staleness import ConsumedVersions, consumed_versions
 from tidemark.planning.plan import Plan
-from tidemark.tables.run_files import HELD, StagedRun, new_merged, new_run
-from tidemark.tables.table_changes import References
+from tidemark.tables.run_files import SLICE_COLUMNS, StagedRun, new_merged, new_run
+from tidemark.tables.table_changes import TableChanges
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.watermarks.watermarks import Watermarks
 
 Taken = frozenset[tuple[int, int]]
 """Rows with the slices that took them."""
@@ -75,7 +75,7 @@ class World:
     waived: set[tuple[int, str]] = field(default_factory=set)
     """Slices that a run has let through, whether it was committed or not."""
     commits: list[tuple[int, Entry]] = field(default_factory=list)
-    references: dict[int, References] = field(default_factory=dict)
+    references: dict[int, TableChanges] = field(default_factory=dict)
     """What each commit of the ledger makes of the tables."""
     names: Iterator[int] = field(default_factory=count)
     step: Callable[[Callable[[], object]], object] = lambda act: act()
@@ -92,7 +92,7 @@ class World:
         known = Ledger(PipelineTables("lake"), grid, pd.DataFrame(), {}, frozenset(), 0)
         for commit, entry in self.commits:
             if commit <= number:
-                known = replace(known.after([entry]), number=commit)
+                known = replace(known.with_entries([entry]), number=commit)
         return known
 
     def answer(self, grid, name: str, number: float = float("inf")) -> dict[int, Counter]:
@@ -107,7 +107,7 @@ class World:
             found[n] = rows + out if name == "emissions" else rows - out
         return {n: rows for n, rows in found.items() if rows}
 
-    def append(self, entries: Iterable[Entry], number: int, references: References) -> None:
+    def append(self, entries: Iterable[Entry], number: int, references: TableChanges) -> None:
         """Commit, if the number is above the last."""
         if any(last >= number for last, _ in self.commits):
             raise SliceOrderError("another process has committed")
@@ -122,26 +122,26 @@ class World:
                 found.setdefault(n, []).append(held)
         return found
 
-    def stage(self, name: str, run: str, held: dict[int, object]) -> Staged:
+    def stage(self, name: str, run: str, held: dict[int, object]) -> StagedFiles:
         """Write a file that no table has; a failure on the way leaves half of it behind."""
         path = f"run={run}/{next(self.names)}"
         half = dict(list(held.items())[: len(held) // 2])
         self.step(lambda: self.contents.setdefault(f"{path}.half", half))
         self.step(lambda: self.contents.setdefault(path, dict(held)))
-        return Staged(name, T.StructType([]), (DataFile(path, 1, len(held), 0, "{}"),) if held else ())
+        return StagedFiles(name, T.StructType([]), (DataFile(path, 1, len(held), 0, "{}"),) if held else ())
 
 
 @dataclass(frozen=True)
 class Log:
-    """A table as it stood when it was opened; `delta.table.DeltaLog` for the simulation."""
+    """A table as it stood when it was opened; `delta.table.DeltaTableHandle` for the simulation."""
 
     world: World
     grid: Grid
     name: str
     version: int
     schema = T.StructType([])
-    partitioned_by = ()
-    is_bare = True
+    partition_columns = ()
+    is_plain_parquet = True
 
     @classmethod
     def opener(cls, world: World, grid: Grid) -> SimpleNamespace:
@@ -171,34 +171,34 @@ class Log:
         return self.world.tables[self.name][self.version]
 
     @property
-    def commit_number(self) -> int:
+    def txn_version(self) -> int:
         return self.state.number
 
     @property
     def files(self) -> pd.DataFrame:
         return pd.DataFrame({"path": sorted(self.state.paths), "size": 1}).astype({"path": "object"})
 
-    def least(self, _column: str) -> list[datetime]:
+    def get_min_values(self, _column: str) -> list[datetime]:
         return [self.grid.datetime_of(min(self.world.contents[path])) for path in self.files["path"]]
 
-    def greatest(self, column: str) -> list[datetime]:
-        more = 1 if column == HELD["checkpoint"][1] else 0
+    def get_max_values(self, column: str) -> list[datetime]:
+        more = 1 if column == SLICE_COLUMNS["checkpoint"][1] else 0
         return [self.grid.datetime_of(max(self.world.contents[path]) + more) for path in self.files["path"]]
 
-    def widened(self, _schema: object) -> Log:
+    def add_missing_columns(self, _schema: object) -> Log:
         return self
 
-    def commit(self, added, removed=(), number=None, *, changes_data=True) -> Log:
+    def commit(self, added, removed=(), txn_version=None, *, changes_data=True) -> Log:
         """As delta-rs: a commit goes on top of those that came since, unless they are in its way."""
 
         def act() -> Log:
             known = self.world.tables[self.name]
             last, since = known[-1], known[self.version + 1 :]
-            overtaken = number is not None and any(one.number > self.state.number for one in since)
+            overtaken = txn_version is not None and any(one.number > self.state.number for one in since)
             if overtaken or not last.paths.issuperset(removed):
-                raise OvertakenError
+                raise CommitConflictError
             paths = last.paths.difference(removed) | {one.path for one in added}
-            known.append(Version(paths, last.number if number is None else number, changes_data))
+            known.append(Version(paths, last.number if txn_version is None else txn_version, changes_data))
             if not changes_data:
                 assert plain(self.world, self.name, known[-1]) == plain(self.world, self.name, last)
             return replace(self, version=len(known) - 1)
@@ -233,7 +233,7 @@ def split(world: World, name: str, run: str, paths: Iterable[str], slices: range
     return files
 
 
-def merged(world: World, name: str, paths: Iterable[str], commit: int) -> Staged:
+def merged(world: World, name: str, paths: Iterable[str], commit: int) -> StagedFiles:
     """Files once more as one: `compact._written` for the simulation."""
     held: dict[int, Counter] = {}
     for path in paths:
@@ -279,30 +279,35 @@ class Input:
         return cls(
             world,
             side,
-            SimpleNamespace(name=name, version=version, spark=None, columns_at=lambda _: None),
+            SimpleNamespace(name=name, version=version, spark=None, get_columns_at=lambda _: None),
             name == "right",
         )
 
     def at(self, first: int, last: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
-        """Rows with their homes, as `StoredInput.rows`."""
+        """Rows with their homes, as `StoredInput.read_slices`."""
         due = [(row, home) for row, home, _ in self._rows() if first <= home <= last]
         return due + [(row, home) for row, home in self._unseen(first, taken)]
 
-    def slices_of_changes(self, _grid, first: int, taken: ConsumedVersions, **_: object) -> set[int]:
-        """As `StoredInput.slices_of_changes`."""
+    @property
+    def changes(self) -> Input:
+        """As `StoredInput.changes`."""
+        return self
+
+    def find_changed_slices(self, _grid, first: int, taken: ConsumedVersions, **_: object) -> set[int]:
+        """As `ChangeDetector.find_changed_slices`."""
         return {home for _, home in self._unseen(first, taken)}
 
-    def refuse_untold(self, *_: object) -> None:
+    def require_exact_arrivals(self, *_: object) -> None:
         """All rows tell when they arrived."""
 
-    def arrivals_known_from(self) -> None:
+    def find_exact_arrival_start(self) -> None:
         """Always."""
 
-    def refuse_changes(self, *_: object) -> None:
+    def require_unchanged(self, *_: object) -> None:
         """Rows only ever land."""
 
-    def extent(self, _grid) -> tuple[int | None, int]:
-        """As `StoredInput.extent`."""
+    def measure_extent(self, _grid) -> tuple[int | None, int]:
+        """As `StoredInput.measure_extent`."""
         return max((home for _, home, _ in self._rows()), default=None), 0
 
     def _rows(self) -> list[tuple[int, int, int]]:
@@ -337,7 +342,7 @@ def broken(row: int) -> str | None:
     return {0: "one", 1: "other"}.get(row % 4)
 
 
-def parted(world: World, number: int, run: str, names: Iterable[str]) -> dict[str, Staged]:
+def parted(world: World, number: int, run: str, names: Iterable[str]) -> dict[str, StagedFiles]:
     """`quarantined._parted` for the simulation."""
     held = world.step(lambda: world.read("quarantined").get(number, []))
     rows = sum(held, Counter())
@@ -355,7 +360,7 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
     attempts = {n: entry.attempt + 1 if entry else 1 for n, entry in old.items()}
     number = plan.number_after(ledger)
     run = new_run(plan.grid, first, attempts[first], number)
-    landing = plan.pipeline.late_landing if carry_in else "start"
+    landing = plan.pipeline.on_late_arriving_rows if carry_in else "start"
     earlier = [entry for entry in ledger.entries.values() if entry.number < first]
     rows, landed = [], []
     for side, source in enumerate(plan.inputs):
@@ -392,7 +397,7 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
             landing=landing,
             landed=len(landed) if n == first else None,
             landed_from=min(landed) if n == first and landed else None,
-            waiting=plan.waiting,
+            waiting=plan.slices_to_reprocess,
         )
         entries.append(entry)
         digest = entry.digest
@@ -405,7 +410,7 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
         tables["quarantined"] = world.stage("quarantined", run, {n: rows for n, rows in aside.items() if rows})
     rows_of_ledger = tuple({"commit": number, "entry": entry} for entry in entries)
     return JobResult(
-        slices, StagedRun(run, slices, tables), tuple(entries), rows_of_ledger, SimpleNamespace(results=()), 0.0, {}
+        slices, StagedRun(run, slices, tables), tuple(entries), rows_of_ledger, SimpleNamespace(gx_result_ids=()), 0.0, {}
     )
 
 

@@ -36,8 +36,8 @@ from tests.simulation.in_memory_lake import (
     split,
     state_after,
 )
-from tidemark.config.types import micros
-from tidemark.delta.staging import Staged
+from tidemark.config.types import to_micros
+from tidemark.delta.staging import StagedFiles
 from tidemark.errors import TidemarkError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
@@ -47,10 +47,10 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance import compaction as compacting
 from tidemark.planning import plan as planning
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality import quarantine
-from tidemark.quality.waivers import next_attempt
+from tidemark.quality.waivers import get_next_attempt
 from tidemark.tables import schema_evolution, table_changes, undo_compaction
 from tidemark.tables.run_files import StagedRun, run_of
 from tidemark.timegrid.slices import Grid
@@ -76,8 +76,8 @@ class Schedule:
     def __init__(self, seed, pipeline, monkeypatch):
         self.chance = random.Random(seed)
         self.compacts = self.chance.random() < 0.5
-        period = {"after": "0 seconds", "into": f"{self.chance.choice([2, 4])} hours"}
-        self.pipeline = pipeline(late_landing=self.chance.choice(["append", "reprocess"]), compact=period)
+        period = {"settled_after": "0 seconds", "period": f"{self.chance.choice([2, 4])} hours"}
+        self.pipeline = pipeline(on_late_arriving_rows=self.chance.choice(["append", "reprocess"]), compact=period)
         self.world = World(self.chance, quarantines=self.chance.random() < 0.5)
         self.moves = self.chance.random() < 0.4
         self.trouble = self.chance.choice([0.0, 0.02, 0.1])
@@ -86,19 +86,19 @@ class Schedule:
         self.workers = {}
         self.world.step = self._step
         monkeypatch.setattr(
-            planning, "stored_inputs", lambda *_: tuple(Input.of(self.world, s) for s in ("left", "right"))
+            planning, "open_inputs", lambda *_: tuple(Input.of(self.world, s) for s in ("left", "right"))
         )
         grid = self.grid = Grid.of(self.pipeline.slices)
-        monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(of=lambda *_: NO_FILES))
-        monkeypatch.setattr(quarantine, "_stored", self._stored)
-        monkeypatch.setattr(quarantine, "_parted", lambda _, __, *what: parted(self.world, *what))
+        monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(from_input=lambda *_: NO_FILES))
+        monkeypatch.setattr(quarantine, "_read_quarantined", self._stored)
+        monkeypatch.setattr(quarantine, "_stage_rows", lambda _, __, *what: parted(self.world, *what))
         monkeypatch.setattr(quarantine, "newest_row", self._newest_row)
         for module in (table_changes, preparing, checkpoint_files, compacting, undo_compaction):
-            monkeypatch.setattr(module, "DeltaLog", Log.opener(self.world, grid))
+            monkeypatch.setattr(module, "DeltaTableHandle", Log.opener(self.world, grid))
         monkeypatch.setattr(
             schema_evolution, "create_table", lambda path, *_, **__: create_table(self.world, grid, path)
         )
-        monkeypatch.setattr(preparing, "_apart", self._apart)
+        monkeypatch.setattr(preparing, "_rewrite_files", self._apart)
         monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
         self._compacts(monkeypatch)
         self.shadows = Moves(self.world, grid, monkeypatch)
@@ -114,25 +114,25 @@ class Schedule:
         """Let files be merged, and taken apart again, in memory."""
         world = self.world
         monkeypatch.setattr(compacting, "read_files", lambda _, __, ___, paths: paths)
-        monkeypatch.setattr(compacting, "prove", lambda *_: None)
+        monkeypatch.setattr(compacting, "verify_same_rows", lambda *_: None)
         monkeypatch.setattr(
             compacting,
-            "_written",
+            "_write_merged",
             lambda paths, planned, merge, _: merged(world, merge.table, paths, planned.ledger.number),
         )
-        monkeypatch.setattr(Staged, "rows", lambda *_: None)
-        monkeypatch.setattr(Ledger, "seen", lambda *_: self._step(self.ledger))
-        monkeypatch.setattr(undo_compaction, "described", described)
+        monkeypatch.setattr(StagedFiles, "read", lambda *_: None)
+        monkeypatch.setattr(Ledger, "read_without_sync", lambda *_: self._step(self.ledger))
+        monkeypatch.setattr(undo_compaction, "read_data_files", described)
         monkeypatch.setattr(
-            undo_compaction, "changes_data", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
+            undo_compaction, "is_data_change", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
         )
-        taken_apart = table_changes.taken_apart
+        taken_apart = table_changes.restore_uncompacted_version
 
         def counted(*what):
             self.told["taken apart"] += 1
             return taken_apart(*what)
 
-        monkeypatch.setattr(table_changes, "taken_apart", counted)
+        monkeypatch.setattr(table_changes, "restore_uncompacted_version", counted)
 
     def _step(self, act):
         worker = self.workers.get(threading.get_ident())
@@ -141,10 +141,10 @@ class Schedule:
     def _ledger(self, tables):
         """As `Ledger.read`: the tables come to it first."""
         known = self._step(lambda: self.world.ledger(self.grid))
-        come = table_changes.come_to(tables)
+        come = table_changes.last_applied_commit(tables)
         for number, files in sorted(self.world.references.items()):
             if come is not None and come < number <= known.number:
-                table_changes.publish(tables, self.grid, number, files)
+                table_changes.apply_to_tables(tables, self.grid, number, files)
         return known
 
     def _commit(self, rows, number, files, before, _):
@@ -168,13 +168,13 @@ class Schedule:
 
     def _stored(self, _ledger, _columns, start):
         held = self._step(lambda: self.world.read("quarantined") if "quarantined" in self.world.tables else {})
-        rows = sum(held.get(self.grid.number_at(micros(start)), []), Counter())
-        return [{quarantine.EXPECTATIONS: [broken(row)]} for row, _ in rows.elements()]
+        rows = sum(held.get(self.grid.number_at(to_micros(start)), []), Counter())
+        return [{quarantine.FAILED_EXPECTATIONS_COLUMN: [broken(row)]} for row, _ in rows.elements()]
 
     def _newest_row(self, _tables, slice_):
         """As the ledger that the release has read: what has come since, its commit finds out."""
         ledger = self._step(self.ledger)
-        entry = ledger.entry(self.grid.number_at(micros(slice_)))
+        entry = ledger.entry(self.grid.number_at(to_micros(slice_)))
         return {"entry": entry, "emissions": 0, "released": None}
 
     def _apart(self, _spark, _log, name, _grid, slices, paths):
@@ -182,7 +182,7 @@ class Schedule:
 
     def command(self, request):
         """What a user's command does."""
-        plan = make_plan(None, self.pipeline, "lake", request)
+        plan = create_plan(None, self.pipeline, "lake", request)
         for _ in execute(None, plan, lambda *_: None):
             pass
 
@@ -198,7 +198,7 @@ class Schedule:
         number = self.chance.randrange(SLICES)
 
         def act():
-            attempt = next_attempt(Ledger.of(self.pipeline, "lake"), number)
+            attempt = get_next_attempt(Ledger.from_pipeline(self.pipeline, "lake"), number)
             self._step(lambda: self.world.waivers.add((number, attempt)))
 
         return act
@@ -293,7 +293,7 @@ class Schedule:
     def settle(self):
         """Undisturbed, all that is left to do."""
         self.workers.clear()
-        if self.pipeline.late_landing == "reprocess":
+        if self.pipeline.on_late_arriving_rows == "reprocess":
             self.command(Request(None, hour(SLICES), 3))
             with suppress(TidemarkError):
                 self.command(Request(None, None, 3, reprocess=True))
@@ -345,17 +345,17 @@ class Schedule:
 
 
 def test_a_table_that_is_ahead_of_the_ledger_is_found(pipeline, monkeypatch):
-    prepare, seen = running.prepare, []
+    prepare, seen = running.prepare_commit, []
     for seed in range(9):
         with monkeypatch.context() as patch:
             schedule = Schedule(seed, pipeline, patch)
 
             def hasty(spark, tables, grid, runs, again, opened, schedule=schedule):
                 ready = prepare(spark, tables, grid, runs, again, opened)
-                table_changes.publish(tables, grid, schedule.ledger().number + 1, ready.references)
+                table_changes.apply_to_tables(tables, grid, schedule.ledger().number + 1, ready.references)
                 return ready
 
-            patch.setattr(running, "prepare", hasty)
+            patch.setattr(running, "prepare_commit", hasty)
             try:
                 schedule.live()
             except AssertionError as error:
@@ -364,7 +364,7 @@ def test_a_table_that_is_ahead_of_the_ledger_is_found(pipeline, monkeypatch):
 
 
 def test_what_is_merged_between_a_slices_files_and_its_commit_is_taken_apart_again(pipeline, monkeypatch):
-    prepare, told = running.prepare, Counter()
+    prepare, told = running.prepare_commit, Counter()
     for seed in range(SEEDS):
         with monkeypatch.context() as patch:
             schedule = Schedule(seed, pipeline, patch)
@@ -375,7 +375,7 @@ def test_what_is_merged_between_a_slices_files_and_its_commit_is_taken_apart_aga
                 schedule.compact()
                 return ready
 
-            patch.setattr(running, "prepare", followed)
+            patch.setattr(running, "prepare_commit", followed)
             schedule.live()
             schedule.settle()
             schedule.nothing_is_lost_or_doubled()
@@ -394,10 +394,10 @@ def test_schedules(pipeline, monkeypatch):
                 schedule.settle()
                 schedule.nothing_is_lost_or_doubled()
             except BaseException:
-                print(f"TIDEMARK_SCHEDULE={seed} shows it again")  # noqa: T201
+                print(f"TIDEMARK_SCHEDULE={seed} shows it again")
                 raise
             told += schedule.told
-    print(f"schedules: {len(seeds)}; {dict(told)}")  # noqa: T201
+    print(f"schedules: {len(seeds)}; {dict(told)}")
     if not ONE:
         assert told["SliceOrderError"], "nobody was overtaken"
         assert all(told[fate] for fate in FATES)

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.tiers import cases
-from tidemark.config.local_days import start_of_day
+from tidemark.config.local_days import get_day_start
 from tidemark.errors import SliceOrderError
 from tidemark.execution import replay
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 ROW = "k string, happened timestamp, arrived timestamp, v int, p int"
 START = datetime(2024, 10, 26, 23, tzinfo=UTC)
@@ -57,7 +57,7 @@ JOINS = {
             api="cogroup",
             allowed_lateness="20 minutes",
             trigger={"continuous_event_time": "2 minutes"},
-            evictor={"time": "4 minutes", "after": True},
+            evictor={"time": "4 minutes", "evict_after": True},
         ),
     ),
     "datastream sliding, continuous trigger": (
@@ -83,7 +83,7 @@ JOINS = {
     "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
     "sql interval left, processing time": (
         "flink-sql",
-        ranged(type="left", time="processing", min_cleanup="half", condition="left_v % 3 <> right_v % 3"),
+        ranged(type="left", time="processing", min_cleanup_interval="half", condition="left_v % 3 <> right_v % 3"),
     ),
     "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
     "sql cumulate semi, local time": ("flink-sql", windowed("cumulate", type="semi")),
@@ -97,7 +97,11 @@ JOINS = {
         {
             "keys": ["k"],
             "type": "left",
-            "window_inequality": {"left": WINDOWS["sliding"], "right": WINDOWS["tumbling"], "holds": "left > right"},
+            "window_inequality": {
+                "left": WINDOWS["sliding"],
+                "right": WINDOWS["tumbling"],
+                "comparison": "left > right",
+            },
         },
     ),
     "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
@@ -120,8 +124,8 @@ GROWS = {
     "spark left, windows compared": KEPT.format("right", "left > right holds for any later window of left"),
 }
 """What the plans of joins say of rows that are kept for ever."""
-SOURCES = {"left__partition": "p", "left__idle_after": "10 minutes", "right__idle_after": "90 seconds"}
-RECORDED = {"left__watermark": "happened", "left__watermark_delay": None}
+SOURCES = {"left__partition": "p", "left__idle_timeout": "10 minutes", "right__idle_timeout": "90 seconds"}
+RECORDED = {"left__recorded_watermark": "happened", "left__watermark_delay": None}
 """A watermark that a row may well have met: its own time, which is seldom above those before it."""
 RESTARTED = {"restarts": ["2024-10-27T00:00:00Z", "2024-10-27T00:25:00Z"]}
 """With the second slice, and inside of it."""
@@ -204,7 +208,7 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, inputs, name, monkeypatch
         monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
         given = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes"}
         settings = pipeline(**(given | SLICES | more_of(name)))
-        plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
+        plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         assert [note for note in plan.notes if "evicted" in note] == ([GROWS[name]] if name in GROWS else [])
         done = list(execute(spark, plan, lambda *_: None))
         assert len(done) == (1 if slices == "auto" else plan.slices) > 0
@@ -243,7 +247,7 @@ def test_local_days_in_one_job_or_one_a_day_give_the_rows_of_hours(spark, lake, 
     for side, rows in three_days():
         write(side, rows, ROW)
     join = {"keys": ["k"], "interval": {"lower": "-3 hours", "upper": "6 hours"}}
-    idle = {"left__partition": "p", "left__idle_after": "6 hours", "right__idle_after": "54 minutes"}
+    idle = {"left__partition": "p", "left__idle_timeout": "6 hours", "right__idle_timeout": "54 minutes"}
     answers, ledgers = {}, {}
     for output, per_job, more in (
         ("hours", "auto", {"slices__start": DAYS}),
@@ -251,7 +255,7 @@ def test_local_days_in_one_job_or_one_a_day_give_the_rows_of_hours(spark, lake, 
         ("sliced", 1, LOCAL_DAYS),
     ):
         given = {"join": join, "output": output, "left__watermark_delay": "72 minutes", **idle, **more}
-        plan = make_plan(spark, pipeline(**given), str(lake), Request(slices_per_job=per_job, drain=True))
+        plan = create_plan(spark, pipeline(**given), str(lake), Request(slices_per_job=per_job, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert all(result.verdict.outcome == "passed" for result in done)
         answers[output] = answer(spark, lake / output)
@@ -265,13 +269,13 @@ def test_local_days_in_one_job_or_one_a_day_give_the_rows_of_hours(spark, lake, 
     assert [row[0] for rows in (ledgers["whole"], ledgers["sliced"]) for row in rows] == [3, 3, 3, 1, 1, 1]
     assert list(map(unsliced, answers["whole"])) == list(map(unsliced, answers["hours"]))
     with pytest.raises(SliceOrderError, match=r"other settings \(slices.time_zone was Europe/Berlin, now None"):
-        make_plan(spark, pipeline(**given | {"slices__time_zone": "UTC"}), str(lake), Request())
-    monkeypatch.setattr("tidemark.timegrid.slices.start_of_day", lambda day, zone: start_of_day(day, zone) + day % 2)
+        create_plan(spark, pipeline(**given | {"slices__time_zone": "UTC"}), str(lake), Request())
+    monkeypatch.setattr("tidemark.timegrid.slices.get_day_start", lambda day, zone: get_day_start(day, zone) + day % 2)
     told = (
         "a slice was committed as the day 2026-10-23T22:00Z to 2026-10-24T22:00Z of Europe/Berlin, which is 2026-10-2"
     )
     with pytest.raises(SliceOrderError, match=told):
-        make_plan(spark, pipeline(**given), str(lake), Request())
+        create_plan(spark, pipeline(**given), str(lake), Request())
 
 
 @pytest.mark.parametrize("name", cases(FLATTEN, fast=["sql interval full"]))
@@ -281,10 +285,10 @@ def test_flatten_gives_the_rows_that_an_unnest_behind_the_join_would(spark, lake
     flatten = f"transform({FLATTEN[name]}, (v, at) -> named_struct('v', v, 'at', at))"
     read, ledgers = spark.read.format("delta").load, {}
     given = {"dialect": dialect, "join": join, "left__watermark_delay": "2 minutes", **SLICES, **more_of(name)}
-    for output, slices, more in (("pairs", "auto", {}), ("whole", "auto", {"flatten": flatten}),
-                                 ("sliced", 1, {"flatten": flatten})):  # fmt: skip
+    for output, slices, more in (("pairs", "auto", {}), ("whole", "auto", {"explode": flatten}),
+                                 ("sliced", 1, {"explode": flatten})):  # fmt: skip
         settings = pipeline(**given, **more, output=output)
-        plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
+        plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert all(result.verdict.outcome == "passed" for result in done)
         ledgers[output] = {row["slice"]: (row["emissions"], row["pairs"]) for result in done for row in result.rows}
@@ -319,7 +323,7 @@ def test_rows_left_out_are_as_rows_of_keys_that_nobody_asks_for(spark, lake, pip
     answers, ledger = {}, []
     for output, (slices, changes) in asked.items():
         settings = pipeline(**given, **changes, output=output)
-        plan = make_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
+        plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         done = list(execute(spark, plan, lambda *_: None))
         assert all(result.verdict.outcome == "passed" for result in done)
         ledger = [row for result in done for row in result.rows]
@@ -336,6 +340,6 @@ def test_bounds_whose_sum_no_int_holds(spark, lake, pipeline, write, dialect, bo
     write("left", [("a", START, START, 1, 0)], ROW)
     write("right", [("a", START, START, 2, 0), ("b", START, START, 3, 0)], ROW)
     join = {"keys": ["k"], "interval": {"lower": f"-{bound}", "upper": bound}}
-    plan = make_plan(spark, pipeline(dialect=dialect, join=join, **SLICES), str(lake), Request(drain=True))
+    plan = create_plan(spark, pipeline(dialect=dialect, join=join, **SLICES), str(lake), Request(drain=True))
     (done,) = execute(spark, plan, lambda *_: None)
     assert done.rows[0]["emissions"] == 1

@@ -14,7 +14,7 @@ from tests.conftest import PROJECT
 from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)
@@ -65,7 +65,7 @@ CLOCKS = ("flights_weather", "flights_weather_event_time")
 def answer_of(spark, lake, base, cut):
     slices = base.slices.model_copy(update={"every": cut.every})
     pipeline = base.model_copy(update={"slices": slices, "output": f"{base.name}_{cut.name}"})
-    plan = make_plan(spark, pipeline, lake, Request(end=cut.end, slices_per_job=cut.per_job))
+    plan = create_plan(spark, pipeline, lake, Request(end=cut.end, slices_per_job=cut.per_job))
     list(execute(spark, plan, lambda *_: None))
     tables = PipelineTables(f"{lake}/{pipeline.output}")
     rows = spark.read.format("delta").load(tables.emissions)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.semantics.spark_stream_stream import answer
+from tests.semantics.spark_stream_stream import compute_expected
 from tidemark.errors import PipelineFileError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
+from tidemark.planning.plan import Request, create_plan
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ def test_run_equals_the_oracle(spark, lake, pipeline, write, kind, batches):
     for side, rows in sides.items():
         write(side, rows, SCHEMA)
     late_watermark = "current_batch" if kind == "left" else "previous_batch"
-    told = answer(
+    told = compute_expected(
         vector_of(
             sides,
             join_type=kind,
@@ -71,9 +71,9 @@ def test_run_equals_the_oracle(spark, lake, pipeline, write, kind, batches):
         dialect="spark",
         left__watermark_delay="1 hour",
         join={"keys": ["k"], "type": kind, "interval": INTERVAL, "condition": "left_v <= 3 AND left_v <> right_v"},
-        spark={"batches": batches, "late_watermark": late_watermark},
+        spark={"micro_batches": batches, "late_watermark": late_watermark},
     )
-    plan = make_plan(spark, settings, str(lake), Request(slices_per_job=2, drain=True))
+    plan = create_plan(spark, settings, str(lake), Request(slices_per_job=2, drain=True))
     results = list(execute(spark, plan, lambda *_: None))
     assert all(result.verdict.outcome == "passed" for result in results)
 
@@ -95,4 +95,4 @@ def test_a_condition_on_event_time_is_refused(spark, lake, pipeline, write):
     condition = "left_happened < right_happened"
     settings = pipeline(dialect="spark", join={"keys": ["k"], "interval": INTERVAL, "condition": condition})
     with pytest.raises(PipelineFileError, match="join.condition: left_happened is the event time"):
-        make_plan(spark, settings, str(lake), Request())
+        create_plan(spark, settings, str(lake), Request())

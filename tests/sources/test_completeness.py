@@ -1,4 +1,4 @@
-"""Slices wait until their inputs are complete by the pipeline file's rules, which takes neither Spark nor a JVM."""
+"""Slices wait until their inputs are complete by the pipeline file's rules, without Spark."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,11 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark import SparkContext
 
 from tidemark.config.types import format_instant
-from tidemark.errors import IncompleteError, InputError, PipelineFileError, SliceOrderError
+from tidemark.errors import IncompleteInputError, InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, make_plan
-from tidemark.sources.completeness import reaches
+from tidemark.planning.plan import Request, create_plan
+from tidemark.sources.completeness import measure_completeness
 from tidemark.spark.lazy_session import deferred
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -24,155 +24,163 @@ def at(hours):
     return START + timedelta(hours=hours)
 
 
-def no_spark(**_):
-    pytest.fail("Spark was asked")
+def fail_on_spark(**_):
+    pytest.fail("Spark was used")
 
 
 @pytest.fixture
-def land(lake):
-    """Appends rows at hours to an input, as a writer of any kind; without statistics of the clock if asked."""
+def append_rows(lake):
+    """Append rows at hours to an input, optionally without statistics of the clock."""
 
-    def append(table, *hours, stats=True):
+    def write_rows(table, *hours, stats=True):
         times = pa.array([at(hour) for hour in hours], pa.timestamp("us", "UTC"))
         rows = pa.table({"k": ["a"] * len(hours), "happened": times, "arrived": times})
         configuration = None if stats else {"delta.dataSkippingStatsColumns": "k"}
         write_deltalake(lake / table, rows, mode="append", configuration=configuration)
 
-    return append
+    return write_rows
 
 
 @pytest.fixture
-def both(land):
-    land("left", 0.5, 3.5)
-    land("right", 0.25, 2.25)
+def inputs(append_rows):
+    append_rows("left", 0.5, 3.5)
+    append_rows("right", 0.25, 2.25)
 
 
-def until(settings, lake):
-    """Up to when the left input is complete, and why."""
-    (reach,) = reaches(settings, str(lake))
-    return reach.until and format_instant(reach.until), reach.because
+def measure_left(settings, lake):
+    """Return up to when the left input is complete, and the reason."""
+    (completeness,) = measure_completeness(settings, str(lake))
+    return completeness.until and format_instant(completeness.until), completeness.reason
 
 
-def planned(settings, lake, **request):
-    with pytest.MonkeyPatch.context() as alone:
-        # A session of another file would be asked what it has.
-        alone.setattr(SparkContext, "_active_spark_context", None)
-        return make_plan(deferred(no_spark), settings, str(lake), Request(**request))
+def plan_without_spark(settings, lake, **request):
+    with pytest.MonkeyPatch.context() as patch:
+        # A session of another file would be used.
+        patch.setattr(SparkContext, "_active_spark_context", None)
+        return create_plan(deferred(fail_on_spark), settings, str(lake), Request(**request))
 
 
-def test_a_row_at_or_past_the_end_completes_a_slice(lake, pipeline, both, land):
-    rule = {"by": "row", "settle": "10 minutes"}
+def test_completeness_by_row_needs_clock_at_end_of_slice(lake, pipeline, inputs, append_rows):
+    rule = {"by": "row", "grace_period": "10 minutes"}
     settings = pipeline(left__complete=rule)
-    assert until(settings, lake) == (
+    assert measure_left(settings, lake) == (
         "2024-01-01T03:20Z",
-        "its last clock is 2024-01-01T03:30Z, and settle is 10 minutes",
+        "its last clock is 2024-01-01T03:30Z, minus grace_period 10 minutes",
     )
-    (reach,) = reaches(settings, str(lake))
-    land("left", 4 + 1 / 6)
-    (then,) = reaches(settings, str(lake))
-    assert [one.covers(at(4)) for one in (reach, then)] == [False, True], "exactly at the end is enough"
+    (completeness,) = measure_completeness(settings, str(lake))
+    append_rows("left", 4 + 1 / 6)
+    (later,) = measure_completeness(settings, str(lake))
+    assert [item.covers(at(4)) for item in (completeness, later)] == [False, True], (
+        "a clock exactly at the end is sufficient"
+    )
 
 
-def test_a_row_is_found_without_statistics_and_absurd_ones_do_not_count(lake, pipeline, land):
-    land("left", 1, 2.5, 24 * 365 * 200, stats=False)
-    assert until(pipeline(left__complete="row"), lake) == ("2024-01-01T02:30Z", "its last clock is 2024-01-01T02:30Z")
-    land("right", 1, 24 * 365 * 200)
+def test_completeness_by_row_ignores_out_of_range_clocks(lake, pipeline, append_rows):
+    append_rows("left", 1, 2.5, 24 * 365 * 200, stats=False)
+    assert measure_left(pipeline(left__complete="row"), lake) == (
+        "2024-01-01T02:30Z",
+        "its last clock is 2024-01-01T02:30Z",
+    )
+    append_rows("right", 1, 24 * 365 * 200)
     settings = pipeline(left__complete=None, right__complete="row")
-    assert until(settings, lake)[0] == "2024-01-01T01:00Z", "where statistics tell of an absurd one the rows are read"
+    assert measure_left(settings, lake)[0] == "2024-01-01T01:00Z", "rows are read if statistics are out of range"
 
 
-def test_numbers_serve_as_clocks(lake, pipeline):
+def test_completeness_by_row_accepts_numeric_clocks(lake, pipeline):
     for column in ([1704070800.5, float("nan")], [1704070800, None]):
         write_deltalake(lake / "left", pa.table({"at": column}), mode="overwrite", schema_mode="overwrite")
         clock = {"column": "at", "unit": "s"}
-        assert until(pipeline(left__arrival=clock, left__complete="row"), lake)[0].startswith("2024-01-01T01:00")
+        assert measure_left(pipeline(left__arrival=clock, left__complete="row"), lake)[0].startswith("2024-01-01T01:00")
 
 
-def test_a_commit_completes_a_slice_and_upkeep_is_none(lake, pipeline, land):
-    settings = pipeline(left__complete={"by": "commit", "settle": "1 hour"})
+def test_completeness_by_commit_ignores_compaction(lake, pipeline, append_rows):
+    settings = pipeline(left__complete={"by": "commit", "grace_period": "1 hour"})
     before = datetime.now(UTC) - timedelta(seconds=1)
-    land("left", 0.5)
-    land("left", 0.75)
+    append_rows("left", 0.5)
+    append_rows("left", 0.75)
     written = DeltaTable(lake / "left").history(1)[0]["timestamp"]
     DeltaTable(lake / "left").optimize.compact(commit_properties=CommitProperties())
-    (reach,) = reaches(settings, str(lake))
-    assert reach.until == datetime.fromtimestamp(written / 1000, UTC) - timedelta(hours=1)
-    assert reach.covers(before - timedelta(hours=1))
-    assert not reach.covers(datetime.now(UTC))
+    (completeness,) = measure_completeness(settings, str(lake))
+    assert completeness.until == datetime.fromtimestamp(written / 1000, UTC) - timedelta(hours=1)
+    assert completeness.covers(before - timedelta(hours=1))
+    assert not completeness.covers(datetime.now(UTC))
 
 
-def test_a_marker_table_says_up_to_when(lake, pipeline, land):
-    land("left", 0.5)
+def test_completeness_by_marker_is_greatest_instant(lake, pipeline, append_rows):
+    append_rows("left", 0.5)
     marks = {"feed": ["left", "left", "right"], "until": pa.array([at(1), at(3), at(9)], pa.timestamp("us", "UTC"))}
     write_deltalake(lake / "marks", pa.table(marks))
-    assert until(pipeline(left__complete=MARKER), lake) == ("2024-01-01T03:00Z", "says marks")
-    (reach,) = reaches(pipeline(left__complete=MARKER), str(lake))
-    assert (reach.covers(at(3)), reach.covers(at(4))) == (True, False)
-    with pytest.raises(InputError, match="marker table marks has no column upto; it has feed, until"):
-        until(pipeline(left__complete=MARKER | {"column": "upto"}), lake)
+    assert measure_left(pipeline(left__complete=MARKER), lake) == ("2024-01-01T03:00Z", "by marker table marks")
+    (completeness,) = measure_completeness(pipeline(left__complete=MARKER), str(lake))
+    assert (completeness.covers(at(3)), completeness.covers(at(4))) == (True, False)
+    with pytest.raises(InputError, match="marker table marks has no column upto. Available: feed, until"):
+        measure_left(pipeline(left__complete=MARKER | {"column": "upto"}), lake)
 
 
-def test_a_plan_refuses_what_was_asked_for_and_stops_before_what_was_not(lake, pipeline, both):
+def test_plan_incomplete_end_is_rejected_and_default_end_is_complete(lake, pipeline, inputs):
     settings = pipeline(left__complete="row", right__complete="row")
-    with pytest.raises(IncompleteError) as refused:
-        planned(settings, lake, end=at(4))
+    with pytest.raises(IncompleteInputError) as refused:
+        plan_without_spark(settings, lake, end=at(4))
     assert str(refused.value) == (
         "slices up to 2024-01-01T04:00Z are not complete yet: left is complete up to 2024-01-01T03:30Z (its last clock "
         "is 2024-01-01T03:30Z); right is complete up to 2024-01-01T02:15Z (its last clock is 2024-01-01T02:15Z); run "
-        "up to 2024-01-01T02:00Z, or pass --not-complete-yet"
+        "up to 2024-01-01T02:00Z, or pass --ignore-completeness"
     )
     assert refused.value.exit_code == 2
-    assert planned(settings, lake, end=at(2)).slices == 2
-    plan = planned(settings, lake)
+    assert plan_without_spark(settings, lake, end=at(2)).slices == 2
+    plan = plan_without_spark(settings, lake)
     assert plan.slices == 2
     assert [note for note in plan.notes if note.startswith("slices from 2024-01-01T02:00Z on wait: left is complete")]
-    assert plan.describe()["complete"]["right"]["until"] == "2024-01-01T02:15Z"
-    assert planned(settings, lake, end=at(4), not_complete_yet=True).slices == 4
-    assert planned(settings, lake, drain=True).slices == 4, "an input that ends is complete"
-    assert planned(pipeline(), lake, end=at(4)).slices == 4, "without a rule nothing waits"
+    assert plan.to_dict()["complete"]["right"]["until"] == "2024-01-01T02:15Z"
+    assert plan_without_spark(settings, lake, end=at(4), ignore_completeness=True).slices == 4
+    assert plan_without_spark(settings, lake, drain=True).slices == 4, "an input that ends is complete"
+    assert plan_without_spark(pipeline(), lake, end=at(4)).slices == 4, "without a rule no slice waits"
 
 
-def test_only_airflow_tells_of_assets(lake, pipeline, both):
+def test_completeness_by_asset_needs_airflow(lake, pipeline, inputs):
     settings = pipeline(left__complete={"by": "asset", "asset": "orders"})
     with pytest.raises(
-        IncompleteError, match="left is complete up to no slice \\(only Airflow knows of asset orders\\)"
+        IncompleteInputError, match="left is complete up to no slice \\(only Airflow has the events of asset orders\\)"
     ):
-        planned(settings, lake, end=at(1))
-    assert planned(settings, lake, end=at(1), assets_seen=True).slices == 1
+        plan_without_spark(settings, lake, end=at(1))
+    assert plan_without_spark(settings, lake, end=at(1), skip_asset_check=True).slices == 1
 
 
-def test_slices_that_did_not_wait_are_known_by_the_ledger(spark, lake, pipeline, both):
+def test_ignored_incompleteness_is_recorded_in_ledger(spark, lake, pipeline, inputs):
     settings = pipeline(left__complete="row", right__complete="row")
-    plan = make_plan(spark, settings, str(lake), Request(end=at(4), not_complete_yet=True))
+    plan = create_plan(spark, settings, str(lake), Request(end=at(4), ignore_completeness=True))
     list(execute(spark, plan, lambda *_: None))
-    known = Ledger.of(settings, str(lake)).rows["incomplete"]
-    told = [[part["input"] for part in json.loads(one)] if isinstance(one, str) else None for one in known]
-    assert told == [None, None, ["right"], ["left", "right"]]
+    incomplete = Ledger.from_pipeline(settings, str(lake)).rows["incomplete"]
+    message = [[part["input"] for part in json.loads(item)] if isinstance(item, str) else None for item in incomplete]
+    assert message == [None, None, ["right"], ["left", "right"]]
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
         ("rows", "should be 'row', 'commit', 'asset' or 'marker'"),
         ({"by": "asset"}, "by: asset needs asset"),
         ({"by": "marker", "table": "m"}, "by: marker needs table and column|by: marker needs column"),
-        ({"by": "row", "column": "c"}, "column: means nothing with by: row; leave it out"),
-        ({"by": "row", "settle": "-1 hour"}, "settle must not be negative"),
+        ({"by": "row", "column": "c"}, "column: has no effect with by: row. Remove it."),
+        ({"by": "row", "grace_period": "-1 hour"}, "grace_period must not be negative"),
     ],
 )
-def test_a_rule_is_one_of_four(pipeline, rule, told):
-    with pytest.raises(PipelineFileError, match=told):
+def test_invalid_completeness_rule_is_rejected(pipeline, rule, message):
+    with pytest.raises(PipelineFileError, match=message):
         pipeline(left__complete=rule)
 
 
-def test_a_rule_changes_no_row(pipeline):
-    ruled = pipeline(left__complete={"by": "row", "settle": "1 hour"}, right__complete="commit")
-    assert ruled.semantic_settings() == pipeline(left__complete=None, right__complete=None).semantic_settings()
+def test_completeness_rule_does_not_affect_output(pipeline):
+    with_rules = pipeline(left__complete={"by": "row", "grace_period": "1 hour"}, right__complete="commit")
+    assert (
+        with_rules.output_affecting_settings()
+        == pipeline(left__complete=None, right__complete=None).output_affecting_settings()
+    )
 
 
-def test_slices_end_where_the_file_says(lake, pipeline, both):
+def test_plan_stops_at_slices_end(lake, pipeline, inputs):
     settings = pipeline(left__complete=None, right__complete=None, slices__end="2024-01-01T02:00Z")
-    plan = planned(settings, lake)
+    plan = plan_without_spark(settings, lake)
     assert (plan.slices, plan.notes) == (2, ("rows lie behind slices.end, 2024-01-01T02:00Z, and take no part",))
     with pytest.raises(SliceOrderError, match="--to 2024-01-01T03:00Z is after the pipeline's last slice"):
-        planned(settings, lake, end=at(3))
+        plan_without_spark(settings, lake, end=at(3))

@@ -1,4 +1,4 @@
-"""Inputs of any schema give the rows that an oracle gives, with all values as they were, or are refused in one line."""
+"""Inputs of random schemas give the oracle's rows with unchanged values, or are rejected in one line."""
 
 import os
 import re
@@ -17,49 +17,49 @@ from tests.sources.schemas import (
     SCALARS,
     SIDES,
     START,
-    any_kind,
-    bits,
-    plain,
     random_case,
-    unlike,
+    random_names,
+    random_type,
+    to_comparable,
+    to_python,
 )
 from tests.tiers import cases
 from tidemark.cli.app import main
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, make_plan
-from tidemark.sources.stored_input import stored_inputs
+from tidemark.planning.plan import Request, create_plan
+from tidemark.sources.resolution import open_inputs
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 1000
-"""Schemas of each dialect; its first three share out the types of keys, and so do the first ones of the dialects."""
+"""Number of schemas per dialect. The first three of a dialect, and the first of all dialects, cover all key types."""
 DIALECTS = ["flink-datastream", "flink-sql", "spark"]
-TAKEN = {
+ACCEPTED_FAULTS = {
     "flink-datastream": {None},
     "flink-sql": {None, "null_key"},
     "spark": {None, "null_key", "null_event_time"},
 }
-"""With which faults a row reaches the join."""
-STILL_IN = {"late", "behind_watermark"}
+"""Faults with which a row still reaches the join."""
+LATE_REASONS = {"late", "behind_watermark"}
 REFUSALS = [
-    r"input (left|right): key .+ is .+, which cannot be compared; name a column, a field of a struct, or an .+ can be",
-    r"keys left\..+ and right\..+ are of different types; cast one where the table is written",
+    r"input (left|right): key .+ is .+, which cannot be compared\. Name a column, .+ of another type\.",
+    r"keys left\..+ and right\..+ have different types\. Cast one where the table is written\.",
     r"input left: column .+ is .+; a time is timestamp, timestamp_ntz, date, or a number with its unit",
     r"input left: column .+ is a number \(.+\); say what one stands for, such as \{column: .+, unit: ms\}",
     r"input left: column .+ is .+; remove its unit",
-    r"input left: tiebreak .+ is .+; it must be an integer column",
+    r"input left: tiebreak .+ is .+\. Name an integer column\.",
 ]
-"""All that a user may read of a column that does not serve."""
+"""All messages about unsupported columns."""
 
 
-def expected(case):
-    """The pairs of ids that the oracle gives, and the ids of late rows; None where it does not tell them."""
+def compute_expected(case):
+    """Return the oracle's pairs of ids, and the ids of late rows or None."""
     names: dict[tuple, str] = {}
-    rows = [row for row in case.rows if row.fault in TAKEN[case.dialect]]
+    rows = [row for row in case.rows if row.fault in ACCEPTED_FAULTS[case.dialect]]
     keys = {row.id: None if row.fault == "null_key" else names.setdefault(row.keys, str(len(names))) for row in rows}
     delays = {side: hours * HOUR // 1000 for side, hours in case.delays.items()}
     lower, upper = (bound * HOUR // 1000 for bound in case.bounds)
     if case.dialect == "spark":
-        answer = spark_stream_stream.answer(
+        answer = spark_stream_stream.compute_expected(
             {
                 "mode": "idle",
                 "policy": "min",
@@ -69,7 +69,7 @@ def expected(case):
                 **{f"delay_{side}_ms": delay for side, delay in delays.items()},
                 "window": None,
                 "ts_unit": "us",
-                "batches": batches(rows, keys, case.every),
+                "batches": group_by_slice(rows, keys, case.hours_per_slice),
             }
         )
         return Counter((row["left_id"], row["right_id"]) for row in answer["expected"]), None
@@ -86,143 +86,147 @@ def expected(case):
         ],
         "drain": False,
     }
-    answer = (flink_sql_interval if sql else flink_datastream_interval).answer(vector)
+    answer = (flink_sql_interval if sql else flink_datastream_interval).compute_expected(vector)
     pairs = Counter((int(row["left_id"]), int(row["right_id"])) for row in answer["rows"])
     return pairs, None if sql else {int(row["id"]) for row in answer["dropped"]}
 
 
-def batches(rows, keys, every):
-    """The rows of each slice."""
-    found = {}
+def group_by_slice(rows, keys, every):
+    """Group rows into one batch per slice."""
+    batches = {}
     for row in rows:
-        batch = found.setdefault((row.arrival - START) // (every * HOUR), {side: [] for side in SIDES})
+        batch = batches.setdefault((row.arrival - START) // (every * HOUR), {side: [] for side in SIDES})
         batch[row.side].append({"id": row.id, "key": keys[row.id], "ts": row.event, "v": None})
-    return [found[number] for number in sorted(found)]
+    return [batches[number] for number in sorted(batches)]
 
 
 def write_tables(spark, lake, case):
     for side in SIDES:
-        table, path = case.table(side), str(lake / side)
+        table, path = case.create_table(side), str(lake / side)
         # delta-rs writes no column mapping, and no times without a zone inside others.
-        if case.mapped[side] or "timestamp[us]" in str(table.schema):
+        if case.uses_column_mapping[side] or "timestamp[us]" in str(table.schema):
             frame = spark.createDataFrame(table).coalesce(1)
             frame.write.format("delta").option("delta.columnMapping.mode", "name").save(path)
         else:
             write_deltalake(path, table)
 
 
-def rows_of(frame):
+def read_rows(frame):
     table = frame.toArrow()
-    columns = [[plain(one) for one in column] for column in table.columns]
+    columns = [[to_python(value) for value in column] for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def replayed(spark, folder, case):
-    """The emissions and the late rows of a case's pipeline."""
+def run_case(spark, folder, case):
+    """Run the pipeline of a case and return its emissions and late rows."""
     lake = folder / "lake"
     write_tables(spark, lake, case)
-    pipeline = write_pipeline(folder / "pipeline.yaml", **case.settings())
-    plan = make_plan(spark, pipeline, str(lake), Request(slices_per_job=case.slices_per_job))
+    pipeline = write_pipeline(folder / "pipeline.yaml", **case.create_settings())
+    plan = create_plan(spark, pipeline, str(lake), Request(slices_per_job=case.slices_per_job))
     list(execute(spark, plan, lambda *_: None))
     read = spark.read.format("delta").load
-    return rows_of(read(plan.tables.emissions)), rows_of(read(plan.tables.late))
+    return read_rows(read(plan.tables.emissions)), read_rows(read(plan.tables.late))
 
 
-def differences(case, emitted, late):
-    """What is not as the oracle and the inputs have it, a line each."""
-    pairs, dropped = expected(case)
+def find_differences(case, emitted, late):
+    """Yield a line for each difference from the oracle and the inputs."""
+    pairs, dropped = compute_expected(case)
     inputs = {row.id: row.values for row in case.rows}
-    found = Counter((one[f"left_{case.ids['left']}"], one[f"right_{case.ids['right']}"]) for one in emitted)
-    if found != pairs:
-        yield f"pairs missing: {sorted((pairs - found).items())}; too many: {sorted((found - pairs).items())}"
-    for one in emitted:
+    actual_pairs = Counter((row[f"left_{case.ids['left']}"], row[f"right_{case.ids['right']}"]) for row in emitted)
+    if actual_pairs != pairs:
+        missing, extra = (sorted(difference.items()) for difference in (pairs - actual_pairs, actual_pairs - pairs))
+        yield f"pairs missing: {missing}; too many: {extra}"
+    for row in emitted:
         for side in SIDES:
-            was = inputs[one[f"{side}_{case.ids[side]}"]]
-            yield from changed(was, {name: one[f"{side}_{name}"] for name in was})
-    for one in late:
-        side = one["side"]
-        yield from changed(inputs[one[side][case.ids[side]]], one[side])
-    reasons = {one[one["side"]][case.ids[one["side"]]]: one["reason"] for one in late}
-    rejected = {row.id: row.fault for row in case.rows if row.fault not in TAKEN[case.dialect]}
+            was = inputs[row[f"{side}_{case.ids[side]}"]]
+            yield from find_changed_values(was, {name: row[f"{side}_{name}"] for name in was})
+    for row in late:
+        side = row["side"]
+        yield from find_changed_values(inputs[row[side][case.ids[side]]], row[side])
+    reasons = {row[row["side"]][case.ids[row["side"]]]: row["reason"] for row in late}
+    rejected = {row.id: row.fault for row in case.rows if row.fault not in ACCEPTED_FAULTS[case.dialect]}
     if case.dialect == "spark":  # an inner join filters these itself
-        rejected |= {row.id: row.fault for row in case.rows if row.fault in TAKEN["spark"] and row.fault}
-    told = {row: reason for row, reason in reasons.items() if reason not in STILL_IN}
-    if rejected != told:
-        yield f"rejected: {rejected}; told: {told}"
-    behind = {row for row, reason in reasons.items() if reason == "late"}
-    if dropped is not None and dropped != behind:
-        yield f"late: {dropped}; told: {behind}"
+        rejected |= {row.id: row.fault for row in case.rows if row.fault in ACCEPTED_FAULTS["spark"] and row.fault}
+    actual = {id_: reason for id_, reason in reasons.items() if reason not in LATE_REASONS}
+    if rejected != actual:
+        yield f"rejected: {rejected}; actual: {actual}"
+    late_ids = {id_ for id_, reason in reasons.items() if reason == "late"}
+    if dropped is not None and dropped != late_ids:
+        yield f"late: {dropped}; actual: {late_ids}"
 
 
-def changed(was, now):
+def find_changed_values(was, now):
     for name, before in was.items():
-        if bits(now[name]) != bits(before):
+        if to_comparable(now[name]) != to_comparable(before):
             yield f"{name!r} was {before!r} and is {now[name]!r}"
 
 
 @pytest.mark.parametrize("dialect", cases(DIALECTS, fast=["flink-sql"]))
-def test_rows_and_values_are_those_of_the_oracle(spark, tmp_path, dialect):
+def test_random_schema_gives_rows_and_values_of_oracle(spark, tmp_path, dialect):
     for number in range(EXAMPLES):
-        third = DIALECTS.index(dialect) + number
-        kinds = KEYS[third % 3 :: 3] if number < 3 else None
-        case = random_case(number * len(DIALECTS) + DIALECTS.index(dialect), dialect, kinds=kinds)
-        check(spark, tmp_path / str(number), case)
+        offset = DIALECTS.index(dialect) + number
+        dtypes = KEYS[offset % 3 :: 3] if number < 3 else None
+        case = random_case(number * len(DIALECTS) + DIALECTS.index(dialect), dialect, dtypes=dtypes)
+        check_case(spark, tmp_path / str(number), case)
 
 
 @pytest.mark.slow
-def test_hundreds_of_columns(spark, tmp_path):
-    case = random_case(3, "flink-datastream", columns=300, kinds=KEYS)
-    assert max(len(case.schema(side)) for side in SIDES) >= 300
-    check(spark, tmp_path, case)
+def test_random_schema_with_hundreds_of_columns_gives_rows_of_oracle(spark, tmp_path):
+    case = random_case(3, "flink-datastream", columns=300, dtypes=KEYS)
+    assert max(len(case.create_schema(side)) for side in SIDES) >= 300
+    check_case(spark, tmp_path, case)
 
 
-def check(spark, folder, case):
-    emitted, late = replayed(spark, folder, case)
+def check_case(spark, folder, case):
+    emitted, late = run_case(spark, folder, case)
     assert emitted or len(case.keys) <= 3
-    assert not list(differences(case, emitted, late)), (case.seed, case.dialect)
+    assert not list(find_differences(case, emitted, late)), (case.seed, case.dialect)
 
 
-def compares(kind):
-    if pa.types.is_struct(kind):
-        return all(compares(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return compares(kind.value_type)
-    return not pa.types.is_map(kind)
+def is_comparable(dtype):
+    if pa.types.is_struct(dtype):
+        return all(is_comparable(field.type) for field in dtype)
+    if pa.types.is_list(dtype):
+        return is_comparable(dtype.value_type)
+    return not pa.types.is_map(dtype)
 
 
-def is_number(kind):
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+def is_number(dtype):
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 
-def is_time(kind, unit):
-    return is_number(kind) if unit else pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+def is_time(dtype, unit):
+    return is_number(dtype) if unit else pa.types.is_timestamp(dtype) or pa.types.is_date(dtype)
 
 
 @pytest.fixture(scope="module")
-def every_kind(tmp_path_factory):
-    """A lake whose inputs have the same columns of all kinds, and which is without rows."""
-    chance, lake = Random(0), tmp_path_factory.mktemp("every_kind")
-    kinds = [*KEYS, pa.map_(pa.binary(), pa.int8()), pa.list_(pa.map_(pa.int8(), pa.int8()))]
-    kinds += [pa.struct([("a.b", pa.list_(pa.map_(pa.string(), pa.date32())))]), *(any_kind(chance) for _ in range(30))]
-    names = unlike(chance, len(kinds) + 1)
+def lake_with_all_types(tmp_path_factory):
+    """Create a lake with empty inputs that have columns of all types."""
+    rng, lake = Random(0), tmp_path_factory.mktemp("every_kind")
+    dtypes = [*KEYS, pa.map_(pa.binary(), pa.int8()), pa.list_(pa.map_(pa.int8(), pa.int8()))]
+    dtypes += [
+        pa.struct([("a.b", pa.list_(pa.map_(pa.string(), pa.date32())))]),
+        *(random_type(rng) for _ in range(30)),
+    ]
+    names = random_names(rng, len(dtypes) + 1)
     # delta-rs makes no table with times without a zone inside others.
-    nested = [kind for kind in kinds if kind not in SCALARS and "timestamp[us]" in str(kind)]
-    schema = dict(zip(names, [*(kind for kind in kinds if kind not in nested), pa.date32()], strict=False))
+    nested = [dtype for dtype in dtypes if dtype not in SCALARS and "timestamp[us]" in str(dtype)]
+    schema = dict(zip(names, [*(dtype for dtype in dtypes if dtype not in nested), pa.date32()], strict=False))
     for side in SIDES:
         write_deltalake(str(lake / side), pa.schema(schema.items()).empty_table())
     return lake, schema
 
 
-def test_what_does_not_serve_is_refused_in_one_line_and_all_else_is_taken(spark, every_kind, tmp_path):
-    lake, kinds = every_kind
-    chance, refused = Random(EXAMPLES), Counter()
+def test_unsupported_column_types_are_rejected_and_supported_accepted(spark, lake_with_all_types, tmp_path):
+    lake, dtypes = lake_with_all_types
+    rng, refused = Random(EXAMPLES), Counter()
     for _ in range(100 * EXAMPLES):
-        time, unit = chance.choice([*kinds]), chance.choice([None, None, "s", "ms", "us", "ns"])
-        left, right = chance.choices([*kinds], k=2)
-        right = chance.choice([left, right])
-        tiebreak = chance.choice([*kinds]) if chance.random() < 0.15 else None
-        if chance.random() < 0.6:  # or hardly anything would be taken
-            time, unit = chance.choice([(name, None) for name, kind in kinds.items() if is_time(kind, None)])
+        time, unit = rng.choice([*dtypes]), rng.choice([None, None, "s", "ms", "us", "ns"])
+        left, right = rng.choices([*dtypes], k=2)
+        right = rng.choice([left, right])
+        tiebreak = rng.choice([*dtypes]) if rng.random() < 0.15 else None
+        if rng.random() < 0.6:  # otherwise hardly any case would be valid
+            time, unit = rng.choice([(name, None) for name, dtype in dtypes.items() if is_time(dtype, None)])
         source = {"event_time": {"column": time, **({"unit": unit} if unit else {})}, "watermark_delay": "0 s"}
         source |= {"tiebreak": tiebreak} if tiebreak else {}
         fields = {
@@ -230,29 +234,31 @@ def test_what_does_not_serve_is_refused_in_one_line_and_all_else_is_taken(spark,
             "right": {"table": "right", **source},
             "join__keys": [{"left": left, "right": right}],
         }
-        serves = (
-            is_time(kinds[time], unit)
-            and (tiebreak is None or pa.types.is_integer(kinds[tiebreak]))
-            and all(compares(kinds[one]) for one in (left, right))
-            and (kinds[left] == kinds[right] or (is_number(kinds[left]) and is_number(kinds[right])))
+        is_valid = (
+            is_time(dtypes[time], unit)
+            and (tiebreak is None or pa.types.is_integer(dtypes[tiebreak]))
+            and all(is_comparable(dtypes[name]) for name in (left, right))
+            and (dtypes[left] == dtypes[right] or (is_number(dtypes[left]) and is_number(dtypes[right])))
         )
         try:
-            stored_inputs(spark, write_pipeline(tmp_path / "pipeline.yaml", **fields), str(lake))
+            open_inputs(spark, write_pipeline(tmp_path / "pipeline.yaml", **fields), str(lake))
         except UserError as error:
-            refused[next((one for one in REFUSALS if re.fullmatch(one, str(error), re.DOTALL)), str(error))] += 1
-            served = False
+            refused[
+                next((pattern for pattern in REFUSALS if re.fullmatch(pattern, str(error), re.DOTALL)), str(error))
+            ] += 1
+            is_accepted = False
         else:
-            served = True
-        assert served == serves, fields
+            is_accepted = True
+        assert is_accepted == is_valid, fields
     assert refused.keys() <= {*REFUSALS}
     assert len(refused) >= 5, refused
 
 
-def test_a_name_that_breaks_lines_does_not_break_the_message(tmp_path, capsys):
+def test_error_message_with_control_characters_in_names_is_single_line(tmp_path, capsys):
     lake = tmp_path / "lake"
     for side in SIDES:
         write_deltalake(str(lake / side), pa.table({"a\nb": [1], "\x1b[2J": [1]}))
     write_pipeline(tmp_path / "pipeline.yaml")
     assert main(["plan", str(tmp_path / "pipeline.yaml"), "--lake", str(lake)]) == 2
-    told = capsys.readouterr().err
-    assert told == "error: input left has no column happened (named as event_time); it has a b,  [2J\n"
+    message = capsys.readouterr().err
+    assert message == "error: input left has no column happened (named as event_time). Available: a b,  [2J.\n"

@@ -14,14 +14,14 @@ from tests.conftest import PROJECT, write_pipeline
 from tests.processes import until
 from tests.spark.clusters import ask, standalone
 from tests.spark.lakes import SETTINGS, land_two_hours, read
-from tidemark.config.cluster import SECRET
+from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.spark.session import delta_jars
 
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
 JOINS = {
     "session": ("flink-datastream", SESSION, 2),
-    "interval": ("flink-sql", INTERVAL, {"least": 1, "most": 2}),
+    "interval": ("flink-sql", INTERVAL, {"min": 1, "max": 2}),
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
@@ -86,7 +86,7 @@ def test_a_job_with_a_replay_in_python_gives_what_it_gives_on_one_machine(cluste
     assert read(lake / f"{join}_cluster" / "emissions").total() > 100
 
     assert any("CoarseGrainedExecutorBackend" in line for line in seen)
-    assert not [line for line in seen if cluster["env"][SECRET] in line]
+    assert not [line for line in seen if cluster["env"][SPARK_SECRET_VARIABLE] in line]
     newest = until(lambda: [one["id"] for one in ask(jobs) if one["id"] not in before], 60)[0]
     told = f"{jobs}/{newest}"
     known = dict(ask(f"{told}/environment")["sparkProperties"])
@@ -129,13 +129,13 @@ print(spark_session("own", cluster=small).range(5).count(), "rows")
     code, said, seen = watched([sys.executable, "-c", script], environment(**cluster["env"]))
     assert (code, "5 rows" in said) == (0, True), said
     assert any("spark.authenticate=true" in line for line in seen)
-    assert not [line for line in seen if cluster["env"][SECRET] in line]
+    assert not [line for line in seen if cluster["env"][SPARK_SECRET_VARIABLE] in line]
 
 
 def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
     job = tmp_path / "count.py"
     job.write_text("from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate().range(9).count()")
-    code, said, _ = submit(cluster, job, **{SECRET: ""})
+    code, said, _ = submit(cluster, job, **{SPARK_SECRET_VARIABLE: ""})
     assert code != 0, said
     state = ask(cluster["master"])
     assert "count.py" not in [app["name"] for app in state["activeapps"] + state["completedapps"]]

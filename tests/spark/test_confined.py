@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from tests.config.test_expressions import ALLOWED, CALLS, REFUSED
-from tidemark.config.allowed_functions import CATALOGUE, catalogue
+from tidemark.config.allowed_functions import CATALOGUE_FILE, load_catalogue
 from tidemark.config.expressions import check_expression
 from tidemark.errors import PipelineFileError
 from tidemark.spark.expression_sandbox import confined
@@ -82,13 +82,13 @@ def test_a_time_that_stays_the_same_is_taken_in_every_zone(spark, text):
 
 
 def test_the_list_is_that_of_the_installed_spark(spark):
-    known = {line.split(",")[0]: line.split(",")[1] for line in CATALOGUE.read_text().splitlines()[1:]}
+    known = {line.split(",")[0]: line.split(",")[1] for line in CATALOGUE_FILE.read_text().splitlines()[1:]}
     assert known == builtin_functions(spark), "run: bin/list-functions, and review what it adds"
 
 
 def test_both_parsers_agree_on_every_function(spark):
     found = {name: spark_refuses(spark, text) for name, text in CALLS.items()}
-    assert {name for name, told in found.items() if told} == {name for name, why in catalogue().items() if why}
+    assert {name for name, told in found.items() if told} == {name for name, why in load_catalogue().items() if why}
 
 
 WHOLE = st.sampled_from(["left_v", "right_s.f", "left_a[0]", "1", "'x'", "NULL", "_slice", "now", "x", "left_v.*"])

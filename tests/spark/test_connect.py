@@ -17,13 +17,13 @@ from tests.spark.serving import serving
 from tests.spark.test_confined import PARSED_AWAY
 from tests.spark.through_connect import told
 from tidemark import api
-from tidemark.config.cluster import CONNECT_TOKEN, Cluster
+from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError, UserError
 from tidemark.spark.connect_session import _check, connected
 from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.expression_sandbox import confined
 from tidemark.spark.session import DELTA_SETTINGS
-from tidemark.streaming.live_query import stream
+from tidemark.streaming.live_query import run_live_query
 
 PATIENCE = 600
 """Seconds for a client: one that hangs is to fail, and not to hold up all tests."""
@@ -35,7 +35,7 @@ NUMBERS = "transform(filter(array(left_v + 1, right_v), v -> v % 3 > 0), v -> na
 JOINS = {
     "session": ("flink-datastream", SESSION, {}),
     "range": ("spark", RANGE, {}),
-    "interval": ("flink-sql", INTERVAL | {"condition": "left_v > 3 AND right_v <> left_v"}, {"flatten": NUMBERS}),
+    "interval": ("flink-sql", INTERVAL | {"condition": "left_v > 3 AND right_v <> left_v"}, {"explode": NUMBERS}),
 }
 ROWS = T.StructType(
     [
@@ -129,18 +129,17 @@ def test_commands_give_what_they_give_on_spark_itself(spark, ask, lake, tmp_path
         ["run", str(file), *first, "--slices-per-job", "1"],
         ["status", str(file), *first],
         ["explain", str(file), *first, "--left", "v=4"],
-        ["what-if", str(file), *first, "--up-to", "20 minutes", "--steps", "2"],
-        ["state", "show", str(file), *first, "--at", "2024-01-01T01:00Z"],
-        ["state", "verify", str(file), *first, "--at", "2024-01-01T01:00Z"],
+        ["what-if", str(file), *first, "--max", "20 minutes", "--steps", "2"],
+        ["checkpoint", "show", str(file), *first, "--at", "2024-01-01T01:00Z"],
+        ["checkpoint", "verify", str(file), *first, "--at", "2024-01-01T01:00Z"],
         ["reprocess", str(file), *first, "--from", "2024-01-01T00:00Z", "--to", "2024-01-01T01:00Z"],
         ["compare", str(file), *first, "--with", f"{join}_here/emissions"],
         ["dialects", str(file), *first],
-        ["state", "restore", str(file), *first, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
-        ["state", "expire", str(file), *first, "--keep", "1"],
-        ["state", "verify", str(file), *first, "--at", "2024-01-01T02:00Z"],
+        ["checkpoint", "copy", str(file), *first, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
+        ["checkpoint", "expire", str(file), *first, "--keep", "1"],
+        ["checkpoint", "verify", str(file), *first, "--at", "2024-01-01T02:00Z"],
         ["verify", str(file), *first],
         ["vacuum", str(file), *first],
-        ["upgrade", str(file), *first],
     ]
     told = ask(commands=commands)["commands"]
     assert [(arguments[0], code) for arguments, (code, _) in zip(commands, told, strict=True)] == [
@@ -157,7 +156,7 @@ def test_a_live_query_can_go_on_from_what_is_exported(ask, lake, tmp_path):
     file, _ = pipeline(tmp_path, "range", "there")
     commands = [
         ["run", str(file), "--lake", str(lake)],
-        ["state", "export", str(file), "--lake", str(lake), "--to", str(tmp_path / "exported")],
+        ["checkpoint", "export", str(file), "--lake", str(lake), "--to", str(tmp_path / "exported")],
     ]
     told = ask(commands=commands)["commands"]
     assert [code for code, _ in told] == [0, 0], told
@@ -219,12 +218,12 @@ other.stop()  # else Python may wait for its channel when it ends
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_who_has_no_token_gets_no_session(server, token):
     script = "from tidemark.spark.session import spark_session; spark_session('none')"
-    env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), CONNECT_TOKEN: token}
-    env = {name: value for name, value in env.items() if value or name != CONNECT_TOKEN}
+    env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), CONNECT_TOKEN_VARIABLE: token}
+    env = {name: value for name, value in env.items() if value or name != CONNECT_TOKEN_VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
-    assert f"set {CONNECT_TOKEN}" in done.stderr.splitlines()[-1]
+    assert f"set {CONNECT_TOKEN_VARIABLE}" in done.stderr.splitlines()[-1]
 
 
 def test_a_server_that_is_not_there_is_told_with_the_remedy():
@@ -237,7 +236,7 @@ def test_a_server_that_is_not_there_is_told_with_the_remedy():
 def test_what_needs_a_jvm_of_its_own_is_refused_with_the_remedy(spark):
     need_classic(spark, "it")
     with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect; unset TIDEMARK_MASTER"):
-        stream(Server("4.1.3"), None, None, None, None, None)
+        run_live_query(Server("4.1.3"), None, None, None, None, None)
     with pytest.raises(UserError, match=r"run the same command once on Spark itself \(TIDEMARK_MASTER=local"):
         engine_of(Server("4.1.3")).changeable("emissions")
 

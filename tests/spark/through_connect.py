@@ -50,7 +50,7 @@ def conjuncts(asked):
 
 def told(empty, parsed):
     """What a condition comes to, conjunct by conjunct."""
-    found = (_Conjunct.of(empty, part) for part in parsed.conjuncts())
+    found = (_Conjunct.analyze(empty, part) for part in parsed.conjuncts())
     return [
         [sorted(part) for part in (one.sides, *one.names.values(), *one.required.values(), one.floors)] for one in found
     ]

@@ -1,4 +1,4 @@
-"""Which rows each batch of a real query has read, told from its checkpoint alone."""
+"""The checkpoint of a real query determines the rows that each batch has read."""
 
 import json
 import shutil
@@ -7,17 +7,17 @@ from collections import defaultdict
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.config import Trace
+from tidemark.config import CheckpointArrival
 from tidemark.delta.pipeline_tables import DeltaInput
 from tidemark.errors import InputError
-from tidemark.sources.streaming_checkpoint_source import ARRIVAL, traced_input
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN, create_query_input
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.query_trace import QueryTrace
 
 
 @pytest.fixture
-def files(spark, lake):
-    """Appends versions to table `left`, given the numbers of rows of their files."""
+def append_files(spark, lake):
+    """Append versions to table `left`, given the numbers of rows of their files."""
 
     def append(*versions):
         path, first = str(lake / "left"), len(list((lake / "left").glob("*.parquet"))) * 100
@@ -31,13 +31,13 @@ def files(spark, lake):
 
 
 @pytest.fixture
-def query(spark, lake, tmp_path):
-    """Reads what is there and not read yet; gives the rows of all batches so far."""
+def run_query(spark, lake, tmp_path):
+    """Read the new rows of a table, and return the rows of all batches so far."""
     batches = defaultdict(set)
 
-    def run(folder="left", kind="delta", **options):
-        reader = spark.readStream.format(kind).options(**options)
-        if kind != "delta":
+    def run(folder="left", format_name="delta", **options):
+        reader = spark.readStream.format(format_name).options(**options)
+        if format_name != "delta":
             reader = reader.schema("id int")
         rows = reader.load(str(lake / folder)).select("id")
         sink = rows.writeStream.foreachBatch(lambda part, n: batches[n].update(row["id"] for row in part.collect()))
@@ -49,88 +49,92 @@ def query(spark, lake, tmp_path):
 
 
 @pytest.fixture
-def traced(spark, lake, tmp_path, pipeline):
+def read_trace(spark, lake, tmp_path, pipeline):
     def read(**settings):
         trace = QueryTrace.read(spark, str(tmp_path / "c"), pipeline(dialect="spark"))
-        found = defaultdict(set)
+        batches = defaultdict(set)
         table = DeltaInput.find(spark, str(lake), "left")
-        for row in traced_input(table, trace, "left", Trace(trace="c", **settings)).read().collect():
-            found[row[ARRIVAL].timestamp() * 1_000_000 // 1].add(row["id"])
-        return [found[batch.clock] for batch in trace.batches]
+        for row in (
+            create_query_input(table, trace, "left", CheckpointArrival(streaming_checkpoint="c", **settings))
+            .read()
+            .collect()
+        ):
+            batches[row[ARRIVAL_COLUMN].timestamp() * 1_000_000 // 1].add(row["id"])
+        return [batches[batch.clock] for batch in trace.batches]
 
     return read
 
 
-def test_files_of_the_first_snapshot_and_of_later_versions(spark, lake, files, query, traced):
-    files([2, 1, 3], [1, 2])
-    assert len(query(maxFilesPerTrigger="2")) == 3
-    files([4, 1, 1], [2])
-    read = query(maxFilesPerTrigger="2")
-    assert traced() == read
+def test_trace_of_a_snapshot_and_later_versions_equals_the_batches(spark, lake, append_files, run_query, read_trace):
+    append_files([2, 1, 3], [1, 2])
+    assert len(run_query(maxFilesPerTrigger="2")) == 3
+    append_files([4, 1, 1], [2])
+    read = run_query(maxFilesPerTrigger="2")
+    assert read_trace() == read
     assert len(read) == 5
     assert all(read)
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
-    files([1])
-    assert traced() == read
+    append_files([1])
+    assert read_trace() == read
 
 
-def test_a_reader_that_began_with_a_later_version(files, query, traced):
-    files([2, 1], [1, 2, 3])
-    read = query(maxFilesPerTrigger="1", startingVersion="1")
-    assert traced(starting_version=1) == read
+def test_trace_from_a_starting_version_equals_the_batches(append_files, run_query, read_trace):
+    append_files([2, 1], [1, 2, 3])
+    read = run_query(maxFilesPerTrigger="1", startingVersion="1")
+    assert read_trace(starting_version=1) == read
     assert [len(batch) for batch in read] == [1, 2, 3]
 
 
-def test_files_of_which_a_table_was_made(spark, lake, files, query, traced):
+def test_trace_of_files_converted_to_delta_equals_the_batches(spark, lake, append_files, run_query, read_trace):
     rows = spark.createDataFrame([(n, 0) for n in range(24)], "id int, file int")
     rows.repartition(12).write.parquet(str(lake / "left"))
-    read = query(kind="parquet", maxFilesPerTrigger="1")
+    read = run_query(format_name="parquet", maxFilesPerTrigger="1")
     spark.sql(f"CONVERT TO DELTA parquet.`{lake}/left`")
-    files([2])
-    assert traced() == read
+    append_files([2])
+    assert read_trace() == read
     assert len(read) == 12, "enough for the query to compact its list"
     assert set().union(*read) == set(range(24))
     spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 0")
-    with pytest.raises(InputError, match="no longer has 1 of the files that the query .* it was rewritten; restore"):
-        traced()
+    with pytest.raises(InputError, match="no longer has 1 of the files that the query .* it was rewritten. Restore"):
+        read_trace()
 
 
-def test_files_that_a_column_names(spark, lake, query, traced, tmp_path):
-    folder = lake / "landing one"
+def test_trace_of_files_in_a_column_equals_the_batches(spark, lake, run_query, read_trace, tmp_path):
+    folder = lake / "landing folder"
     for day in range(3):
         (folder / f"day={day}").mkdir(parents=True)
         (folder / f"day={day}" / "rows.json").write_text("".join(f'{{"id": {10 * day + n}}}\n' for n in range(3)))
-        read = query(folder="landing one", kind="json")
+        read = run_query(folder="landing folder", format_name="json")
     assert read == [{0, 1, 2}, {10, 11, 12}, {20, 21, 22}]
     rows = spark.read.schema("id int").json(str(folder)).withColumn("path", F.col("_metadata.file_path"))
     rows.write.format("delta").save(str(lake / "left"))
-    assert traced(file="path") == read
-    with pytest.raises(InputError, match="has no row of them by the names of its own files; name the column"):
-        traced()
-    with pytest.raises(InputError, match="has no column file .named as file.; it has id, day, path"):
-        traced(file="file")
+    assert read_trace(file_column="path") == read
+    with pytest.raises(InputError, match="has no row of them by the names of its own files. Name the column"):
+        read_trace()
+    with pytest.raises(InputError, match="has no column file .named as file_column.. Available: id, day, path"):
+        read_trace(file_column="file")
     rows.withColumn("path", F.url_decode("path")).write.format("delta").mode("overwrite").save(str(lake / "left"))
-    assert traced(file="path") == read
+    assert read_trace(file_column="path") == read
     shutil.rmtree(tmp_path / "c" / "sources")
-    with pytest.raises(InputError, match="without it nobody knows which files the query has read"):
-        traced(file="path")
+    with pytest.raises(InputError, match="the files that the query has read are unknown"):
+        read_trace(file_column="path")
 
 
-def test_checkpoints_that_cannot_be_replayed(spark, lake, files, query, traced, tmp_path):
-    with pytest.raises(InputError, match="is not the checkpoint of a streaming query"):
-        traced()
-    files([1], [1])
-    query(maxFilesPerTrigger="1")
+def test_trace_of_an_unusable_checkpoint_raises(spark, lake, append_files, run_query, read_trace, tmp_path):
+    with pytest.raises(InputError, match="is not a checkpoint of a streaming query"):
+        read_trace()
+    append_files([1], [1])
+    run_query(maxFilesPerTrigger="1")
     first = tmp_path / "c" / "offsets" / "0"
-    kept = first.read_text()
+    content = first.read_text()
     first.unlink()
     (first.parent / ".0.crc").unlink()
     with pytest.raises(InputError, match="begins with batch 1: Spark has removed"):
-        traced()
-    version, header, offset = kept.splitlines()
+        read_trace()
+    version, header, offset = content.splitlines()
     first.write_text("\n".join([version, header, json.dumps({"orders-0": 12})]))
-    with pytest.raises(InputError, match="reads something else than Delta tables and files"):
-        traced()
+    with pytest.raises(InputError, match="sources that are neither Delta tables nor files"):
+        read_trace()
     first.write_text(f"v9\n{header}\n{offset}")
-    with pytest.raises(InputError, match=r"format v9; this version of Tidemark reads v1"):
-        traced()
+    with pytest.raises(InputError, match=r"format v9. This version of Tidemark reads format v1"):
+        read_trace()

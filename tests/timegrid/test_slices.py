@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from tidemark.config.local_days import DAY, day_of_two_midnights, odd_day, start_of_day
-from tidemark.config.types import from_micros, micros, parse_instant
+from tidemark.config.local_days import DAY_MICROS, find_irregular_day, find_repeated_midnight, get_day_start
+from tidemark.config.types import from_micros, parse_instant, to_micros
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.timegrid.slices import Grid, LocalDays
 
@@ -42,7 +42,7 @@ CHANGES = {
 
 
 def grid_of(zone):
-    return LocalDays(micros(parse_instant(STARTS[zone])), DAY, zone)
+    return LocalDays(to_micros(parse_instant(STARTS[zone])), DAY_MICROS, zone)
 
 
 zones = st.sampled_from(sorted(STARTS))
@@ -69,7 +69,7 @@ def test_days_follow_each_other_and_hold_what_their_clocks_show(zone, number, da
 def test_a_day_on_which_the_clocks_change_is_one_slice(zone, day):
     grid = grid_of(zone)
     noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo(zone))
-    number = grid.number_at(micros(noon))
+    number = grid.number_at(to_micros(noon))
     assert grid.lengths(range(number, number + 1)) == {CHANGES[zone, day] * HOUR}
     assert {24 * HOUR} == grid.lengths(range(number - 2, number - 1)) | grid.lengths(range(number + 2, number + 3))
     before = from_micros(grid.start_of(number) - 1).astimezone(ZoneInfo(zone))
@@ -82,7 +82,7 @@ def test_times_of_any_long_have_a_number(instant, zone):
     grid = grid_of(zone)
     number = grid.number_at(instant)
     assert grid.start_of(number) <= instant < grid.start_of(number + 1)
-    assert abs(number - (instant - grid.start) // DAY) <= 1
+    assert abs(number - (instant - grid.start) // DAY_MICROS) <= 1
 
 
 @settings(deadline=None, database=None)
@@ -108,7 +108,7 @@ def test_spark_reckons_by_the_same_days(spark):
     expected = {}
     for zone in STARTS:
         grid = grid_of(zone)
-        changed = [number for number in range(370) if grid.lengths(range(number, number + 1)) != {DAY}]
+        changed = [number for number in range(370) if grid.lengths(range(number, number + 1)) != {DAY_MICROS}]
         near = {number + more for number in (0, *changed) for more in (-1, 0, 1, 2)}
         for clock in (grid.start_of(number) - before for number in near for before in (0, 1)):
             number = grid.number_at(clock)
@@ -130,13 +130,15 @@ def test_another_version_of_the_time_zone_database_is_told(spark):
     grid_of("Europe/Berlin").check(spark, range(5, 12))
     told = "slice 2026-03-29T23:00Z begins 2026-03-29T22:00Z by the time zone database of Spark's Java, where Europe/"
     with pytest.raises(InputError, match=told):
-        Elsewhere(micros(parse_instant(STARTS["Europe/Berlin"])), DAY, "Europe/Berlin").check(spark, range(5, 12))
+        Elsewhere(to_micros(parse_instant(STARTS["Europe/Berlin"])), DAY_MICROS, "Europe/Berlin").check(
+            spark, range(5, 12)
+        )
 
 
 def test_an_instant_within_a_day_is_told_its_neighbours():
     grid = grid_of("Europe/Berlin")
     assert grid.boundary(parse_instant("2026-10-25T00:00+02:00"), "--from") == grid.number_at(
-        micros(parse_instant("2026-10-25T12:00Z"))
+        to_micros(parse_instant("2026-10-25T12:00Z"))
     )
     told = "slices are days of Europe/Berlin: use 2026-10-24T22:00Z or 2026-10-25T23:00Z"
     with pytest.raises(SliceOrderError, match=told):
@@ -158,13 +160,13 @@ def test_an_instant_within_a_day_is_told_its_neighbours():
     ],
 )
 def test_days_that_are_skipped_or_interrupted_are_found(zone, first, odd):
-    found = odd_day((date.fromisoformat(first) - date(1970, 1, 1)).days, zone)
+    found = find_irregular_day((date.fromisoformat(first) - date(1970, 1, 1)).days, zone)
     assert found == (odd and date.fromisoformat(odd))
 
 
 def test_days_that_begin_twice_are_found():
     first = (date(2026, 1, 1) - date(1970, 1, 1)).days
-    assert day_of_two_midnights(first, "America/Havana") == date(2026, 11, 1)
-    assert day_of_two_midnights(first, "Atlantic/Azores") == date(2026, 10, 25)
-    assert [day_of_two_midnights(first, zone) for zone in ("Europe/Berlin", "Asia/Beirut", "Etc/GMT-2")] == [None] * 3
-    assert start_of_day(first, "Etc/GMT-2") == micros(datetime(2025, 12, 31, 22, tzinfo=UTC))
+    assert find_repeated_midnight(first, "America/Havana") == date(2026, 11, 1)
+    assert find_repeated_midnight(first, "Atlantic/Azores") == date(2026, 10, 25)
+    assert [find_repeated_midnight(first, zone) for zone in ("Europe/Berlin", "Asia/Beirut", "Etc/GMT-2")] == [None] * 3
+    assert get_day_start(first, "Etc/GMT-2") == to_micros(datetime(2025, 12, 31, 22, tzinfo=UTC))

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import TimeColumn
-from tidemark.sources.stored_input import stored_inputs
+from tidemark.sources.resolution import open_inputs
 from tidemark.timegrid.time_columns import Clock, floor_div
 
 NOON = datetime(2024, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
@@ -54,7 +54,7 @@ def test_keys_of_any_comparable_type(spark, lake, pipeline, kind):
     schema = f"k {kind}, happened timestamp, arrived timestamp"
     for table in ("left", "right"):
         spark.createDataFrame([], schema).write.format("delta").save(str(lake / table))
-    left, right = stored_inputs(spark, pipeline(), str(lake))
+    left, right = open_inputs(spark, pipeline(), str(lake))
     assert left.side.keys == right.side.keys
 
 
@@ -63,5 +63,5 @@ def test_number_keys_of_both_sides_meet_in_their_common_type(spark, lake, pipeli
         spark.createDataFrame([], f"k {kind}, happened timestamp, arrived timestamp").write.format("delta").save(
             str(lake / table)
         )
-    left, _ = stored_inputs(spark, pipeline(), str(lake))
+    left, _ = open_inputs(spark, pipeline(), str(lake))
     assert isinstance(left.side.keys[0][1], T.DecimalType)

@@ -1,16 +1,16 @@
-"""DAGs, task groups and operators of pipeline files, for the DAG files of any project.
+"""Create Airflow DAGs, task groups and operators from pipeline files.
 
-A whole one::
+A complete DAG file::
 
     from pathlib import Path
     from tidemark.airflow import TidemarkDag
 
     dag = TidemarkDag(Path(__file__).with_name("orders.yaml"))
 
-`pip install tidemark[airflow]`; importing it starts no Spark and opens no table.
+Needs `pip install tidemark[airflow]`. Importing it starts no Spark and opens no table.
 """
 
-from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags, slices_of
+from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags, slices_asset
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
@@ -26,5 +26,5 @@ __all__ = [
     "VerifyTables",
     "WaitForInputs",
     "pipeline_dags",
-    "slices_of",
+    "slices_asset",
 ]

@@ -1,4 +1,4 @@
-"""A task's job as a process of the worker, without a JVM: the engine is a Spark Connect server's."""
+"""Run a task's job in a process of the worker, with a Spark Connect server as engine."""
 
 from __future__ import annotations
 
@@ -10,30 +10,36 @@ from pathlib import Path
 
 from airflow.sdk import Connection
 
-from tidemark.config.cluster import CONNECT_SCHEME, CONNECT_TOKEN
+from tidemark.config.cluster import CONNECT_SCHEME, CONNECT_TOKEN_VARIABLE
 
 
-def address_of(connection: Connection) -> str | None:
-    """The server that a connection names, as `TIDEMARK_MASTER` has it; None where it names something else."""
+def connect_address(connection: Connection) -> str | None:
+    """Return the address of a connection's Spark Connect server, as in `TIDEMARK_MASTER`; None if it names none."""
     host = connection.host or ""
     if not host.startswith(CONNECT_SCHEME):
         return None
     return f"{host}:{connection.port}" if connection.port else host
 
 
-class WarmJob:
-    """The command `tidemark` with a session of the server; its output is the task's log."""
+class ConnectJob:
+    """Process of the command `tidemark` with a session on a Spark Connect server."""
 
     def __init__(self, address: str, token: str | None, secrets: Mapping[str, str]) -> None:
-        """The token and other secrets, by their variables, go to the process in its environment alone."""
+        """Prepare the environment of the process. Secrets are passed only there.
+
+        Args:
+            address: Address of the server, `sc://HOST:PORT`.
+            token: Token of the server, if it needs one.
+            secrets: Further environment variables.
+        """
         self._environment = {**os.environ, **secrets, "TIDEMARK_MASTER": address}
         if token:
-            self._environment[CONNECT_TOKEN] = token
+            self._environment[CONNECT_TOKEN_VARIABLE] = token
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, arguments: Sequence[str], log: Callable[[str, str], None]) -> int:
-        """Run it to its end; its exit code."""
-        command = [sys.executable, str(Path(__file__).with_name("submitted.py")), *arguments]
+        """Run the command, send its output to `log` line by line, and return its exit code."""
+        command = [sys.executable, str(Path(__file__).with_name("spark_application.py")), *arguments]
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
             command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -43,6 +49,6 @@ class WarmJob:
         return self._process.wait()
 
     def stop(self) -> None:
-        """Let it end behind the slice at hand, as SIGTERM does in a shell."""
+        """Ask the process to end after the current job, by SIGTERM."""
         if self._process is not None:
             self._process.terminate()

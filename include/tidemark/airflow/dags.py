@@ -1,7 +1,12 @@
-"""DAGs and task groups of pipeline files, for this project's `dags/` and for other teams' own.
+"""Create the DAGs and task groups of pipeline files.
 
-NAME__slice follows the clock slice by slice, NAME__range runs a range at once, NAME__reprocess runs one again,
-NAME__compare says how far they are what a stream wrote, and NAME__upkeep keeps the tables in order.
+| DAG | purpose |
+| --- | --- |
+| NAME__slice | run each slice when its data interval has ended |
+| NAME__range | run a range of slices at once |
+| NAME__reprocess | run committed slices again |
+| NAME__compare | compare slices with the streamed table |
+| NAME__maintenance | compact, vacuum and verify the tables |
 """
 
 from __future__ import annotations
@@ -34,21 +39,21 @@ from tidemark.airflow.operators import (
     VacuumTables,
     VerifyTables,
     WaitForInputs,
-    inlets_of,
+    input_assets,
 )
-from tidemark.airflow.project import Project, page, refuse_two_midnights
+from tidemark.airflow.project import Project, document_pipeline, require_timetable
 from tidemark.config import Pipeline, load_pipeline, load_reference
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
 
-Kind = Literal["slice", "range", "reprocess", "compare", "upkeep"]
+Kind = Literal["slice", "range", "reprocess", "compare", "maintenance"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
     "compare": "compared with what a stream wrote",
-    "upkeep": "its tables kept in order",
+    "maintenance": "maintenance of its tables",
 }
 INSTANT: dict[str, Any] = {
     "type": "string",
@@ -57,28 +62,26 @@ INSTANT: dict[str, Any] = {
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$",
 }
 INTERVAL = ("{{ data_interval_start | ts }}", "{{ data_interval_end | ts }}")
-ASKED = ("{{ params['from'] }}", "{{ params['to'] }}")
+RANGE_PARAMS = ("{{ params['from'] }}", "{{ params['to'] }}")
 POOLS = "TIDEMARK_POOLS"
-"""The environment variable that says that each pipeline has a pool of its name (`tidemark.airflow.pools`)."""
+"""Environment variable: if set, each pipeline's jobs run in a pool of its name (`tidemark.airflow.pools`)."""
 _LOG = logging.getLogger(__name__)
 
 
-def slices_of(pipeline: Pipeline) -> Asset:
-    """What is published where slices are committed."""
+def slices_asset(pipeline: Pipeline) -> Asset:
+    """Return the asset that gets an event when slices of a pipeline are committed."""
     return Asset(f"{pipeline.name}__slices")
 
 
-async def tell_of_deadline(pipeline: str, **_: Any) -> None:
-    """What a missed deadline calls by default: a line in the triggerer's log."""
-    _LOG.error(
-        "%s: a run is not over by its deadline (airflow.deadline); its task waiting or running tells why", pipeline
-    )
+async def log_missed_deadline(pipeline: str, **_: Any) -> None:
+    """Log a missed deadline in the triggerer: the default callback."""
+    _LOG.error("%s: a run missed its deadline (airflow.deadline). See the log of its running task.", pipeline)
 
 
 class TidemarkTaskGroup(TaskGroup):
-    """wait, run and report, of the slices between two instants, in a DAG of any kind.
+    """Task group with the tasks wait, run and report for the slices between two instants.
 
-    The tasks' `depends_on_past` and `retries` are the DAG's own, unless it names none.
+    It fits into any DAG. `depends_on_past` and `retries` are inherited from the DAG.
     """
 
     def __init__(
@@ -92,19 +95,28 @@ class TidemarkTaskGroup(TaskGroup):
         group_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """`start` and `end` are templates; `spark_conf` comes before the sizes in the pipeline file.
+        """Create the tasks.
+
+        Args:
+            file: A pipeline file.
+            project: Folders of pipelines, lake and jars. By default the file's own folder.
+            start: Start of the first slice (inclusive), a template.
+            end: End of the last slice (exclusive), a template.
+            spark_conf: Spark settings. They override the sizes in the pipeline file.
+            group_id: Id of the group. By default the pipeline's name.
+            kwargs: Further arguments of `airflow.sdk.TaskGroup`.
 
         Raises:
-            PipelineFileError: the file does not validate.
+            PipelineFileError: The file is not valid.
         """
-        path, pipeline, place = _found(file, project)
+        path, pipeline, project = _load(file, project)
         super().__init__(group_id or pipeline.name, tooltip=f"{pipeline.name}, {TITLES['slice']}", **kwargs)
         with self:
-            _slices(pipeline, path, place, start, end, spark_conf=spark_conf)
+            _add_slice_tasks(pipeline, path, project, start, end, spark_conf=spark_conf)
 
 
 class TidemarkDag(DAG):
-    """One of the DAGs of a pipeline file; whatever `airflow.sdk.DAG` takes comes before what the file says."""
+    """One DAG of a pipeline file. Arguments of `airflow.sdk.DAG` override the settings in the file."""
 
     def __init__(
         self,
@@ -118,87 +130,104 @@ class TidemarkDag(DAG):
         default_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """`on_deadline` is an async callable that the triggerer can import, called where `airflow.deadline` is missed.
+        """Create the DAG and its tasks.
+
+        Args:
+            file: A pipeline file.
+            kind: Which of the pipeline's DAGs to create.
+            project: Folders of pipelines, lake and jars. By default the file's own folder.
+            dag_id: Id of the DAG. By default NAME__KIND.
+            spark_conf: Spark settings. They override the sizes in the pipeline file.
+            on_deadline: Async callable for a missed `airflow.deadline`; the triggerer must be able to import it.
+            default_args: Arguments of the tasks.
+            kwargs: Further arguments of `airflow.sdk.DAG`.
 
         Raises:
-            PipelineFileError: the file does not validate, or says nothing to compare with, or of upkeep.
+            PipelineFileError: The file is not valid, or lacks the settings that the kind needs.
         """
-        path, pipeline, place = _found(file, project)
-        own = pipeline.airflow
+        path, pipeline, project = _load(file, project)
+        airflow_settings = pipeline.airflow
         defaults = {
-            "owner": own.owner,
-            "retries": own.retries,
-            "retry_delay": own.retry_delay,
+            "owner": airflow_settings.owner,
+            "retries": airflow_settings.retries,
+            "retry_delay": airflow_settings.retry_delay,
             **({"depends_on_past": True} if kind == "slice" else {}),
         }
         options: dict[str, Any] = {
             "description": f"{pipeline.name}, {TITLES[kind]}",
-            "doc_md": page(pipeline, path, place.lake),
+            "doc_md": document_pipeline(pipeline, path, project.lake),
             "tags": ["tidemark", pipeline.dialect, kind],
             "max_active_runs": 1,
             **_BY_KIND[kind](pipeline, path),
-            **_deadline(pipeline, on_deadline),
+            **_deadline_options(pipeline, on_deadline),
             **kwargs,
         }
         super().__init__(
             dag_id or f"{pipeline.name}__{kind}", default_args=defaults | dict(default_args or {}), **options
         )
         with self:
-            _TASKS[kind](pipeline, path, place, spark_conf)
+            _TASKS[kind](pipeline, path, project, spark_conf)
 
 
 def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
-    """All DAGs of a project's valid pipelines; in a task's process that task's own alone. Options are `TidemarkDag`'s.
+    """Create the DAGs of a project's valid pipelines. In a task's process, create only that task's DAG.
 
-    Call it in a DAG file, which Airflow takes for one by the words airflow and dag in it.
+    Call it in a DAG file. Airflow recognises the file by the words airflow and dag in it.
+
+    Args:
+        project: Folders of pipelines, lake and jars.
+        options: Further arguments of each `TidemarkDag`.
+
+    Returns:
+        The DAGs. Pipelines whose files are not valid have none (`Project.raise_errors` shows why).
     """
-    asked = get_parsing_context().dag_id
-    name, _, kind = (asked or "").rpartition("__")
-    if kind in KINDS and (found := _only(project, name)):
-        return [TidemarkDag(found[0], kind, project=project, **options)]
+    parsed_dag_id = get_parsing_context().dag_id
+    name, _, kind = (parsed_dag_id or "").rpartition("__")
+    if kind in KINDS and (match := _find_by_file_name(project, name)):
+        return [TidemarkDag(match[0], kind, project=project, **options)]
     return [
         TidemarkDag(file, kind, project=project, **options)
         for file, pipeline in project.pipelines()[0].items()
         for kind in KINDS
-        if (kind != "compare" or pipeline.compare) and (kind != "upkeep" or _is_kept_up(pipeline))
+        if (kind != "compare" or pipeline.compare) and (kind != "maintenance" or _has_maintenance(pipeline))
     ]
 
 
-def _is_kept_up(pipeline: Pipeline) -> bool:
+def _has_maintenance(pipeline: Pipeline) -> bool:
     return pipeline.compact is not None or bool(pipeline.retention.model_fields_set)
 
 
-def _only(project: Project, name: str) -> tuple[Path, Pipeline] | None:
+def _find_by_file_name(project: Project, name: str) -> tuple[Path, Pipeline] | None:
     try:
-        return project.pipeline_named(name)
+        return project.find_pipeline(name)
     except PipelineFileError:
         return None
 
 
-def _found(file: Path | str, project: Project | None) -> tuple[Path, Pipeline, Project]:
+def _load(file: Path | str, project: Project | None) -> tuple[Path, Pipeline, Project]:
     path = Path(file).resolve()
     return path, load_pipeline(path), project or Project(path.parent)
 
 
-def _intervals(pipeline: Pipeline, file: Path, every: timedelta) -> BaseTimetable:
-    """Data intervals of a length on the pipeline's grid: of a day, where slices are local days."""
+def _create_timetable(pipeline: Pipeline, file: Path, every: timedelta) -> BaseTimetable:
+    """Return data intervals of a length on the pipeline's grid; local days if the slices are."""
     if pipeline.slices.time_zone == "UTC":
         return DeltaDataIntervalTimetable(every)
-    refuse_two_midnights(pipeline, file)
+    require_timetable(pipeline, file)
     return CronDataIntervalTimetable("0 0 * * *", timezone=pipeline.slices.time_zone)
 
 
 def _slice_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
-    """Each data interval is a slice, in order: the timetable's intervals go on from `start_date`, on no other grid."""
+    """Schedule one run per slice, in order. The timetable counts its intervals from `start_date`."""
     return {
-        "schedule": _intervals(pipeline, file, pipeline.slices.every),
+        "schedule": _create_timetable(pipeline, file, pipeline.slices.every),
         "start_date": pipeline.slices.start,
-        # Airflow's is that of the last run, inclusive.
-        "end_date": pipeline.slices.last,
+        # In Airflow this is the start of the last run, inclusive.
+        "end_date": pipeline.slices.last_start,
         "catchup": True,
-        # The run after a failed one would wait for it and, as the only active run, keep it from running again.
+        # The run after a failed run would wait for it. As the only active run, it would block the retry.
         "max_consecutive_failed_dag_runs": 1,
-        **_without_backfills(),
+        **_refuse_backfills_on_sqlite(),
     }
 
 
@@ -209,7 +238,7 @@ def _range_options(pipeline: Pipeline, _: Path) -> dict[str, Any]:
             "from": Param(
                 format_instant(pipeline.slices.start),
                 **INSTANT,
-                description="Start of the first slice; slices that are committed already are passed over.",
+                description="Start of the first slice. Committed slices are skipped.",
             ),
             "to": Param(**INSTANT, description="End of the last slice, exclusive."),
             "slices_per_job": Param(
@@ -217,9 +246,9 @@ def _range_options(pipeline: Pipeline, _: Path) -> dict[str, Any]:
                 type=["string", "integer"],
                 pattern=r"^(auto|[1-9]\d*)$",
                 minimum=1,
-                description="How many slices are computed together: a number, or auto.",
+                description="Number of slices per Spark job, or auto.",
             ),
-            "not_complete_yet": Param(
+            "ignore_completeness": Param(
                 default=False, type="boolean", description="Do not wait for the inputs; the ledger will say so."
             ),
         },
@@ -230,42 +259,43 @@ def _reprocess_options(_: Pipeline, __: Path) -> dict[str, Any]:
     return {
         "schedule": None,
         "params": {
-            "from": Param(**INSTANT, description="Start of the first slice to run again."),
+            "from": Param(**INSTANT, description="Start of the first slice to reprocess."),
             "to": Param(**INSTANT, description="End of the last slice, exclusive."),
             "dry_run": Param(
                 default=True,
                 type="boolean",
-                description="Only plan: the log shows which slices would run again, and why.",
+                description="Plan only. The log shows which slices would run again, and why.",
             ),
         },
     }
 
 
 def _compare_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
-    """`every`, or whenever the pipeline has committed, or the one that tells of the stream."""
+    """Schedule comparisons `every` interval, or after each commit of the pipeline or of its reference."""
     settings = pipeline.compare
     if settings is None:
-        raise PipelineFileError(f"{file}: compare: is missing, so there is nothing to compare with")
+        raise PipelineFileError(f"{file}: compare: is missing. Name the streamed table to compare with.")
     if settings.every:
         return {
-            "schedule": _intervals(pipeline, file, settings.every),
+            "schedule": _create_timetable(pipeline, file, settings.every),
             "start_date": pipeline.slices.start,
             "catchup": True,
-            **_without_backfills(),
+            **_refuse_backfills_on_sqlite(),
         }
-    committed = AssetAny(*(slices_of(one) for one in (pipeline, load_reference(file)) if one))
+    producers = [producer for producer in (pipeline, load_reference(file)) if producer]
+    committed = AssetAny(*map(slices_asset, producers))
     return {"schedule": committed, "start_date": None, "catchup": False}
 
 
-def _upkeep_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
-    """Once a day, the last one alone: what it leaves, the next one does."""
-    if not _is_kept_up(pipeline):
-        raise PipelineFileError(f"{file}: neither compact: nor retention: is there, so there is no upkeep")
+def _maintenance_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+    """Schedule maintenance once a day without catch-up."""
+    if not _has_maintenance(pipeline):
+        raise PipelineFileError(f"{file}: compact: and retention: are missing. Set one of them to have maintenance.")
     return {
         "schedule": DeltaDataIntervalTimetable(timedelta(days=1)),
         "start_date": pipeline.slices.start,
         "catchup": False,
-        **_without_backfills(),
+        **_refuse_backfills_on_sqlite(),
     }
 
 
@@ -274,54 +304,62 @@ _BY_KIND: Mapping[Kind, Callable[[Pipeline, Path], dict[str, Any]]] = {
     "range": _range_options,
     "reprocess": _reprocess_options,
     "compare": _compare_options,
-    "upkeep": _upkeep_options,
+    "maintenance": _maintenance_options,
 }
 
 
 def _slice_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    _slices(pipeline, file, project, *INTERVAL, spark_conf=spark_conf)
+    _add_slice_tasks(pipeline, file, project, *INTERVAL, spark_conf=spark_conf)
 
 
 def _range_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    more = [
+    extra_options = [
         *("--slices-per-job", "{{ params['slices_per_job'] }}"),
-        "--{{ '' if params['not_complete_yet'] else 'no-' }}not-complete-yet",
+        "--{{ '' if params['ignore_completeness'] else 'no-' }}ignore-completeness",
     ]
-    _slices(pipeline, file, project, *ASKED, more, spark_conf, waits_unless="params['not_complete_yet']")
+    _add_slice_tasks(
+        pipeline, file, project, *RANGE_PARAMS, extra_options, spark_conf, waits_unless="params['ignore_completeness']"
+    )
 
 
 def _reprocess_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    start, end = ASKED
-    options = ["--from", start, "--to", end, "--{{ '' if params['dry_run'] else 'no-' }}dry-run"]
-    run = _run(pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", options, ("reprocess",))
-    run >> _report(pipeline, file, project)
+    start, end = RANGE_PARAMS
+    arguments = ["--from", start, "--to", end, "--{{ '' if params['dry_run'] else 'no-' }}dry-run"]
+    run = _create_run_task(
+        pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", arguments, ("reprocess",)
+    )
+    run >> _create_report_task(pipeline, file, project)
 
 
 def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """By `every` the interval's slices are compared, and those that earlier runs left: not committed in time."""
+    """Add the comparison task. With `every`, it also compares slices that earlier runs found uncommitted."""
     interval = ["--from", INTERVAL[0], "--to", INTERVAL[1]] if pipeline.compare and pipeline.compare.every else []
-    options = ["--due", *interval]
-    command = ("compare", "--record")
-    _run(pipeline, file, project, spark_conf, f"{pipeline.name} compared", options, command, task_id="compare")
+    options = ["--only-due", *interval]
+    command = ("compare", "--save")
+    _create_run_task(
+        pipeline, file, project, spark_conf, f"{pipeline.name} compared", options, command, task_id="compare"
+    )
 
 
-def _upkeep_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """Small files are merged, what is not needed goes, and what is left is held against the ledger.
+def _maintenance_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks compact, vacuum and verify.
 
-    Which states a plan needs Spark may have to be asked, so that the command is submitted where some expire.
+    Expiring checkpoints may need Spark to find those that a plan still needs. Only then is vacuum submitted.
     """
 
-    def submitted(name: str, done: str) -> RunSlices:
-        return _run(pipeline, file, project, spark_conf, f"{pipeline.name} {done}", [], (name,), task_id=name)
+    def create_submitted_task(name: str, label: str) -> RunSlices:
+        return _create_run_task(
+            pipeline, file, project, spark_conf, f"{pipeline.name} {label}", [], (name,), task_id=name
+        )
 
     vacuum = (
-        submitted("vacuum", "vacuumed")
-        if pipeline.retention.states
+        create_submitted_task("vacuum", "vacuumed")
+        if pipeline.retention.checkpoints
         else VacuumTables(task_id="vacuum", file=file, project=project)
     )
     vacuum >> VerifyTables(task_id="verify", file=file, project=project)
     if pipeline.compact:
-        submitted("compact", "compacted") >> vacuum
+        create_submitted_task("compact", "compacted") >> vacuum
 
 
 _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | None], None]] = {
@@ -329,21 +367,21 @@ _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | Non
     "range": _range_tasks,
     "reprocess": _reprocess_tasks,
     "compare": _compare_tasks,
-    "upkeep": _upkeep_tasks,
+    "maintenance": _maintenance_tasks,
 }
 
 
-def _slices(
+def _add_slice_tasks(
     pipeline: Pipeline,
     file: Path,
     project: Project,
     start: str,
     end: str,
-    more: list[str] | None = None,
+    extra_options: list[str] | None = None,
     spark_conf: Mapping[str, str] | None = None,
     waits_unless: str = "false",
 ) -> None:
-    """The tasks wait, run and report."""
+    """Add the tasks wait, run and report."""
     wait = WaitForInputs(
         task_id="wait",
         file=file,
@@ -351,15 +389,17 @@ def _slices(
         start=start,
         end=end,
         unless=f"{{{{ {waits_unless} }}}}",
-        inlets=inlets_of(pipeline),
+        inlets=input_assets(pipeline),
     )
-    seen = ["--assets-seen"] if any(s.complete and s.complete.asset for s in (pipeline.left, pipeline.right)) else []
-    options = ["--from", start, "--to", end, *(more or []), *seen]
-    run = _run(pipeline, file, project, spark_conf, f"{pipeline.name} {start} to {end}", options)
-    wait >> run >> _report(pipeline, file, project)
+    asset_options = (
+        ["--skip-asset-check"] if any(s.complete and s.complete.asset for s in (pipeline.left, pipeline.right)) else []
+    )
+    options = ["--from", start, "--to", end, *(extra_options or []), *asset_options]
+    run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} {start} to {end}", options)
+    wait >> run >> _create_report_task(pipeline, file, project)
 
 
-def _run(
+def _create_run_task(
     pipeline: Pipeline,
     file: Path,
     project: Project,
@@ -369,8 +409,8 @@ def _run(
     command: tuple[str, ...] = ("run",),
     task_id: str = "run",
 ) -> RunSlices:
-    own = pipeline.airflow
-    pool = own.pool or (pipeline.name if os.environ.get(POOLS) else None)
+    airflow_settings = pipeline.airflow
+    pool = airflow_settings.pool or (pipeline.name if os.environ.get(POOLS) else None)
     return RunSlices(
         task_id=task_id,
         name=name,
@@ -378,37 +418,37 @@ def _run(
         project=project,
         command=command,
         options=options,
-        conn_id=own.connection,
+        conn_id=airflow_settings.connection,
         conf=dict(spark_conf or {}) or None,
-        execution_timeout=own.execution_timeout,
-        inlets=inlets_of(pipeline),
+        execution_timeout=airflow_settings.execution_timeout,
+        inlets=input_assets(pipeline),
         **({"pool": pool} if pool else {}),
     )
 
 
-def _report(pipeline: Pipeline, file: Path, project: Project) -> ReportSlices:
-    """A teardown: it comes also after a run that has failed half-way, and the DAG's run is still failed."""
+def _create_report_task(pipeline: Pipeline, file: Path, project: Project) -> ReportSlices:
+    """Create the report task. As a teardown it also runs after a failed job, and the DAG run still fails."""
     report = ReportSlices(
         task_id="report",
         file=file,
         project=project,
-        outlets=[slices_of(pipeline)],
+        outlets=[slices_asset(pipeline)],
         depends_on_past=False,
     )
     report.as_teardown()
     return report
 
 
-def _deadline(pipeline: Pipeline, on_deadline: Callable[..., Any] | str | None) -> dict[str, Any]:
-    span: timedelta | None = pipeline.airflow.deadline
-    if span is None:
+def _deadline_options(pipeline: Pipeline, on_deadline: Callable[..., Any] | str | None) -> dict[str, Any]:
+    deadline: timedelta | None = pipeline.airflow.deadline
+    if deadline is None:
         return {}
-    callback = AsyncCallback(on_deadline or tell_of_deadline, {"pipeline": pipeline.name})
-    return {"deadline": DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, span, callback)}
+    callback = AsyncCallback(on_deadline or log_missed_deadline, {"pipeline": pipeline.name})
+    return {"deadline": DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, deadline, callback)}
 
 
-def _without_backfills() -> dict[str, Any]:
-    """On SQLite a backfill locks the database and ends the scheduler, so that Airflow is to refuse it."""
+def _refuse_backfills_on_sqlite() -> dict[str, Any]:
+    """Let Airflow refuse backfills on SQLite, where they lock the database and stop the scheduler."""
     if conf.get("database", "sql_alchemy_conn", fallback="sqlite").startswith("sqlite"):
         return {"allowed_run_types": ["scheduled", "manual"]}
     return {}

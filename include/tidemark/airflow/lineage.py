@@ -1,7 +1,7 @@
-"""What OpenLineage is told of a run: its inputs, its tables, and what was committed.
+"""Describe a run's inputs, output tables and committed slices to OpenLineage.
 
-Imported when OpenLineage's provider asks, and without that never. Nothing here opens a table: the provider asks in a
-fork of the task's process, and delta-rs does not survive one.
+Imported only when OpenLineage's provider calls. Nothing here opens a table: the provider runs in a fork of the task's
+process, which delta-rs does not survive.
 """
 
 from __future__ import annotations
@@ -16,82 +16,99 @@ from openlineage.client.event_v2 import Dataset, InputDataset, OutputDataset
 from openlineage.client.facet_v2 import OutputDatasetFacet, RunFacet, output_statistics_output_dataset
 
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.delta.paths import place
+from tidemark.delta.paths import resolve_path
 
-COMMITTED = ("emissions", "late", "checkpoint", "ledger")
-"""Tables that every run adds to; others come and go with what is asked of a pipeline."""
-REWRITTEN = ("emissions", "late", "quality")
+APPENDED_TABLES = ("emissions", "late", "checkpoint", "ledger")
+"""Tables that every run appends to."""
+COMPACTED_TABLES = ("emissions", "late", "quality")
 """Tables whose files `tidemark compact` merges."""
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
-"""What OpenLineage calls a store that Hadoop calls otherwise."""
+"""OpenLineage's schemes by those of Hadoop."""
 Lineage = OperatorLineage[Dataset, RunFacet]
 
 
 @define
 class SlicesRunFacet(RunFacet):
-    """What a run has committed, as the event of the asset tells it: docs/airflow.md."""
+    """OpenLineage facet with the slices that a run committed; the fields of the asset's event (docs/airflow.md)."""
 
     pipeline: str = field()
     first: str = field()
     end: str = field()
     slices: int = field()
-    again: int = field()
+    rerun: int = field()
     emissions: int = field()
     seconds: float = field()
     incomplete: int = field()
     left: Mapping[str, int] = field(factory=dict)
     right: Mapping[str, int] = field(factory=dict)
     quality: Mapping[str, int] = field(factory=dict)
-    findings: list[str] = field(factory=list)
+    failed_expectations: list[str] = field(factory=list)
 
 
-def of_command(file: Path | str, lake: str, arguments: Iterable[str]) -> Lineage:
-    """What a command over slices reads and writes, by its arguments."""
+def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Lineage:
+    """Return the tables that a command reads and writes.
+
+    Args:
+        file: The pipeline file.
+        lake: The lake root.
+        arguments: The command and its options.
+    """
     pipeline, (command, *options) = load_pipeline(Path(file)), list(arguments)
     if command == "compare":
         streamed = [pipeline.compare.table] if pipeline.compare else []
-        inputs = [_table(pipeline, lake, "emissions"), *(_named(lake, name) for name in streamed)]
-        return OperatorLineage(inputs=_inputs(inputs), outputs=_outputs([_table(pipeline, lake, "agreement")]))
+        emissions = _table_dataset_name(pipeline, lake, "emissions")
+        agreement = _table_dataset_name(pipeline, lake, "agreement")
+        inputs = [emissions, *(_input_dataset_name(lake, name) for name in streamed)]
+        return OperatorLineage(inputs=_input_datasets(inputs), outputs=_output_datasets([agreement]))
     if command == "compact":
-        tables = [_table(pipeline, lake, name) for name in REWRITTEN]
-        return OperatorLineage(inputs=_inputs(tables), outputs=_outputs(tables))
+        tables = [_table_dataset_name(pipeline, lake, name) for name in COMPACTED_TABLES]
+        return OperatorLineage(inputs=_input_datasets(tables), outputs=_output_datasets(tables))
     if command == "vacuum":
         return OperatorLineage()
-    inputs = [_named(lake, source.table) for source in (pipeline.left, pipeline.right)]
-    written = () if "--dry-run" in options else COMMITTED
-    return OperatorLineage(inputs=_inputs(inputs), outputs=_outputs(_table(pipeline, lake, name) for name in written))
+    inputs = [_input_dataset_name(lake, source.table) for source in (pipeline.left, pipeline.right)]
+    written = () if "--dry-run" in options else APPENDED_TABLES
+    return OperatorLineage(
+        inputs=_input_datasets(inputs),
+        outputs=_output_datasets(_table_dataset_name(pipeline, lake, name) for name in written),
+    )
 
 
-def of_committed(file: Path | str, lake: str, found: Mapping[str, Any]) -> Lineage:
-    """The tables with how many rows a run has added (`look.committed_since`), and what else is known of it."""
+def commit_lineage(file: Path | str, lake: str, commits: Mapping[str, Any]) -> Lineage:
+    """Return the tables of a run with the rows it added, and a facet with the rest of the summary.
+
+    Args:
+        file: The pipeline file.
+        lake: The lake root.
+        commits: The summary of `status_queries.committed_since`.
+    """
     pipeline = load_pipeline(Path(file))
-    late = sum(found[side][name] for side in ("left", "right") for name in ("late", "rejected"))
-    rows = {"emissions": found["emissions"], "late": late, "ledger": found["slices"]}
+    late = sum(commits[side][name] for side in ("left", "right") for name in ("late", "rejected"))
+    rows = {"emissions": commits["emissions"], "late": late, "ledger": commits["slices"]}
     outputs: list[Dataset] = []
-    for name in COMMITTED:
-        namespace, path = _table(pipeline, lake, name)
+    for name in APPENDED_TABLES:
+        namespace, path = _table_dataset_name(pipeline, lake, name)
         facets: dict[str, OutputDatasetFacet] = {}
         if name in rows:
             facets["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
                 rowCount=rows[name]
             )
         outputs.append(OutputDataset(namespace, path, outputFacets=facets))
-    told = {name: found[name] for name in SlicesRunFacet.__annotations__ if name in found}
-    facet = SlicesRunFacet(first=found["from"], end=found["to"], **told)
+    fields = {name: commits[name] for name in SlicesRunFacet.__annotations__ if name in commits}
+    facet = SlicesRunFacet(first=commits["from"], end=commits["to"], **fields)
     return OperatorLineage(outputs=outputs, run_facets={"tidemark_slices": facet})
 
 
-def _named(lake: str, name: str) -> tuple[str, str]:
-    """An input as OpenLineage names it; a table that is in a catalog alone has its path in the lake here, too."""
-    return _dataset(place(lake, name))
+def _input_dataset_name(lake: str, name: str) -> tuple[str, str]:
+    """Return OpenLineage's name of an input; catalog tables are named by their path in the lake too."""
+    return _dataset_name(resolve_path(lake, name))
 
 
-def _table(pipeline: Pipeline, lake: str, name: str) -> tuple[str, str]:
-    return _dataset(f"{place(lake, pipeline.output)}/{name}")
+def _table_dataset_name(pipeline: Pipeline, lake: str, name: str) -> tuple[str, str]:
+    return _dataset_name(f"{resolve_path(lake, pipeline.output)}/{name}")
 
 
-def _dataset(path: str) -> tuple[str, str]:
-    """Namespace and name, by OpenLineage's rules for files and objects.
+def _dataset_name(path: str) -> tuple[str, str]:
+    """Return namespace and name by OpenLineage's rules for files and objects.
 
     >>> _dataset("s3a://lake/flights"), _dataset("/lake/flights")
     (('s3://lake', 'flights'), ('file', '/lake/flights'))
@@ -103,9 +120,9 @@ def _dataset(path: str) -> tuple[str, str]:
     return f"{_SCHEMES.get(scheme, scheme)}://{host}", name or "/"
 
 
-def _inputs(found: Iterable[tuple[str, str]]) -> list[Dataset]:
-    return [InputDataset(namespace, name) for namespace, name in found]
+def _input_datasets(tables: Iterable[tuple[str, str]]) -> list[Dataset]:
+    return [InputDataset(namespace, name) for namespace, name in tables]
 
 
-def _outputs(found: Iterable[tuple[str, str]]) -> list[Dataset]:
-    return [OutputDataset(namespace, name) for namespace, name in found]
+def _output_datasets(tables: Iterable[tuple[str, str]]) -> list[Dataset]:
+    return [OutputDataset(namespace, name) for namespace, name in tables]

@@ -1,6 +1,6 @@
-"""What monitoring is told of slices, by Airflow's own metrics: StatsD, OpenTelemetry or Datadog, as Airflow is set.
+"""Send metrics of slices through Airflow's own backend: StatsD, OpenTelemetry or Datadog.
 
-Each has the pipeline behind its name, for StatsD, which has no tags, and once more without it and tagged `pipeline`.
+Each metric is sent twice: with the pipeline as suffix, since StatsD has no tags, and with the tag `pipeline`.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
 
 _PREFIX = "tidemark"
-_WAYS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
-"""Airflow's settings of which one says that somebody listens."""
+_BACKEND_SETTINGS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
+"""Settings of Airflow; metrics are sent if one is on."""
 
 
-def tell_committed(found: Mapping[str, Any]) -> None:
-    """Tell what a run has committed (`look.committed_since`)."""
-    pipeline = found["pipeline"]
-    _tell(timing, "slice.duration", 1000 * found["seconds"] / found["slices"], pipeline)
-    _tell(incr, "slices", found["slices"], pipeline)
-    _tell(incr, "emissions", found["emissions"], pipeline)
+def send_commit_metrics(commits: Mapping[str, Any]) -> None:
+    """Send the counts of a run's commits (`status_queries.committed_since`)."""
+    pipeline = commits["pipeline"]
+    _send(timing, "slice.duration", 1000 * commits["seconds"] / commits["slices"], pipeline)
+    _send(incr, "slices", commits["slices"], pipeline)
+    _send(incr, "emissions", commits["emissions"], pipeline)
     for side in SIDES:
         for name in ("read", "late", "rejected"):
-            _tell(incr, f"rows.{name}.{side}", found[side][name], pipeline)
-    for verdict, slices in found["quality"].items():
-        _tell(incr, f"quality.{verdict}", slices, pipeline)
+            _send(incr, f"rows.{name}.{side}", commits[side][name], pipeline)
+    for result, slices in commits["quality"].items():
+        _send(incr, f"quality.{result}", slices, pipeline)
 
 
-def tell_behind(pipeline: Pipeline, lake: str) -> None:
-    """Tell how many slices have ended and are not committed; what is wrong with the tables others tell."""
-    if _is_wanted():
-        from tidemark.airflow.status_queries import slices_behind  # noqa: PLC0415 - opens tables
-
-        with suppress(UserError):
-            _tell(gauge, "behind", slices_behind(pipeline, lake, datetime.now(UTC)), pipeline.name)
-
-
-def tell_agreement(pipeline: Pipeline, lake: str) -> None:
-    """Tell how many rows of all slices compared are the stream's, and how many differ, by kind."""
-    if _is_wanted():
-        from tidemark.airflow.status_queries import agreed  # noqa: PLC0415 - opens tables
+def send_uncommitted_slices(pipeline: Pipeline, lake: str) -> None:
+    """Send how many slices have ended and are not committed. Invalid tables are reported elsewhere."""
+    if _is_enabled():
+        from tidemark.airflow.status_queries import count_uncommitted_slices  # noqa: PLC0415 - opens tables
 
         with suppress(UserError):
-            for name, rows in agreed(pipeline, lake).items():
-                _tell(gauge, f"agreement.{name}", rows, pipeline.name)
+            _send(gauge, "behind", count_uncommitted_slices(pipeline, lake, datetime.now(UTC)), pipeline.name)
 
 
-def _is_wanted() -> bool:
-    return any(conf.getboolean("metrics", name, fallback=False) for name in _WAYS)
+def send_agreement_metrics(pipeline: Pipeline, lake: str) -> None:
+    """Send how many rows of all compared slices equal the stream's, and how many differ, by kind."""
+    if _is_enabled():
+        from tidemark.airflow.status_queries import agreement_counts  # noqa: PLC0415 - opens tables
+
+        with suppress(UserError):
+            for name, rows in agreement_counts(pipeline, lake).items():
+                _send(gauge, f"agreement.{name}", rows, pipeline.name)
 
 
-def _tell(how: Callable[..., None], name: str, value: float, pipeline: str) -> None:
-    how(f"{_PREFIX}.{name}.{pipeline}", value)
-    how(f"{_PREFIX}.{name}", value, tags={"pipeline": pipeline})
+def _is_enabled() -> bool:
+    return any(conf.getboolean("metrics", name, fallback=False) for name in _BACKEND_SETTINGS)
+
+
+def _send(send: Callable[..., None], name: str, value: float, pipeline: str) -> None:
+    send(f"{_PREFIX}.{name}.{pipeline}", value)
+    send(f"{_PREFIX}.{name}", value, tags={"pipeline": pipeline})

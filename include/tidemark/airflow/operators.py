@@ -21,110 +21,137 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from tidemark.airflow.connect_job import WarmJob, address_of
-from tidemark.airflow.metrics import tell_agreement, tell_behind, tell_committed
+from tidemark.airflow.connect_job import ConnectJob, connect_address
+from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
 from tidemark.config import Input, Pipeline, load_pipeline
-from tidemark.config.cluster import SECRET
-from tidemark.config.notify import Receiver, variable
+from tidemark.config.cluster import SPARK_SECRET_VARIABLE
+from tidemark.config.notify import Receiver, get_connection_variable
 from tidemark.config.types import parse_instant
-from tidemark.errors import CheckFailedError, PipelineFileError, UserError, submitted_code
+from tidemark.errors import CheckFailedError, PipelineFileError, UserError, to_submit_exit_code
 
-_FINAL = tuple(f"Error code is: {submitted_code(kind.exit_code)}." for kind in (CheckFailedError, UserError))
-"""What the operator says of a job after which trying again cannot help."""
+_FINAL_EXIT_CODES = tuple(
+    f"Error code is: {to_submit_exit_code(kind.exit_code)}." for kind in (CheckFailedError, UserError)
+)
+"""Endings of the operator's message for exit codes after which a retry cannot succeed."""
 
 
 class WaitForInputs(BaseOperator):
-    """Passes once the inputs are complete up to `end`; skips what follows where the slices are committed already.
+    """Operator that waits until the inputs are complete up to `end`, and skips slices that are committed.
 
-    It looks once in a worker, and then waits deferred, without a slot.
+    It checks once in a worker, then defers to the triggerer and occupies no slot.
     """
 
     template_fields: Sequence[str] = ("start", "end", "unless")
 
     def __init__(self, *, file: Path, project: Project, start: str, end: str, unless: str = "", **kwargs: Any) -> None:
-        """`start` and `end` bound the slices (exclusive), as templates; with `unless` True nothing is waited for."""
+        """Create the task.
+
+        Args:
+            file: The pipeline file.
+            project: Folders of pipelines, lake and jars.
+            start: Start of the first slice (inclusive), a template.
+            end: End of the last slice (exclusive), a template.
+            unless: Template; if it renders to True, the task does not wait.
+            kwargs: Further arguments of `BaseOperator`.
+        """
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
         self.start, self.end, self.unless = start, end, unless
 
     def execute(self, context: Context) -> None:
-        """Look, and wait.
+        """Check the slices and inputs, and defer while the inputs are incomplete.
 
         Raises:
-            AirflowSkipException: the slices are committed.
-            AirflowFailException: the pipeline file or a table does not serve.
+            AirflowSkipException: The slices are committed.
+            AirflowFailException: The pipeline file or a table is not valid.
         """
         from tidemark.airflow.status_queries import are_committed  # noqa: PLC0415 - opens tables
 
         try:
             pipeline, start, end = load_pipeline(Path(self.file)), parse_instant(self.start), parse_instant(self.end)
-            done = are_committed(pipeline, self.lake, start, end)
-            tell_behind(pipeline, self.lake)
+            is_committed = are_committed(pipeline, self.lake, start, end)
+            send_uncommitted_slices(pipeline, self.lake)
         except (UserError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
-        if done:
+        if is_committed:
             raise AirflowSkipException(f"slices from {self.start} to {self.end} are committed")
         if self.unless == "True":
             return
-        most = pipeline.airflow.wait_at_most
-        self._wait(context, pipeline, (datetime.now(UTC) + most).isoformat() if most else None)
+        timeout = pipeline.airflow.wait_timeout
+        self._wait(context, pipeline, (datetime.now(UTC) + timeout).isoformat() if timeout else None)
 
     def resume(self, context: Context, event: dict[str, str | None]) -> None:
-        """Go on after the trigger.
+        """Continue after the trigger fired.
 
         Raises:
-            AirflowFailException: it has waited for as long as it may, or a table does not serve.
+            AirflowFailException: The wait timed out, or a table is not valid.
         """
         give_up = event["give_up"]
-        if told := event.get("mistake"):
-            raise AirflowFailException(told)
-        if told := event.get("gave_up"):
-            raise AirflowFailException(f"waited until {give_up}, and up to {self.end} this was not complete: {told}")
+        if message := event.get("mistake"):
+            raise AirflowFailException(message)
+        if message := event.get("gave_up"):
+            raise AirflowFailException(self._timeout_message(give_up, message))
         self._wait(context, load_pipeline(Path(self.file)), give_up)
 
+    def _timeout_message(self, give_up: str | None, incomplete: str) -> str:
+        return f"inputs were not complete up to {self.end} when the wait ended at {give_up}: {incomplete}"
+
     def _wait(self, context: Context, pipeline: Pipeline, give_up: str | None) -> None:
-        from tidemark.airflow.status_queries import short_inputs  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
 
         end = parse_instant(self.end)
         try:
-            short = short_inputs(self.file, self.lake, end.isoformat())
+            incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
         except UserError as error:
             raise AirflowFailException(str(error)) from None
-        short += [f"asset {asset.name} has no event since {since}" for asset, since in self._unseen(context, pipeline)]
-        if not short:
+        incomplete += [
+            f"asset {asset.name} has no event since {since}"
+            for asset, since in self._assets_without_event(context, pipeline)
+        ]
+        if not incomplete:
             return
-        told = "; ".join(short)
+        message = "; ".join(incomplete)
         if give_up and datetime.now(UTC) >= datetime.fromisoformat(give_up):
-            raise AirflowFailException(f"waited until {give_up}, and up to {self.end} this was not complete: {told}")
-        self.log.info("waiting for inputs to be complete up to %s: %s", self.end, told)
-        poll = pipeline.airflow.poll.total_seconds()
-        trigger = InputsComplete(file=self.file, lake=self.lake, end=end.isoformat(), poll=poll, give_up=give_up)
+            raise AirflowFailException(self._timeout_message(give_up, message))
+        self.log.info("waiting for inputs to be complete up to %s: %s", self.end, message)
+        poll_interval = pipeline.airflow.poll_interval.total_seconds()
+        trigger = InputsComplete(
+            file=self.file, lake=self.lake, end=end.isoformat(), poll_interval=poll_interval, give_up=give_up
+        )
         self.defer(trigger=trigger, method_name="resume")
 
-    def _unseen(self, context: Context, pipeline: Pipeline) -> list[tuple[Asset, str]]:
-        """The assets of the inputs' rules without an event since the end."""
-        found = []
-        for source in (pipeline.left, pipeline.right):
-            if source.complete and source.complete.asset:
-                asset = Asset(source.complete.asset)
-                since = (parse_instant(self.end) + source.complete.settle).isoformat()
+    def _assets_without_event(self, context: Context, pipeline: Pipeline) -> list[tuple[Asset, str]]:
+        """Return the assets in the inputs' rules that had no event since the end of the slices."""
+        missing = []
+        for input_ in (pipeline.left, pipeline.right):
+            if input_.complete and input_.complete.asset:
+                asset = Asset(input_.complete.asset)
+                since = (parse_instant(self.end) + input_.complete.grace_period).isoformat()
                 if not len(context["inlet_events"][asset].after(since).limit(1)):
-                    found.append((asset, since))
-        return found
+                    missing.append((asset, since))
+        return missing
 
 
 class RunSlices(SparkSubmitOperator):
-    """Runs a command over slices of a pipeline where its connection says, with the Spark of this environment."""
+    """Operator that submits a `tidemark` command to the Spark of the pipeline's connection."""
 
     def __init__(
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
     ) -> None:
-        """`options` are those of the command, as templates."""
+        """Create the task.
+
+        Args:
+            file: The pipeline file.
+            project: Folders of pipelines, lake and jars.
+            options: Options of the command, templates.
+            command: The command and its fixed options.
+            kwargs: Further arguments of `SparkSubmitOperator`.
+        """
         self.file, self.lake, self.command = file, project.lake, command[0]
         super().__init__(
-            application=str(Path(__file__).with_name("submitted.py")),
+            application=str(Path(__file__).with_name("spark_application.py")),
             application_args=[*command, str(file), "--lake", project.lake, *options],
             jars=",".join(project.jars) or None,
             spark_binary=str(Path(sys.executable).with_name("spark-submit")),
@@ -134,100 +161,102 @@ class RunSlices(SparkSubmitOperator):
             },
             **kwargs,
         )
-        self._warm: WarmJob | None = None
+        self._connect_job: ConnectJob | None = None
 
     def execute(self, context: Context) -> None:
-        """Submit and wait; where the connection is a Spark Connect server's, run as a process of this worker.
+        """Submit the job and wait for it. For a Spark Connect server, run it as a process of this worker.
 
         Raises:
-            AirflowFailException: there is no connection, or the job ended for good; trying again cannot help.
-            AirflowException: the job failed; running it again changes no slice that is committed.
+            AirflowFailException: The connection is missing, or a retry of the job cannot succeed.
+            AirflowException: The job failed. A retry leaves committed slices alone.
         """
-        connection = self._need_connection()
+        connection = self._require_connection()
         try:
-            if address := address_of(connection):
-                self._run_warm(address, connection.password)
+            if address := connect_address(connection):
+                self._run_on_connect_server(address, connection.password)
             else:
                 super().execute(context)
         except AirflowException as error:
-            if any(code in str(error) for code in _FINAL) and not isinstance(error, AirflowFailException):
-                raise AirflowFailException(_reason(str(error))) from None
+            if any(code in str(error) for code in _FINAL_EXIT_CODES) and not isinstance(error, AirflowFailException):
+                raise AirflowFailException(_extract_error(str(error))) from None
             raise
         finally:
             if self.command == "compare":
-                with suppress(PipelineFileError):  # the job has told
-                    tell_agreement(load_pipeline(self.file), self.lake)
+                with suppress(PipelineFileError):  # the job has reported it
+                    send_agreement_metrics(load_pipeline(self.file), self.lake)
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """What OpenLineage is told of when the task begins, and again when it ends, however it does."""
-        from tidemark.airflow.lineage import of_command  # noqa: PLC0415 - OpenLineage may not be installed
+        """Return the lineage that OpenLineage sends when the task starts and when it ends."""
+        from tidemark.airflow.lineage import command_lineage  # noqa: PLC0415 - OpenLineage may not be installed
 
-        return of_command(self.file, self.lake, map(str, self.application_args or ()))
+        return command_lineage(self.file, self.lake, map(str, self.application_args or ()))
 
     def on_kill(self) -> None:
-        """Stop what this task has started."""
-        if self._warm is not None:
-            self._warm.stop()
+        """Stop the job that this task started."""
+        if self._connect_job is not None:
+            self._connect_job.stop()
         else:
             super().on_kill()
 
-    def _run_warm(self, address: str, token: str | None) -> None:
-        self._warm = WarmJob(address, token, self._receivers())
-        code = self._warm.run(list(map(str, self.application_args or ())), self.log.info)
+    def _run_on_connect_server(self, address: str, token: str | None) -> None:
+        self._connect_job = ConnectJob(address, token, self._receiver_connections())
+        code = self._connect_job.run(list(map(str, self.application_args or ())), self.log.info)
         if code:
-            kind = AirflowFailException if f"Error code is: {code}." in _FINAL else AirflowException
-            raise kind(f"the job on {address.partition('/;')[0]} ended. Error code is: {code}.")
+            error_class = AirflowFailException if f"Error code is: {code}." in _FINAL_EXIT_CODES else AirflowException
+            raise error_class(f"the job on {address.partition('/;')[0]} ended. Error code is: {code}.")
 
     def _get_hook(self) -> SparkSubmitHook:
-        # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown on a
-        # page, and stand on the command line of other clusters.
+        # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown in
+        # the UI and, on other clusters, on the command line.
         hook = super()._get_hook()
         master = str(hook._connection["master"])  # noqa: SLF001
         secrets = {}
         if master.startswith("spark://") and (secret := BaseHook.get_connection(self._conn_id).password):
-            secrets[SECRET] = secret
+            secrets[SPARK_SECRET_VARIABLE] = secret
         if master.startswith(("spark://", "local")):
-            secrets |= self._receivers()
+            secrets |= self._receiver_connections()
         if secrets:
             hook._env_vars = {**(self.env_vars or {}), **secrets}  # noqa: SLF001
         return hook
 
-    def _receivers(self) -> dict[str, str]:
-        """The connections of those who are told of verdicts, as the job takes them from its environment."""
-        found: dict[str, str] = {}
-        told: list[Receiver] = []
-        # What is missing, or wrong with the file, the job tells.
+    def _receiver_connections(self) -> dict[str, str]:
+        """Return the connections of the `notify` receivers as environment variables of the job."""
+        connections: dict[str, str] = {}
+        receivers: list[Receiver] = []
+        # The job reports what is missing or wrong in the file.
         with suppress(PipelineFileError):
-            told = load_pipeline(self.file).notify if self.command in {"run", "reprocess"} else []
-        for one in told:
+            receivers = load_pipeline(self.file).notify if self.command in {"run", "reprocess"} else []
+        for receiver in receivers:
             with suppress(AirflowNotFoundException):
-                found[variable(one.connection)] = BaseHook.get_connection(one.connection).as_json()
-        return found
+                connections[get_connection_variable(receiver.connection)] = BaseHook.get_connection(
+                    receiver.connection
+                ).as_json()
+        return connections
 
-    def _need_connection(self) -> Connection:
-        # The operator takes a missing connection for a YARN cluster.
+    def _require_connection(self) -> Connection:
+        # The base operator would submit to YARN if the connection is missing.
         try:
             return BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:
             variable, local = f"AIRFLOW_CONN_{self._conn_id.upper()}", '{"conn_type": "spark", "host": "local[*]"}'
             raise AirflowFailException(
-                f"connection {self._conn_id} is missing; add it in Airflow, or set {variable}='{local}'"
+                f"connection {self._conn_id} is missing. Add it in Airflow, or set {variable}='{local}'"
             ) from None
 
 
-def _reason(told: str) -> str:
-    r"""What the job says is wrong, in its one line, for the log and callbacks; all that is told where it says nothing.
+def _extract_error(output: str) -> str:
+    r"""Return the job's error line, for the log and callbacks; the complete output if it has none.
 
     >>> _reason("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
     'quality gate: found 3'
     >>> _reason('Error code is: 65.\n{"level": "error", "event": "quality gate: found 3", "exit_code": 1}')
     'quality gate: found 3'
     """
-    return next((error for line in told.splitlines() if (error := _error_in(line))), told)
+    return next((error for line in output.splitlines() if (error := _parse_error(line))), output)
 
 
-def _error_in(line: str) -> str | None:
-    """The mistake that a line tells of, as text or as JSON (`TIDEMARK_LOG`)."""
+def _parse_error(line: str) -> str | None:
+    """Return the error in a line of text or JSON (`TIDEMARK_LOG_FORMAT`), or None."""
     if line.startswith("error: "):
         return line.removeprefix("error: ")
     if line.startswith("{"):
@@ -238,107 +267,115 @@ def _error_in(line: str) -> str | None:
 
 
 class ReportSlices(BaseOperator):
-    """Tells what the run has committed, also where it ended half-way, and publishes it with the event of the asset."""
+    """Operator that logs what the run committed and attaches it to the event of the asset."""
 
     def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
-        """As the other tasks of the run."""
+        """Create the task for a pipeline file and its project."""
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
-        self._found: dict[str, Any] | None = None
+        self._commits: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read the ledger.
+        """Read from the ledger what was committed since the DAG run started.
+
+        Returns:
+            The summary of `status_queries.committed_since`, which the asset's event has too.
 
         Raises:
-            AirflowSkipException: the run has committed nothing, so that there is no event.
+            AirflowSkipException: The run committed nothing, so there is no event.
         """
         from tidemark.airflow.status_queries import committed_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
         since = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
-        found = self._found = committed_since(pipeline, self.lake, since)
-        tell_behind(pipeline, self.lake)
-        if found is None:
+        commits = self._commits = committed_since(pipeline, self.lake, since)
+        send_uncommitted_slices(pipeline, self.lake)
+        if commits is None:
             raise AirflowSkipException("nothing was committed")
-        tell_committed(found)
-        self.log.info("%s", _told(found))
+        send_commit_metrics(commits)
+        self.log.info("%s", _describe_commits(commits))
         for asset in self.outlets:
-            context["outlet_events"][asset].extra = found
-        return found
+            context["outlet_events"][asset].extra = commits
+        return commits
 
     def get_openlineage_facets_on_complete(self, _: Any) -> Any:
-        """What OpenLineage is told of what was committed."""
-        if self._found is None:
+        """Return the lineage of the committed slices for OpenLineage."""
+        if self._commits is None:
             return None
-        from tidemark.airflow.lineage import of_committed  # noqa: PLC0415 - OpenLineage may not be installed
+        from tidemark.airflow.lineage import commit_lineage  # noqa: PLC0415 - OpenLineage may not be installed
 
-        return of_committed(self.file, self.lake, self._found)
+        return commit_lineage(self.file, self.lake, self._commits)
 
 
-class _OnTables(BaseOperator):
+class _TableOperator(BaseOperator):
     def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
-        """As the tasks of a run."""
+        """Create the task for a pipeline file and its project."""
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
 
 
-class VacuumTables(_OnTables):
-    """Removes what the pipeline's `retention` says, but for states: those `tidemark vacuum` lets expire.
+class VacuumTables(_TableOperator):
+    """Operator that removes files by the pipeline's `retention`, except checkpoints.
 
-    Which of them a plan needs Spark may have to be asked.
+    Expiring checkpoints may need Spark, so `tidemark vacuum` does it.
     """
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
-        """Remove them.
+        """Remove the files.
 
         Raises:
-            AirflowFailException: the pipeline file or a table does not serve.
+            AirflowFailException: The pipeline file or a table is not valid.
         """
-        from tidemark.airflow.status_queries import vacuumed  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import vacuum_tables  # noqa: PLC0415 - opens tables
 
         try:
-            self.log.info("%s", vacuumed(load_pipeline(Path(self.file)), self.lake))
+            self.log.info("%s", vacuum_tables(load_pipeline(Path(self.file)), self.lake))
         except UserError as error:
             raise AirflowFailException(str(error)) from None
 
 
-class VerifyTables(_OnTables):
-    """Fails where a pipeline's tables are not as they were committed."""
+class VerifyTables(_TableOperator):
+    """Operator that fails if a pipeline's tables are not as they were committed."""
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
-        """Hold ledger, tables and files against each other.
+        """Check that ledger, tables and files agree.
 
         Raises:
-            AirflowFailException: they are damaged, or the pipeline file or a table does not serve.
+            AirflowFailException: They do not agree, or the pipeline file or a table is not valid.
         """
-        from tidemark.airflow.status_queries import damages  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import integrity_issues  # noqa: PLC0415 - opens tables
 
         try:
             pipeline = load_pipeline(Path(self.file))
-            found = damages(pipeline, self.lake)
+            issues = integrity_issues(pipeline, self.lake)
         except UserError as error:
             raise AirflowFailException(str(error)) from None
-        if found:
-            told = f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may mend it"
-            raise AirflowFailException("; ".join((told, *found)))
+        if issues:
+            message = (
+                f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may mend it"
+            )
+            raise AirflowFailException("; ".join((message, *issues)))
 
 
-def _told(found: dict[str, Any]) -> str:
-    late = " and ".join(f"{found[side]['late']:,} {side}" for side in ("left", "right"))
+def _describe_commits(commits: dict[str, Any]) -> str:
+    late = " and ".join(f"{commits[side]['late']:,} {side}" for side in ("left", "right"))
     return (
-        f"{found['pipeline']}: {found['slices']:,} slices from {found['from']} to {found['to']}, "
-        f"{found['emissions']:,} emissions, {late} rows late; quality {found['quality']}; {found['docs']}"
+        f"{commits['pipeline']}: {commits['slices']:,} slices from {commits['from']} to {commits['to']}, "
+        f"{commits['emissions']:,} emissions, {late} rows late; quality {commits['quality']}; {commits['docs']}"
     )
 
 
-def inlets_of(pipeline: Pipeline) -> list[Asset]:
-    """The inputs as assets: what their rules name, else their tables; without names that Airflow takes for none."""
-    found = []
-    for source in (pipeline.left, pipeline.right):
-        # One that raises would stop the DAGs of all pipelines.
+def input_assets(pipeline: Pipeline) -> list[Asset]:
+    """Return the inputs as assets: the asset of the input's rule, or else its table.
+
+    Names that Airflow does not accept are left out.
+    """
+    assets = []
+    for input_ in (pipeline.left, pipeline.right):
+        # An error here would stop the DAGs of all pipelines.
         with suppress(ValueError):
-            found.append(Asset(_asset_name(source)))
-    return found
+            assets.append(Asset(_asset_name(input_)))
+    return assets
 
 
 def _asset_name(source: Input) -> str:

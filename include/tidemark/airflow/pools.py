@@ -1,7 +1,7 @@
-"""Prints a pool of one slot for each pipeline of a project, as `airflow pools import` reads it.
+"""Print a pool of one slot per pipeline, as input of `airflow pools import`.
 
-Slices, ranges and reprocessing of a pipeline then never run at the same time. Usage: python -m tidemark.airflow.pools
-[PROJECT]
+The pool keeps slices, ranges and reprocessing of a pipeline from running at the same time.
+Usage: `python -m tidemark.airflow.pools [PROJECT]`
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from tidemark.airflow.project import Project
 
 
-def pools(project: Project) -> dict[str, dict[str, object]]:
-    """By their names."""
+def create_pools(project: Project) -> dict[str, dict[str, object]]:
+    """Return a pool of one slot per pipeline, by pool name."""
     return {
         pipeline.airflow.pool or pipeline.name: {
             "slots": 1,
@@ -27,4 +27,4 @@ def pools(project: Project) -> dict[str, dict[str, object]]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    sys.stdout.write(json.dumps(pools(Project(folder)), indent=1))
+    sys.stdout.write(json.dumps(create_pools(Project(folder)), indent=1))

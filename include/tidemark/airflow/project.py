@@ -1,4 +1,4 @@
-"""Where a project's pipelines, tables and jars are, as DAG files see them, and the pipelines found there."""
+"""Locate a project's pipelines, tables and jars for its DAG files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidemark.config import (
     Completeness,
     Input,
     Pipeline,
+    list_pipeline_files,
     load_pipeline,
     load_reference,
-    pipeline_files,
 )
-from tidemark.config.local_days import day_of_two_midnights, local_day
-from tidemark.config.quality import DOCS_PAGE
-from tidemark.config.types import format_duration, format_instant, micros
+from tidemark.config.local_days import find_repeated_midnight, to_local_day
+from tidemark.config.quality import DATA_DOCS_INDEX
+from tidemark.config.types import format_duration, format_instant, to_micros
 from tidemark.errors import PipelineFileError
 
 _SUFFIXES = (".yaml", ".yml")
@@ -25,37 +25,37 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Project:
-    """The folder that relative paths are anchored in: DAG files are parsed in any working directory."""
+    """A project folder, to which relative paths refer. DAG files are parsed in any working directory."""
 
     root: Path
-    """Absolute."""
+    """Absolute path."""
 
     @property
     def pipelines_folder(self) -> Path:
-        """`TIDEMARK_PIPELINES`, else `include/pipelines` of the project."""
+        """Folder of pipeline files: `TIDEMARK_PIPELINES`, by default `include/pipelines`."""
         return self.root / os.environ.get("TIDEMARK_PIPELINES", "include/pipelines")
 
     @property
     def lake(self) -> str:
-        """The lake root: `TIDEMARK_LAKE`, else `lake` of the project; an absolute path or a URI."""
+        """Lake root, an absolute path or a URI: `TIDEMARK_LAKE`, by default `lake`."""
         root = os.environ.get("TIDEMARK_LAKE", "lake")
         return root if "://" in root else str(self.root / root)
 
     @property
     def jars(self) -> list[str]:
-        """What goes to Spark with each job: the jars in `TIDEMARK_JARS`, else `.jars` of the project; maybe none."""
+        """Jars submitted with each job: those in `TIDEMARK_JARS`, by default in `.jars`."""
         return sorted(map(str, (self.root / os.environ.get("TIDEMARK_JARS", ".jars")).glob("*.jar")))
 
     def pipelines(self) -> tuple[dict[Path, Pipeline], list[str]]:
-        """Valid pipelines by their file, and a line for each file that has none."""
+        """Return the valid pipelines by file, and one error line per invalid file."""
         valid: dict[Path, Pipeline] = {}
         errors: list[str] = []
         owners: dict[str, Path] = {}
-        for file in pipeline_files(self.pipelines_folder):
+        for file in list_pipeline_files(self.pipelines_folder):
             try:
                 pipeline = load_pipeline(file)
                 load_reference(file)
-                refuse_two_midnights(pipeline, file)
+                require_timetable(pipeline, file)
             except PipelineFileError as error:
                 errors.append(str(error))
                 continue
@@ -63,55 +63,57 @@ class Project:
             if owner is file:
                 valid[file] = pipeline
             else:
-                errors.append(f"{file}: name: {pipeline.name} is already the pipeline of {owner.name}; choose another")
+                errors.append(f"{file}: name: {owner.name} already defines {pipeline.name}. Choose another name.")
         return valid, errors
 
-    def pipeline_named(self, name: str) -> tuple[Path, Pipeline] | None:
-        """The pipeline of that name where its file is called so, as most are: no other file is read."""
+    def find_pipeline(self, name: str) -> tuple[Path, Pipeline] | None:
+        """Return the pipeline whose file and `name` are `name`, without reading other files; None if there is none."""
         for file in (self.pipelines_folder / f"{name}{suffix}" for suffix in _SUFFIXES):
             if file.is_file() and (pipeline := load_pipeline(file)).name == name:
                 return file, pipeline
         return None
 
-    def refuse_errors(self) -> None:
-        """Fail where a pipeline file does not validate: for a DAG file of its own, since Airflow stops all DAGs of one.
+    def raise_errors(self) -> None:
+        """Raise if a pipeline file is not valid.
+
+        Call it in a DAG file of its own: Airflow stops all DAGs of a file with an import error.
 
         Raises:
-            PipelineFileError: a line for each file.
+            PipelineFileError: One line per invalid file.
         """
         if errors := self.pipelines()[1]:
             raise PipelineFileError("\n".join(errors))
 
 
-def refuse_two_midnights(pipeline: Pipeline, file: Path) -> None:
-    """See that Airflow has data intervals for a pipeline's slices.
+def require_timetable(pipeline: Pipeline, file: Path) -> None:
+    """Check that Airflow has a timetable for a pipeline's slices.
 
     Raises:
-        PipelineFileError: they are days of which one has two midnights; Airflow's timetables go by the second.
+        PipelineFileError: The slices are local days, and a day has two midnights, of which Airflow uses the second.
     """
     zone = pipeline.slices.time_zone
-    first = local_day(micros(pipeline.slices.start), zone)
-    if zone != "UTC" and (found := day_of_two_midnights(first, zone)):
+    first = to_local_day(to_micros(pipeline.slices.start), zone)
+    if zone != "UTC" and (day := find_repeated_midnight(first, zone)):
         raise PipelineFileError(
-            f"{file}: slices.time_zone: Airflow has no timetable for days of {zone}, where {found} has two midnights; "
-            "use `tidemark run` without Airflow, or leave time_zone out"
+            f"{file}: slices.time_zone: Airflow has no timetable for days of {zone}, where {day} has two midnights. "
+            "Use `tidemark run` without Airflow, or leave time_zone out."
         )
 
 
-def page(pipeline: Pipeline, file: Path, lake: str) -> str:
-    """A pipeline's settings as its DAGs' pages show them, in Markdown."""
+def document_pipeline(pipeline: Pipeline, file: Path, lake: str) -> str:
+    """Return a pipeline's settings in Markdown, for the pages of its DAGs."""
     slices = pipeline.slices
     keys = ", ".join(k.left if k.left == k.right else f"{k.left} = {k.right}" for k in pipeline.join.keys)
     inputs = "\n".join(
-        f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.clock_of(table)}` "
-        f"| {_watermark(table)} "
-        f"| {_complete(table.complete)} |"
+        f"| {side} | `{table.table}` | `{table.event_time.column}` | `{pipeline.get_clock_source(table)}` "
+        f"| {_describe_watermark(table)} "
+        f"| {_describe_completeness(table.complete)} |"
         for side, table in (("left", pipeline.left), ("right", pipeline.right))
     )
     each = "every " + format_duration(slices.every) if slices.time_zone == "UTC" else f"days of {slices.time_zone}"
     until = f" to {format_instant(slices.end)}" if slices.end else ""
     return f"""\
-**{pipeline.name}**: {pipeline.join.type} join, answered as `{pipeline.dialect}` would, from `{file.name}`.
+**{pipeline.name}**: {pipeline.join.type} join with the semantics of `{pipeline.dialect}`, from `{file.name}`.
 
 | input | table | event time | {pipeline.clock} clock | watermark delay | complete by |
 | --- | --- | --- | --- | --- | --- |
@@ -121,27 +123,27 @@ def page(pipeline: Pipeline, file: Path, lake: str) -> str:
 - {pipeline.join.describe()}
 - slices: {each} from {format_instant(slices.start)}{until}
 - tables: `{lake}/{pipeline.output}`
-- what was judged: `{lake}/{pipeline.output}/{DOCS_PAGE}`, and over time `tidemark quality {file.name}`
-- a range at once is `{pipeline.name}__range`, committed slices again `{pipeline.name}__reprocess`: use these, not a
-  backfill, which Airflow refuses here on SQLite, whose lock it would not survive
-{_comparison(pipeline.compare) if pipeline.compare else ""}"""
+- validation results: `{lake}/{pipeline.output}/{DATA_DOCS_INDEX}`, and over time `tidemark quality {file.name}`
+- use `{pipeline.name}__range` for a range of slices and `{pipeline.name}__reprocess` for committed slices, not a
+  backfill: on SQLite, Airflow refuses backfills, because they lock the database
+{_describe_comparison(pipeline.compare) if pipeline.compare else ""}"""
 
 
-def _watermark(table: Input) -> str:
-    if table.watermark:
-        return f"none, it is recorded in `{table.watermark.column}`"
+def _describe_watermark(table: Input) -> str:
+    if table.recorded_watermark:
+        return f"none, it is recorded in `{table.recorded_watermark.column}`"
     return "none" if table.watermark_delay is None else format_duration(table.watermark_delay)
 
 
-def _complete(rule: Completeness | None) -> str:
+def _describe_completeness(rule: Completeness | None) -> str:
     if rule is None:
         return "nothing, it does not wait"
-    return f"{rule.by}, {format_duration(rule.settle)} later" if rule.settle else rule.by
+    return f"{rule.by}, {format_duration(rule.grace_period)} later" if rule.grace_period else rule.by
 
 
-def _comparison(settings: CompareSettings) -> str:
-    """What a pipeline is compared with, in a line of Markdown."""
-    told_by = f", as told by `{settings.told_by}`" if settings.told_by else ""
+def _describe_comparison(settings: CompareSettings) -> str:
+    """Return what a pipeline is compared with, as a line of Markdown."""
+    told_by = f", as told by `{settings.reference}`" if settings.reference else ""
     when = f"every {format_duration(settings.every)}" if settings.every else "when slices are committed"
     budget = settings.budget
     differing = f", {budget.differing} of all that differ" if budget.differing else ""

@@ -1,9 +1,9 @@
-"""What is submitted to Spark: the command `tidemark` with the arguments of the application."""
+"""Run the command `tidemark` as a Spark application."""
 
 import sys
 
 from tidemark.cli.app import main
-from tidemark.errors import submitted_code
+from tidemark.errors import to_submit_exit_code
 
 if __name__ == "__main__":
-    sys.exit(submitted_code(main(sys.argv[1:])))
+    sys.exit(to_submit_exit_code(main(sys.argv[1:])))

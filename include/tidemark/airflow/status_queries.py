@@ -1,8 +1,7 @@
-"""What tasks ask of the tables: whether slices are committed, whether inputs are complete, what a run has committed.
+"""Query ledgers and Delta logs for Airflow's tasks, without Spark.
 
-Ledgers and logs tell it, without Spark; nothing is written, and only `vacuumed` removes files. delta-rs does not
-survive `fork`, so that this is imported where the work is, in a task's or the triggerer's own process, and by no DAG
-file.
+Nothing is written, and only `vacuum_tables` removes files. delta-rs does not survive `fork`: import this module only
+inside the process of a task or of the triggerer, never in a DAG file.
 """
 
 from __future__ import annotations
@@ -19,57 +18,57 @@ import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
-from tidemark.errors import OlderFormatError
-from tidemark.formatting import counted
-from tidemark.integrity.check import check
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.formatting import format_count
+from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.vacuum import vacuum
-from tidemark.quality.gx.project import docs_page
-from tidemark.sources.completeness import reaches
+from tidemark.quality.gx.data_docs import get_docs_index
+from tidemark.sources.completeness import measure_completeness
 from tidemark.timegrid.slices import Grid
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
-"""Counts of the table `agreement`."""
-MOST_FINDINGS = 10
-"""Of an event: the database keeps each."""
+"""Columns of the table `agreement` that count rows."""
+MAX_LINES = 10
+"""Maximum number of lines in an event, since Airflow's database stores each event."""
 
 
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
-    """Whether the slices from `start` to `end` (exclusive) are committed, and every committed slice still holds.
+    """Return True if the slices from `start` to `end` (exclusive) are committed and no committed slice is stale.
 
-    An instant off the grid is for the job to refuse, and so are other settings, by the next slice that is new.
+    Instants off the grid return False, so that the job refuses them.
     """
     grid = Grid.of(pipeline.slices)
-    first, last = (grid.number_at(micros(instant)) for instant in (start, end))
+    first, last = (grid.number_at(to_micros(instant)) for instant in (start, end))
     if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
         return False
-    try:
-        ledger = Ledger.seen(PipelineTables.of(pipeline, lake), grid)
-    except OlderFormatError:
-        return False
+    ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
     return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
-def short_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
-    """A line for each input that is not complete up to an instant, by the rules in a pipeline file.
+def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
+    """Return one line per input that is not complete up to an instant, by the rules in a pipeline file.
 
-    Assets are left out, unless asked for.
+    Args:
+        file: The pipeline file.
+        lake: The lake root.
+        end: The instant, ISO 8601.
+        assets: Also check rules that name an asset.
 
     Raises:
-        UserError: the file, or a table that it names, does not serve.
+        UserError: The file or a table is not valid.
     """
-    found = reaches(load_pipeline(Path(file)), lake, assets_seen=not assets)
-    return [one.told() for one in found if not one.covers(datetime.fromisoformat(end))]
+    inputs = measure_completeness(load_pipeline(Path(file)), lake, assets_updated=not assets)
+    return [input_.explain() for input_ in inputs if not input_.covers(datetime.fromisoformat(end))]
 
 
 def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str, Any] | None:
-    """What was committed at an instant or after, summed up for people and events: JSON-ready; None for nothing."""
-    tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
-    ledger = Ledger.seen(tables, grid)
+    """Return a JSON-ready summary of what was committed since an instant (inclusive), or None for nothing."""
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    ledger = Ledger.read_without_sync(tables, grid)
     if ledger.rows.empty:
         return None
     rows = ledger.rows[ledger.rows["committed_at"] >= pd.Timestamp(since)]
@@ -85,67 +84,69 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
         "from": grid.name(int(numbers.min())),
         "to": grid.name(int(numbers.max()) + 1),
         "slices": len(rows),
-        "again": int((rows["attempt"] > 1).sum()),
+        "rerun": int((rows["attempt"] > 1).sum()),
         "emissions": int(rows["emissions"].sum()),
         "seconds": round(float(rows.drop_duplicates("run")["job_seconds"].sum()), 3),
         **sides,
         "incomplete": int(rows["incomplete"].notna().sum()),
         "quality": dict(Counter(rows["quality"])),
-        "findings": _findings(rows["findings"]),
-        "docs": docs_page(tables),
+        "failed_expectations": _failed_expectations(rows["findings"]),
+        "docs": get_docs_index(tables),
     }
 
 
-def slices_behind(pipeline: Pipeline, lake: str, now: datetime) -> int:
-    """How many slices have ended by an instant, and are behind the last one that is committed.
+def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> int:
+    """Count the slices after the last committed slice that have ended by an instant.
 
     Raises:
-        UserError: the tables do not serve.
+        UserError: The tables are not valid.
     """
     grid = Grid.of(pipeline.slices)
-    last = Ledger.seen(PipelineTables.of(pipeline, lake), grid).last
+    last = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid).last
     end = min(now, pipeline.slices.end) if pipeline.slices.end else now
-    return max(0, grid.number_at(micros(end)) - (last.number + 1 if last else 0))
+    return max(0, grid.number_at(to_micros(end)) - (last.number + 1 if last else 0))
 
 
-def agreed(pipeline: Pipeline, lake: str) -> dict[str, int]:
-    """How many rows of all slices compared are the stream's, and how many differ, by kind; none where none was."""
-    log = DeltaLog.open(PipelineTables.of(pipeline, lake).agreement)
-    if log is None or pipeline.compare is None:
+def agreement_counts(pipeline: Pipeline, lake: str) -> dict[str, int]:
+    """Return how many rows of all compared slices are the same as the stream's, and how many differ, by kind."""
+    table = DeltaTableHandle.open(PipelineTables.from_config(pipeline, lake).agreement)
+    if table is None or pipeline.compare is None:
         return {}
-    mine = ds.field("compared_with") == pipeline.compare.table
-    rows = log.read(["compared_with", *AGREEMENT], mine).to_pandas()
+    of_table = ds.field("compared_with") == pipeline.compare.table
+    rows = table.read(["compared_with", *AGREEMENT], of_table).to_pandas()
     return {name: int(rows[name].sum()) for name in AGREEMENT}
 
 
-def vacuumed(pipeline: Pipeline, lake: str) -> str:
-    """What was removed by the pipeline's `retention`, but for states, in a line.
+def vacuum_tables(pipeline: Pipeline, lake: str) -> str:
+    """Remove files by the pipeline's `retention`, except checkpoints, and return a line about it.
 
     Raises:
-        UserError: the tables do not serve.
+        UserError: The tables are not valid.
     """
-    found = vacuum(pipeline, lake)
+    removed = vacuum(pipeline, lake)
     files = {
-        "of what was never committed": found.garbage,
-        "of what was superseded": found.superseded,
-        "of logs": found.logs,
-        "of Data Docs": found.docs,
+        "of what was never committed": removed.uncommitted_files,
+        "of what was superseded": removed.replaced_files,
+        "of logs": removed.log_files,
+        "of Data Docs": removed.data_docs,
     }
-    told = ", ".join(f"{counted(len(kind.files), 'file')} {name}" for name, kind in files.items())
-    return f"{pipeline.name}: removed {told}"
+    parts = ", ".join(
+        f"{format_count(len(removed_files.files), 'file')} {name}" for name, removed_files in files.items()
+    )
+    return f"{pipeline.name}: removed {parts}"
 
 
-def damages(pipeline: Pipeline, lake: str) -> list[str]:
-    """What is not as it was committed, a line each, the first `MOST_FINDINGS`.
+def integrity_issues(pipeline: Pipeline, lake: str) -> list[str]:
+    """Check the tables against the ledger and return one line per issue, at most `MAX_LINES`.
 
     Raises:
-        UserError: the tables do not serve.
+        UserError: The tables are not valid.
     """
-    found = [f"{one.damage} ({one.table}): {one.detail}" for one in check(pipeline, lake).damages]
-    return found[:MOST_FINDINGS]
+    lines = [f"{issue.damage} ({issue.table}): {issue.detail}" for issue in check_integrity(pipeline, lake).damages]
+    return lines[:MAX_LINES]
 
 
-def _findings(stored: Iterable[str]) -> list[str]:
-    """What did not hold, each once, the first `MOST_FINDINGS`."""
-    told = (f"{one['expectation']} {one['detail']}" for text in stored for one in json.loads(text))
-    return list(dict.fromkeys(told))[:MOST_FINDINGS]
+def _failed_expectations(stored: Iterable[str]) -> list[str]:
+    """Return the distinct failed expectations, at most `MAX_LINES`."""
+    lines = (f"{result['expectation']} {result['detail']}" for results in stored for result in json.loads(results))
+    return list(dict.fromkeys(lines))[:MAX_LINES]

@@ -1,4 +1,4 @@
-"""What a slice waits on in the triggerer: neither a worker's slot nor a JVM."""
+"""Wait in the triggerer until inputs are complete, without a worker slot or a JVM."""
 
 from __future__ import annotations
 
@@ -10,52 +10,61 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tidemark.airflow.metrics import tell_behind
+from tidemark.airflow.metrics import send_uncommitted_slices
 from tidemark.config import load_pipeline
 from tidemark.errors import UserError
 
 
 class InputsComplete(BaseTrigger):
-    """Fires when the inputs of a pipeline are complete up to an instant; assets are left to the task.
+    """Trigger that fires when a pipeline's inputs are complete up to an instant. The task checks assets.
 
-    Its event has `give_up`, and `mistake`, what the user has to mend, or `gave_up`, what was not complete at the end.
+    Its event has `give_up`, and either `mistake`, an error of the user, or `gave_up`, the inputs that were incomplete
+    at the timeout.
     """
 
-    def __init__(self, *, file: str, lake: str, end: str, poll: float, give_up: str | None = None) -> None:
-        """`end` and `give_up` are instants, ISO 8601; `poll` is how often to look, in seconds."""
+    def __init__(self, *, file: str, lake: str, end: str, poll_interval: float, give_up: str | None = None) -> None:
+        """Create the trigger.
+
+        Args:
+            file: The pipeline file.
+            lake: The lake root.
+            end: Instant up to which inputs must be complete, ISO 8601.
+            poll_interval: Seconds between two checks.
+            give_up: Instant of the timeout, ISO 8601; None to wait forever.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.file, self.lake, self.end, self.poll, self.give_up = file, lake, end, poll, give_up
+        self.file, self.lake, self.end, self.poll_interval, self.give_up = file, lake, end, poll_interval, give_up
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class and its arguments."""
-        names = ("file", "lake", "end", "poll", "give_up")
+        """Return the path of the class and its arguments."""
+        names = ("file", "lake", "end", "poll_interval", "give_up")
         return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, again and again, in a thread: others wait in the same loop."""
+        """Check repeatedly, in a thread since other triggers share the event loop."""
         while True:
-            # The task has just looked.
-            await asyncio.sleep(self.poll)
+            # The task has just checked.
+            await asyncio.sleep(self.poll_interval)
             try:
-                short = await asyncio.to_thread(self._look)
+                incomplete = await asyncio.to_thread(self._find_incomplete_inputs)
             except UserError as error:
                 yield self._event(mistake=str(error))
                 return
-            except Exception as error:  # noqa: BLE001 - the storage may answer the next time
-                short = [f"it could not be told: {error}"]
-            if not short:
+            except Exception as error:  # noqa: BLE001 - the storage may recover
+                incomplete = [f"the check failed: {error}"]
+            if not incomplete:
                 yield self._event()
                 return
-            self.log.info("not complete up to %s: %s", self.end, "; ".join(short))
+            self.log.info("not complete up to %s: %s", self.end, "; ".join(incomplete))
             if self.give_up and datetime.now(UTC) >= datetime.fromisoformat(self.give_up):
-                yield self._event(gave_up="; ".join(short))
+                yield self._event(gave_up="; ".join(incomplete))
                 return
 
-    def _look(self) -> list[str]:
-        from tidemark.airflow.status_queries import short_inputs  # noqa: PLC0415 - the triggerer opens tables here alone
+    def _find_incomplete_inputs(self) -> list[str]:
+        from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
 
-        tell_behind(load_pipeline(Path(self.file)), self.lake)
-        return short_inputs(self.file, self.lake, self.end)
+        send_uncommitted_slices(load_pipeline(Path(self.file)), self.lake)
+        return incomplete_inputs(self.file, self.lake, self.end)
 
-    def _event(self, **told: str) -> TriggerEvent:
-        return TriggerEvent({"give_up": self.give_up, **told})  # type: ignore[no-untyped-call]
+    def _event(self, **fields: str) -> TriggerEvent:
+        return TriggerEvent({"give_up": self.give_up, **fields})  # type: ignore[no-untyped-call]

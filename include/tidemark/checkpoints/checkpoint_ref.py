@@ -1,4 +1,4 @@
-"""A state, named by the instant at which a slice ends."""
+"""Refer to the checkpoint at the end of a committed slice."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.config import Pipeline
 from tidemark.errors import SliceOrderError
-from tidemark.ledger.checkpoint_files import kept_runs, restore
+from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows
 from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.spark.lazy_session import awake
 from tidemark.timegrid.slices import Grid
 
 
 @dataclass(frozen=True)
-class SavedState:
-    """What a pipeline carried on from the end of a committed slice."""
+class CheckpointRef:
+    """The state that a pipeline carried from the end of a committed slice."""
 
     spark: SparkSession
     """The session, which may not have started."""
@@ -29,14 +29,16 @@ class SavedState:
     """The slice."""
 
     @classmethod
-    def at(cls, spark: SparkSession, pipeline: Pipeline, lake: str, at: datetime | None = None) -> SavedState:
-        """The state at the end of a slice, by default of the last committed one.
+    def from_ledger(
+        cls, spark: SparkSession, pipeline: Pipeline, lake: str, end: datetime | None = None
+    ) -> CheckpointRef:
+        """Refer to the state at the end of a slice, by default of the last committed one.
 
         Raises:
-            SliceOrderError: no committed slice ends at `at`.
+            SliceOrderError: No committed slice ends at `end`.
         """
-        ledger = Ledger.of(pipeline, lake)
-        return cls(spark, pipeline, lake, ledger, entry_before(ledger, at, "--at"))
+        ledger = Ledger.from_pipeline(pipeline, lake)
+        return cls(spark, pipeline, lake, ledger, find_entry_ending_at(ledger, end, "--at"))
 
     @property
     def grid(self) -> Grid:
@@ -44,33 +46,37 @@ class SavedState:
         return self.ledger.grid
 
     @property
-    def label(self) -> str:
-        """The end of the slice, as people write it."""
+    def end_label(self) -> str:
+        """The end of the slice, for messages."""
         return self.grid.name(self.entry.number + 1)
 
     @cached_property
-    def kept(self) -> frozenset[str]:
+    def runs_with_checkpoint(self) -> frozenset[str]:
         """The runs whose checkpoints have not expired."""
-        return kept_runs(self.ledger.tables, self.ledger.entries.values(), self.grid)
+        return list_available_checkpoints(self.ledger.tables, self.ledger.entries.values(), self.grid)
 
-    def is_kept(self, entry: Entry) -> bool:
-        """Whether the checkpoint of a slice has not expired; an empty one never does."""
-        return not any(entry.carried) or entry.run in self.kept
+    def has_checkpoint(self, entry: Entry) -> bool:
+        """True if the checkpoint of a slice has not expired. Empty checkpoints never expire."""
+        return not any(entry.carried) or entry.run in self.runs_with_checkpoint
 
-    def rows(self, entry: Entry) -> DataFrame:
-        """The rows in the buffers at the end of a slice, from its checkpoint."""
-        return restore(awake(self.spark), self.ledger.tables, entry.number, self.grid)
+    def read_rows(self, entry: Entry) -> DataFrame:
+        """Read the rows in the buffers at the end of a slice from its checkpoint."""
+        return read_buffered_rows(awake(self.spark), self.ledger.tables, entry.number, self.grid)
 
 
-def entry_before(ledger: Ledger, instant: datetime | None, option: str) -> Entry:
-    """The committed slice that ends at an instant given by the user, by default the last.
+def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) -> Entry:
+    """Find the committed slice that ends at an instant, by default the last.
+
+    Args:
+        instant: End of a slice.
+        option: The user's option with the instant, for the error message.
 
     Raises:
-        SliceOrderError: there is none; names the option and what there is.
+        SliceOrderError: No committed slice ends at the instant.
     """
     grid, last = ledger.grid, ledger.last
     if last is None:
-        raise SliceOrderError("no slice is committed yet, so there is no state; use tidemark run")
+        raise SliceOrderError("no slice is committed yet, so there is no state. Run tidemark run.")
     if instant is None:
         return last
     number = grid.boundary(instant, option)
@@ -78,7 +84,7 @@ def entry_before(ledger: Ledger, instant: datetime | None, option: str) -> Entry
     if entry is None:
         first = next(iter(ledger.entries))
         raise SliceOrderError(
-            f"{option} {grid.name(number)}: no committed slice ends there; they end at {grid.name(first + 1)} to "
-            f"{grid.name(last.number + 1)}"
+            f"{option} {grid.name(number)}: no committed slice ends there. Name an end between {grid.name(first + 1)} "
+            f"and {grid.name(last.number + 1)}"
         )
     return entry

@@ -1,93 +1,98 @@
-"""A state as a table of its own, to be read and queried.
+"""Copy a checkpoint's buffers to a Delta table for queries.
 
-The pipeline goes on from its last slice all the same: to run from an earlier one again is `tidemark reprocess`, which
-takes the checkpoint before its first slice by itself.
+The copy does not change the pipeline: `tidemark reprocess` by itself starts from the checkpoint before its first slice.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
-from tidemark.checkpoints.rebuild import rebuild
-from tidemark.delta.paths import place
-from tidemark.delta.table import DeltaLog
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.checkpoints.rebuild import rebuild_state
+from tidemark.delta.paths import resolve_path
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, UserError
+from tidemark.formatting import ToDict
 from tidemark.ledger.staleness import restorable
 
-_LABELS = ("slice", "clock", "event_time")
+_REPLACED_COLUMNS = ("slice", "clock", "event_time")
 
 
 @dataclass(frozen=True)
-class Restored:
-    """A copy of a state."""
+class CheckpointCopy(ToDict):
+    """A table with the rows of a state."""
 
     pipeline: str
-    at: str
+    end: str
     table: str
-    left: int
-    right: int
-    """Rows of it."""
-    rebuilt: bool
-    """Whether the checkpoint had expired, so that the rows were made from the inputs once more."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    left_rows: int
+    right_rows: int
+    is_rebuilt: bool
+    """True if the checkpoint had expired and its rows were recomputed from the inputs."""
 
 
-def restore(state: SavedState, to: str) -> Restored:
-    """Write the rows in the buffers as a Delta table: `side`, `event_time`, `arrived_at`, keys, `left` and `right`.
+def copy_checkpoint(checkpoint: CheckpointRef, target: str) -> CheckpointCopy:
+    """Write the rows in the buffers as a Delta table.
 
-    From the checkpoint, or from the inputs where that has expired. `to` is a path, relative to the lake root.
+    Its columns are `side`, `event_time`, `arrived_at`, `slice`, keys, `left` and `right`. An expired checkpoint is
+    rebuilt from the inputs.
+
+    Args:
+        target: Path of the table, relative to the lake root.
 
     Raises:
-        UserError: there is a table already.
-        CheckFailedError: what was rebuilt has another digest than the ledger says.
-        SliceOrderError, InputError: it cannot be rebuilt.
+        UserError: The table exists already.
+        CheckFailedError: The rebuilt state has another fingerprint than the ledger.
+        SliceOrderError: A slice is stale or ran under other settings.
+        InputError: Versions of the inputs are gone.
     """
-    path = place(state.lake, to)
-    refuse_table(path)
-    rows, rebuilt = buffered_rows(state)
-    grid, tick = state.grid, state.pipeline.tick
+    path = resolve_path(checkpoint.lake, target)
+    require_no_table(path)
+    rows, is_rebuilt = read_buffered_rows(checkpoint)
+    grid, tick = checkpoint.grid, checkpoint.pipeline.tick_micros
     table = rows.select(
         "side",
         F.timestamp_micros(F.col("event_time") * tick).alias("event_time"),
         F.timestamp_micros("clock").alias("arrived_at"),
         grid.timestamp_column(F.col("slice")).alias("slice"),
-        *(name for name in rows.columns if name not in {"side", *_LABELS}),
+        *(name for name in rows.columns if name not in {"side", *_REPLACED_COLUMNS}),
     )
     table.write.format("delta").mode("error").save(path)
-    return Restored(state.pipeline.name, state.label, path, *state.entry.carried, rebuilt)
+    return CheckpointCopy(checkpoint.pipeline.name, checkpoint.end_label, path, *checkpoint.entry.carried, is_rebuilt)
 
 
-def buffered_rows(state: SavedState) -> tuple[DataFrame, bool]:
-    """The rows in the buffers, and whether they had to be rebuilt.
+def read_buffered_rows(checkpoint: CheckpointRef) -> tuple[DataFrame, bool]:
+    """Read the rows in the buffers, rebuilt if the checkpoint has expired.
+
+    Returns:
+        The rows, and true if they were rebuilt.
 
     Raises:
-        CheckFailedError, SliceOrderError, InputError: they had to, and cannot be.
+        CheckFailedError: The rebuilt state has another fingerprint than the ledger.
+        SliceOrderError: A slice is stale or ran under other settings.
+        InputError: Versions of the inputs are gone.
     """
-    entry, ledger = state.entry, state.ledger
-    if state.is_kept(entry):
-        return state.rows(entry), False
-    found = rebuild(state, ledger.entry(restorable(ledger, entry.number + 1, state.kept) - 1))
-    if entry.digest not in {None, found.digests[entry.number]}:
+    entry, ledger = checkpoint.entry, checkpoint.ledger
+    if checkpoint.has_checkpoint(entry):
+        return checkpoint.read_rows(entry), False
+    first = restorable(ledger, entry.number + 1, checkpoint.runs_with_checkpoint)
+    rebuilt = rebuild_state(checkpoint, ledger.entry(first - 1))
+    if entry.digest not in {None, rebuilt.fingerprints[entry.number]}:
         raise CheckFailedError(
-            f"the checkpoint at {state.label} has expired, and the inputs come to another state than it held; see "
-            f"tidemark state verify {state.pipeline.name} --at {state.label}"
+            f"the checkpoint at {checkpoint.end_label} has expired, and the state rebuilt from the inputs differs from "
+            f"it. Run tidemark checkpoint verify {checkpoint.pipeline.name} --at {checkpoint.end_label}"
         )
-    return found.rows, True
+    return rebuilt.rows, True
 
 
-def refuse_table(path: str) -> None:
-    """See that there is no table yet.
+def require_no_table(path: str) -> None:
+    """Require that no table exists.
 
     Raises:
-        UserError: there is one.
+        UserError: There is a table.
     """
-    if DeltaLog.open(path):
-        raise UserError(f"--to {path}: there is a table already; remove it, or name another place")
+    if DeltaTableHandle.open(path):
+        raise UserError(f"--to {path}: the table exists already. Remove it, or name another path.")

@@ -1,51 +1,46 @@
-"""Giving up checkpoints that no plan needs.
+"""Expire checkpoints that no plan needs.
 
-What stays, whatever the retention: the checkpoint that the next slice continues; the ones before slices that are stale,
-or that rows have landed for; and what other processes have not committed yet. The first slice of a chain continues
-nothing, so each slice can be run again from there.
+Independent of retention, the checkpoints that the next slice, stale slices and slices with late-arriving rows start
+from are kept, and so are files of other processes that are not committed yet. Each slice can still be reprocessed,
+since the first slice of a chain needs no checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
-from tidemark.config.types import micros
-from tidemark.delta.table import DeltaLog, OvertakenError
-from tidemark.errors import FaultError
-from tidemark.ledger.checkpoint_files import kept_runs
-from tidemark.ledger.ledger import Ledger, attempts
+from tidemark.config.types import to_micros
+from tidemark.delta.retry import retry_on_conflict
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.formatting import ToDict
+from tidemark.ledger.checkpoint_files import list_available_checkpoints
+from tidemark.ledger.ledger import Ledger, read_attempts
 from tidemark.ledger.staleness import restorable, stale
-from tidemark.planning.plan import Plan, Request, make_plan
+from tidemark.planning.plan import Plan, Request, create_plan
 from tidemark.tables.run_files import run_of
-from tidemark.tables.table_changes import TRIES
 from tidemark.timegrid.slices import ranges
 
 
 @dataclass(frozen=True)
-class Expired:
-    """Checkpoints, by run, that were given up, or would be."""
+class ExpiryResult(ToDict):
+    """Expired checkpoints, by run; in a dry run, those that would expire."""
 
     pipeline: str
     table: str
-    removed: tuple[str, ...]
-    kept: tuple[str, ...]
+    expired_runs: tuple[str, ...]
+    remaining_runs: tuple[str, ...]
     dry_run: bool
     files: tuple[str, ...]
-    """Those of the table that are of these runs: superseded from then on."""
+    """Files of the expired runs. They become replaced files, which vacuum deletes."""
     bytes: int
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
 
-
-def expire(
+def expire_checkpoints(
     spark: SparkSession,
     pipeline: Pipeline,
     lake: str,
@@ -53,77 +48,81 @@ def expire(
     older_than: timedelta | None,
     *,
     dry_run: bool = False,
-) -> Expired:
-    """Remove the checkpoints that are not of the last `keep` slices, and were committed longer ago than `older_than`.
+) -> ExpiryResult:
+    """Expire checkpoints that are neither needed nor recent.
 
-    A checkpoint is that of a whole job, and goes or stays as one. The table forgets its files, which stay until
-    `tidemark vacuum`, or VACUUM, removes them.
+    The checkpoint of a job expires as a whole. The files are removed from the table, and stay on disk until `tidemark
+    vacuum` or Delta's VACUUM.
+
+    Args:
+        keep: Number of newest slices whose checkpoints stay.
+        older_than: Minimum age of an expiring checkpoint since its commit.
+        dry_run: Only return what would expire.
 
     Raises:
-        SliceOrderError: no slice is committed.
-        InputError: rows that slices have read are gone, so that it cannot be told what a plan needs.
+        SliceOrderError: No slice is committed.
+        InputError: Rows that slices have read are gone, so the checkpoints that a plan needs are unknown.
     """
-    plan = make_plan(spark, pipeline, lake, Request(reprocess=True))
+    plan = create_plan(spark, pipeline, lake, Request(reprocess=True))
     ledger = plan.ledger
-    present = kept_runs(plan.tables, ledger.entries.values(), plan.grid)
-    newest = sorted(ledger.entries, reverse=True)[: keep or 0]
-    needed = {ledger.entries[number].run for number in newest} | set(_needed(plan))
-    old = present if older_than is None else present & _older(ledger, older_than)
-    removed = sorted(old - needed)
-    freed = _files(plan.tables.checkpoint, removed)
-    if removed and not dry_run:
-        _remove(plan.tables.checkpoint, removed)
-    return Expired(
-        pipeline.name, plan.tables.checkpoint, tuple(removed), tuple(sorted(present - set(removed))), dry_run, *freed
+    runs_with_checkpoint = list_available_checkpoints(plan.tables, ledger.entries.values(), plan.grid)
+    newest_slices = sorted(ledger.entries, reverse=True)[: keep or 0]
+    needed_runs = {ledger.entries[number].run for number in newest_slices} | set(_find_needed_runs(plan))
+    expirable_runs = runs_with_checkpoint
+    if older_than is not None:
+        expirable_runs = runs_with_checkpoint & _find_runs_older_than(ledger, older_than)
+    expired_runs = sorted(expirable_runs - needed_runs)
+    files = _list_files_of_runs(plan.tables.checkpoint, expired_runs)
+    if expired_runs and not dry_run:
+        _remove_runs(plan.tables.checkpoint, expired_runs)
+    remaining_runs = sorted(runs_with_checkpoint - set(expired_runs))
+    return ExpiryResult(
+        pipeline.name, plan.tables.checkpoint, tuple(expired_runs), tuple(remaining_runs), dry_run, *files
     )
 
 
-def slices_within(ledger: Ledger, span: timedelta) -> int:
-    """How many committed slices end at most so long before the last one does, itself among them."""
+def count_slices_within(ledger: Ledger, span: timedelta) -> int:
+    """Count the committed slices that end within a span before the end of the last, including the last."""
     if ledger.last is None:
         return 0
-    until = ledger.grid.start_of(ledger.last.number + 1) - micros(span)
+    until = ledger.grid.start_of(ledger.last.number + 1) - to_micros(span)
     return sum(ledger.grid.start_of(number + 1) >= until for number in ledger.entries)
 
 
-def _needed(plan: Plan) -> Iterator[str]:
-    """The runs whose checkpoints a plan begins with: those before each slice that may have to run next."""
+def _find_needed_runs(plan: Plan) -> Iterator[str]:
+    """Yield the runs whose checkpoints a plan may start from: those before each slice that may run next."""
     ledger, last = plan.ledger, plan.ledger.last
     assert last, "a plan to reprocess has committed slices"
-    due = [*stale(ledger), *(number for one in plan.segments for number in one.slices)]
-    for first in [last.number + 1, *(slices[0] for slices in ranges(due))]:
-        before = ledger.entry(restorable(ledger, first, plan.kept) - 1)
+    pending = [*stale(ledger), *(number for segment in plan.segments for number in segment.slices)]
+    for first in [last.number + 1, *(slices[0] for slices in ranges(pending))]:
+        before = ledger.entry(restorable(ledger, first, plan.available_checkpoints) - 1)
         if before:
             yield before.run
 
 
-def _older(ledger: Ledger, span: timedelta) -> frozenset[str]:
-    """The runs that were committed longer ago than this."""
-    log = DeltaLog.open(ledger.tables.ledger)
+def _find_runs_older_than(ledger: Ledger, span: timedelta) -> frozenset[str]:
+    """Find the runs whose last commit is older than a span."""
+    log = DeltaTableHandle.open(ledger.tables.ledger)
     assert log is not None, "something is committed"
-    last = attempts(log, ledger.grid).groupby("run")["committed_at"].max()
-    return frozenset(last[last < datetime.now(UTC) - span].index)
+    last_commits = read_attempts(log, ledger.grid).groupby("run")["committed_at"].max()
+    return frozenset(last_commits[last_commits < datetime.now(UTC) - span].index)
 
 
-def _files(checkpoint: str, runs: Iterable[str]) -> tuple[tuple[str, ...], int]:
-    """The files of a table that are of some runs, and their bytes."""
-    log, gone = DeltaLog.open(checkpoint), set(runs)
-    sizes = dict(zip(log.files["path"], log.files["size"], strict=True)) if log and gone else {}
-    found = {path: int(size) for path, size in sizes.items() if run_of(path) in gone}
-    return tuple(sorted(found)), sum(found.values())
+def _list_files_of_runs(checkpoint: str, runs: Iterable[str]) -> tuple[tuple[str, ...], int]:
+    """List the files of some runs in a table, and their total bytes."""
+    log, run_names = DeltaTableHandle.open(checkpoint), set(runs)
+    sizes = dict(zip(log.files["path"], log.files["size"], strict=True)) if log and run_names else {}
+    sizes_of_runs = {path: int(size) for path, size in sizes.items() if run_of(path) in run_names}
+    return tuple(sorted(sizes_of_runs)), sum(sizes_of_runs.values())
 
 
-def _remove(checkpoint: str, runs: Iterable[str]) -> None:
-    """Let a table forget the files of some runs, whatever else is committed to it meanwhile."""
-    gone = set(runs)
-    for more_tries in reversed(range(TRIES)):
-        log = DeltaLog.open(checkpoint)
-        if log is None:
-            return
-        try:
-            log.commit((), [path for path in log.files["path"] if run_of(path) in gone])
-        except OvertakenError:
-            if not more_tries:
-                raise FaultError(f"other processes keep writing to {checkpoint}; run the command again") from None
-        else:
-            return
+def _remove_runs(checkpoint: str, runs: Iterable[str]) -> None:
+    """Remove the files of some runs from a table; retry on commit conflicts."""
+    run_names = set(runs)
+
+    def attempt() -> None:
+        log = DeltaTableHandle.open(checkpoint)
+        if log is not None:
+            log.commit((), [path for path in log.files["path"] if run_of(path) in run_names])
+
+    retry_on_conflict(attempt, checkpoint)

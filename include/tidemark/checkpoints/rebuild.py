@@ -1,7 +1,7 @@
-"""A checkpoint made once more from the inputs, at the versions that its slices have read. Nothing is written.
+"""Rebuild a checkpoint from the inputs, at the versions that its slices have read, without writing.
 
-The slices are replayed by the engine that ran them, in as few jobs as their input versions allow: a new one begins
-where another version was read, or where rows of earlier slices were taken.
+The engine of the runs replays the slices in as few jobs as possible: a new job starts at another input version, and at
+a slice that consumed late-arriving rows.
 """
 
 from __future__ import annotations
@@ -16,185 +16,216 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.config.sides import SIDES
-from tidemark.erasure.logical import rows_forgotten, without
+from tidemark.erasure.predicates import drop_excluded_rows
+from tidemark.erasure.row_erasure import count_erased_carried_rows
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.job_spec import is_tiny
 from tidemark.execution.replay import replay
-from tidemark.joins import Join, join_of, lane_of
-from tidemark.ledger.checkpoint_files import buffered_after, numbered, stored
-from tidemark.ledger.config_fingerprint import settings_text, under_others
-from tidemark.ledger.erasure_records import as_text, forgotten_of, from_text
+from tidemark.joins.base import Join
+from tidemark.joins.factory import create_join, create_lane
+from tidemark.ledger.checkpoint_files import buffered_after, to_table_rows, with_slice_numbers
+from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.erasure_records import parse_erasure_records, predicates_from_json, predicates_to_json
 from tidemark.ledger.ledger import Entry
 from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
 from tidemark.ledger.state_fingerprint import digests, state_parts
-from tidemark.sources.stored_input import StoredInput, rows_of_slices, schemas_of, stored_inputs, trace_of
+from tidemark.sources.resolution import open_inputs
+from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.lazy_session import awake
 from tidemark.spark.materialization import computed_once
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.watermarks.buckets import Buckets, Lane, Watermarks
-from tidemark.watermarks.micro_batches import QueryLane
+from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.lanes import Lane
+from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.watermarks import Watermarks
 
 
 @dataclass(frozen=True)
-class Rebuilt:
-    """A state as the inputs have it."""
+class RebuiltState:
+    """A state recomputed from the inputs."""
 
     rows: DataFrame
     """The rows in the buffers at the end of the last slice."""
     join: Join
-    digests: dict[int, str]
-    """The digest of the state at the end of each slice."""
+    fingerprints: dict[int, str]
+    """Fingerprint of the state at the end of each slice."""
     jobs: int
 
 
-def rebuild(state: SavedState, trusted: Entry | None = None) -> Rebuilt:
-    """Replay the slices up to a state's, from the first of its chain or behind one whose checkpoint is trusted.
+def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> RebuiltState:
+    """Replay the slices up to a checkpoint.
+
+    Args:
+        trusted: Slice whose checkpoint the replay starts from. Default: start with the first slice of the chain.
 
     Raises:
-        SliceOrderError: a slice no longer holds, or ran under other settings.
-        InputError: a version that a slice has read is gone.
+        SliceOrderError: A slice is stale, or ran under other settings.
+        InputError: A version that a slice has read is gone.
     """
-    awake(state.spark)
-    start = trusted or start_of_chain(state.ledger, state.entry)
+    awake(checkpoint.spark)
+    start = trusted or start_of_chain(checkpoint.ledger, checkpoint.entry)
     assert start, "the slice itself is a start"
     first = start.number + 1 if trusted else start.number
-    chain = [state.ledger.entries[number] for number in range(first, state.entry.number + 1)]
-    _refuse(state, chain)
-    if trusted and _has_met(chain[0], _lost(trusted)):
+    chain = [checkpoint.ledger.entries[number] for number in range(first, checkpoint.entry.number + 1)]
+    _require_rebuildable(checkpoint, chain)
+    if trusted and _has_processed(chain[0], _get_erasure_predicates(trusted)):
         raise SliceOrderError(
-            f"--from {state.grid.name(first)}: rows of the state there were forgotten since, and the slices behind it "
-            "had met them; leave --from out, or name another"
+            f"--from {checkpoint.grid.name(first)}: rows of that state were erased after later slices had processed "
+            "them. Omit --from, or name another slice."
         )
-    digest_of: dict[int, str] = {}
-    carried = state.rows(trusted) if trusted else None
-    marks = trusted.watermarks if trusted else Watermarks()
-    jobs = list(_jobs(chain, back_to_back=state.pipeline.spark.batches == "back_to_back"))
+    fingerprints: dict[int, str] = {}
+    carried = checkpoint.read_rows(trusted) if trusted else None
+    watermarks = trusted.watermarks if trusted else Watermarks()
+    jobs = list(_split_into_jobs(chain, back_to_back=checkpoint.pipeline.spark.micro_batches == "back_to_back"))
     for job in jobs:
-        with _gone(state, job):
-            carried, join, part, marks = _replayed(state, job, carried, marks)
-        digest_of |= part
+        with _explain_missing_version(checkpoint, job):
+            carried, join, job_fingerprints, watermarks = _replay_job(checkpoint, job, carried, watermarks)
+        fingerprints |= job_fingerprints
     assert carried is not None, "there is at least one slice"
-    return Rebuilt(without(carried, from_text(_lost(state.entry))), join, digest_of, len(jobs))
+    return RebuiltState(
+        drop_excluded_rows(carried, predicates_from_json(_get_erasure_predicates(checkpoint.entry))),
+        join,
+        fingerprints,
+        len(jobs),
+    )
 
 
-def _replayed(
-    state: SavedState, job: list[Entry], carried: DataFrame | None, before: Watermarks
+def _replay_job(
+    checkpoint: CheckpointRef, job: list[Entry], carried: DataFrame | None, before: Watermarks
 ) -> tuple[DataFrame, Join, dict[int, str], Watermarks]:
-    """The rows in the buffers after a job, its join, the digest after each of its slices, and the watermarks."""
-    pipeline, grid, spark = state.pipeline, state.grid, state.spark
+    """Return the rows in the buffers after a job, its join, the fingerprint after each slice, and the watermarks."""
+    pipeline, grid, spark = checkpoint.pipeline, checkpoint.grid, checkpoint.spark
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
-    # What was forgotten since has taken part: it goes from what comes of it.
-    gone = from_text(last.left_out)
-    inputs = stored_inputs(spark, pipeline, state.lake, last.versions, gone)
-    join = join_of(pipeline, spark, schemas_of(inputs))
-    consumed = [_consumed(state, job[0], side) for side in range(len(inputs))]
-    rows = rows_of_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
-    lane = _lane(state, inputs, before, last)
-    came = without(carried, gone).withColumn("lane", F.lit(0)) if carried is not None else None
-    tiny = is_tiny(sum(sum(entry.read) for entry in job), state.ledger.entry(job[0].number - 1))
-    with tuned_for_tiny_queries(spark) if tiny else nullcontext():
-        answer = replay(rows, came, [lane], join, Buckets.of(grid, slices, join.buckets_per_slice))
-        carried = answer.carried.persist()
-        ends = answer.lines[0].ends
-        digest_of: dict[int, str] = {}
-        for lost in sorted({_lost(entry) for entry in job}):
-            left = numbered(stored(without(carried, from_text(lost)), slices, grid, join), grid)
-            counts = {entry.number: rows_forgotten(entry) for entry in job}
-            found = digests(state_parts(left, join).toPandas(), ends, counts)
-            digest_of |= {entry.number: found[entry.number] for entry in job if _lost(entry) == lost}
-        # Not `persist`: the next job's plan would have all of this one in it.
-        kept = computed_once(buffered_after(carried.drop("lane"), last.number), now=True)
+    # Rows erased since then took part in the run, so they are removed from its results instead of its inputs.
+    excluded = predicates_from_json(last.left_out)
+    inputs = open_inputs(spark, pipeline, checkpoint.lake, last.versions, excluded)
+    join = create_join(pipeline, spark, get_schemas(inputs))
+    consumed = [_get_consumed_versions(checkpoint, job[0], side) for side in range(len(inputs))]
+    rows = read_input_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
+    lane = _create_lane(checkpoint, inputs, before, last)
+    carried_in = drop_excluded_rows(carried, excluded).withColumn("lane", F.lit(0)) if carried is not None else None
+    is_tiny_job = is_tiny(sum(sum(entry.read) for entry in job), checkpoint.ledger.entry(job[0].number - 1))
+    with tuned_for_tiny_queries(spark) if is_tiny_job else nullcontext():
+        result = replay(rows, carried_in, [lane], join, Buckets.create(grid, slices, join.buckets_per_slice))
+        carried = result.carried.persist()
+        ends = result.lines[0].end_watermarks
+        fingerprints: dict[int, str] = {}
+        for erased in sorted({_get_erasure_predicates(entry) for entry in job}):
+            remaining = with_slice_numbers(
+                to_table_rows(drop_excluded_rows(carried, predicates_from_json(erased)), slices, grid, join), grid
+            )
+            erased_counts = {entry.number: count_erased_carried_rows(entry) for entry in job}
+            computed = digests(state_parts(remaining, join).toPandas(), ends, erased_counts)
+            fingerprints |= {
+                entry.number: computed[entry.number] for entry in job if _get_erasure_predicates(entry) == erased
+            }
+        # Not `persist`: the plan of the next job would contain this one.
+        buffered = computed_once(buffered_after(carried.drop("lane"), last.number), now=True)
     carried.unpersist()
-    return kept, join, digest_of, ends[last.number]
+    return buffered, join, fingerprints, ends[last.number]
 
 
-def _lost(entry: Entry) -> str:
-    """What rows of a state were forgotten by, as `forgotten.as_text`; empty where none were."""
-    told = [one.where for one in forgotten_of(entry.forgotten) if one.rows.get("checkpoint")]
-    return as_text({side: [where[side] for where in told if side in where] for side in SIDES}) or ""
+def _get_erasure_predicates(entry: Entry) -> str:
+    """Return the predicates of erasures from the state after a slice as JSON; empty without any."""
+    erasures = [
+        record.predicates
+        for record in parse_erasure_records(entry.forgotten)
+        if record.slice_row_counts.get("checkpoint")
+    ]
+    return predicates_to_json({side: [where[side] for where in erasures if side in where] for side in SIDES}) or ""
 
 
-def _has_met(entry: Entry, lost: str) -> bool:
-    """Whether a slice ran before all that was forgotten of the state before it was."""
-    known = from_text(entry.left_out)
-    return any(text not in known.get(side, ()) for side, texts in from_text(lost).items() for text in texts)
+def _has_processed(entry: Entry, erased: str) -> bool:
+    """True if a slice ran before some rows of its initial state were erased."""
+    excluded = predicates_from_json(entry.left_out)
+    return any(
+        predicate not in excluded.get(side, ())
+        for side, predicates in predicates_from_json(erased).items()
+        for predicate in predicates
+    )
 
 
-def _lane(state: SavedState, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry) -> Lane:
-    """The stream of a job whose last slice ended the input, or not."""
-    lane = lane_of(state.pipeline, before, None, trace_of(inputs))
-    drained = last.drained
-    if isinstance(lane, QueryLane):  # the batch that follows the last one has run, or there was none to run
-        drained = lane.next_watermark(last.watermarks) == last.watermarks.batch
-    return replace(lane, drain=last.number) if drained else lane
+def _create_lane(
+    checkpoint: CheckpointRef, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry
+) -> Lane:
+    """Create the lane of a job, drained if its last slice ended the input."""
+    lane = create_lane(checkpoint.pipeline, before, None, get_query_trace(inputs))
+    is_drained = last.drained
+    if isinstance(lane, MicroBatchLane):  # the batch after the last one has run, or there was none
+        is_drained = lane.next_watermark(last.watermarks) == last.watermarks.batch
+    return replace(lane, drain=last.number) if is_drained else lane
 
 
-def _consumed(state: SavedState, first: Entry, side: int) -> ConsumedVersions:
-    """What a job had no need to take, of the version that it read."""
+def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -> ConsumedVersions:
+    """Return the versions that earlier slices had consumed when a job ran."""
     version = first.versions[side]
     if not first.landed:
         return ConsumedVersions((), version)
     consumed = consumed_versions(
-        (entry for entry in state.ledger.entries.values() if entry.number < first.number), side
+        (entry for entry in checkpoint.ledger.entries.values() if entry.number < first.number), side
     )
-    homes = consumed.by_slice if first.landing == "append" else ()
+    versions_by_slice = consumed.by_slice if first.landing == "append" else ()
     unplaced = None if consumed.unplaced is None else min(consumed.unplaced, version)
-    return ConsumedVersions(tuple((home, min(known, version)) for home, known in homes), unplaced)
+    return ConsumedVersions(
+        tuple((start, min(consumed_version, version)) for start, consumed_version in versions_by_slice), unplaced
+    )
 
 
-def _jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]]:
-    """Slices that one replay can take; where batches run back to back, a job may have ended the input for a while."""
+def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]]:
+    """Split a chain into jobs. With back-to-back batches each run is a job, as it may have drained the input."""
     job: list[Entry] = []
     for entry in chain:
-        other = job and (
+        needs_new_job = job and (
             entry.left_out != job[-1].left_out
             or entry.versions != job[-1].versions
             or (back_to_back and entry.run != job[-1].run)
         )
-        if other or entry.landed:
+        if needs_new_job or entry.landed:
             yield from [job] if job else []
             job = []
         job.append(entry)
     yield job
 
 
-def _refuse(state: SavedState, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {state.pipeline.name}", state.grid.name
-    if bad := sorted(stale(state.ledger).keys() & {entry.number for entry in chain}):
+def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:
+    command, label = f"tidemark run {checkpoint.pipeline.name}", checkpoint.grid.name
+    if stale_slices := sorted(stale(checkpoint.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
-            f"slice {label(bad[0])} no longer follows from what stands before it, so the state after it cannot be "
-            f"rebuilt; {command} repairs it"
+            f"slice {label(stale_slices[0])} is stale: slices before it were recomputed, so the state after it cannot "
+            f"be rebuilt. Run {command} first."
         )
-    if other := next(under_others(chain, settings_text(state.pipeline), state.grid), None):
+    if mismatch := next(
+        slices_with_other_settings(chain, serialize_settings(checkpoint.pipeline), checkpoint.grid), None
+    ):
         raise SliceOrderError(
-            f"slice {label(other[0])} ran under other settings than the pipeline file has now; restore them to "
-            "rebuild its state"
+            f"slice {label(mismatch[0])} ran under other settings than the pipeline file has now. Restore them to "
+            "rebuild its state."
         )
 
 
 @contextmanager
-def _gone(state: SavedState, job: list[Entry]) -> Iterator[None]:
-    """Tell files that a version had, and that are gone, as such."""
+def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Iterator[None]:
+    """Replace the errors of missing files by an `InputError`."""
     try:
         with warnings.catch_warnings():
-            # It has the stack of the error that is told here in one line.
+            # The warning repeats the stack of the error.
             warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
             yield
     except (PySparkException, Py4JJavaError) as error:
-        if not any(sign in str(error) for sign in _SIGNS):
+        if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
             raise
         left, right = job[0].versions
-        label = state.grid.name
+        label = checkpoint.grid.name
         raise InputError(
-            f"version {left} of {state.pipeline.left.table} or {right} of {state.pipeline.right.table}, which slice "
-            f"{label(job[0].number)} has read, is gone (VACUUM, or an expired log); trust a later checkpoint: "
-            f"--from {label(job[-1].number + 1)} or after"
+            f"version {left} of {checkpoint.pipeline.left.table} or {right} of {checkpoint.pipeline.right.table}, "
+            f"which slice {label(job[0].number)} has read, is gone (VACUUM, or an expired log). Start from a later "
+            f"checkpoint: --from {label(job[-1].number + 1)} or later."
         ) from None
 
 
-_SIGNS = (
+_MISSING_FILE_PHRASES = (
     "PATH_NOT_FOUND",
     "FILE_NOT_EXIST",
     "FILE_NOT_FOUND",

@@ -1,9 +1,9 @@
-"""What is in the buffers at the end of a slice, and where the watermarks stand."""
+"""Summarize a checkpoint: rows in the buffers and watermarks at the end of a slice."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,107 +11,119 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import functions as F
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros
-from tidemark.delta.table import DeltaLog
-from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.formatting import ToDict
+from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """One side's rows in the buffers; all but `rows` are None where the checkpoint has expired."""
+class BufferSummary:
+    """One side's rows in the buffers; all fields but `rows` are None if the checkpoint has expired."""
 
     rows: int
     bytes: int | None
-    """Their part of the checkpoint's files."""
-    oldest: str | None
-    newest: str | None
-    """Event times, UTC; None without rows that have one."""
+    """Estimated share of the checkpoint's files."""
+    oldest_event_time: str | None
+    newest_event_time: str | None
+    """Event times in UTC; None without rows that have one."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A state in figures."""
+class CheckpointSummary(ToDict):
+    """Figures and sample rows of a checkpoint."""
 
     pipeline: str
-    at: str
+    end: str
     run: str
     attempt: int
     commit: int
-    digest: str | None
-    kept: bool
-    """Whether the checkpoint has not expired."""
+    fingerprint: str | None
+    has_checkpoint: bool
+    """True if the checkpoint has not expired."""
     watermarks: dict[str, str | None]
     """The watermarks `left`, `right` and `combined`, UTC; None before an input's first row."""
-    left: Buffer
-    right: Buffer
-    sample: list[dict[str, Any]]
-    """Some of the rows: side, event time, and the input's row."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    left: BufferSummary
+    right: BufferSummary
+    sample_rows: list[dict[str, Any]]
+    """Some rows with side, event time and the input's row."""
 
 
-def show(state: SavedState, rows: int = 0) -> Shown:
-    """What is known of a state, with a sample of so many rows."""
-    entry, marks = state.entry, state.entry.watermarks
-    kept = state.is_kept(entry)
-    left, right = _buffers(state) if kept else (Buffer(count, None, None, None) for count in entry.carried)
-    return Shown(
-        state.pipeline.name,
-        state.label,
+def summarize_checkpoint(checkpoint: CheckpointRef, rows: int = 0) -> CheckpointSummary:
+    """Summarize a checkpoint, with a sample of at most `rows` rows."""
+    entry, watermarks = checkpoint.entry, checkpoint.entry.watermarks
+    has_checkpoint = checkpoint.has_checkpoint(entry)
+    left, right = (
+        _summarize_buffers(checkpoint)
+        if has_checkpoint
+        else (BufferSummary(count, None, None, None) for count in entry.carried)
+    )
+    return CheckpointSummary(
+        checkpoint.pipeline.name,
+        checkpoint.end_label,
         entry.run,
         entry.attempt,
         entry.commit,
         entry.digest,
-        kept,
-        {"left": _instant(marks.left), "right": _instant(marks.right), "combined": _instant(marks.combined)},
+        has_checkpoint,
+        {
+            "left": _format_watermark(watermarks.left),
+            "right": _format_watermark(watermarks.right),
+            "combined": _format_watermark(watermarks.combined),
+        },
         left,
         right,
-        sample_of(state, rows) if kept and rows else [],
+        sample_buffered_rows(checkpoint, rows) if has_checkpoint and rows else [],
     )
 
 
-def sample_of(state: SavedState, count: int) -> list[dict[str, Any]]:
-    """Some of the rows in the buffers: JSON-ready."""
-    rows = state.rows(state.entry).orderBy("side", "event_time").limit(count)
-    texts = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+def sample_buffered_rows(checkpoint: CheckpointRef, count: int) -> list[dict[str, Any]]:
+    """Return some rows in the buffers as JSON-ready dictionaries."""
+    rows = checkpoint.read_rows(checkpoint.entry).orderBy("side", "event_time").limit(count)
+    row_json = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
     return [
-        {"side": row["side"], "event_time": time_of(state, row["event_time"]), "row": json.loads(row["row"])}
-        for row in texts.collect()
+        {
+            "side": row["side"],
+            "event_time": format_event_time(checkpoint, row["event_time"]),
+            "row": json.loads(row["row"]),
+        }
+        for row in row_json.collect()
     ]
 
 
-def time_of(state: SavedState, event_time: float | None) -> str | None:
-    """An event time in the dialect's ticks, as people write it."""
+def format_event_time(checkpoint: CheckpointRef, event_time: float | None) -> str | None:
+    """Format an event time in the dialect's ticks as an instant."""
     if event_time is None or pd.isna(event_time):
         return None
-    return format_instant(from_micros(int(event_time) * state.pipeline.tick))
+    return format_instant(from_micros(int(event_time) * checkpoint.pipeline.tick_micros))
 
 
-def _buffers(state: SavedState) -> tuple[Buffer, Buffer]:
-    log, end = DeltaLog.open(state.ledger.tables.checkpoint), pa.scalar(state.grid.datetime_of(state.entry.number))
+def _summarize_buffers(checkpoint: CheckpointRef) -> tuple[BufferSummary, BufferSummary]:
+    log, end = (
+        DeltaTableHandle.open(checkpoint.ledger.tables.checkpoint),
+        pa.scalar(checkpoint.grid.datetime_of(checkpoint.entry.number)),
+    )
     if log is None:
-        return Buffer(0, 0, None, None), Buffer(0, 0, None, None)
-    held = (ds.field("carried_from") <= end) & (ds.field("carried_until") > end)
+        return BufferSummary(0, 0, None, None), BufferSummary(0, 0, None, None)
+    is_carried = (ds.field("carried_from") <= end) & (ds.field("carried_until") > end)
     columns = ["side", "event_time", "carried_from", "carried_until"]
-    rows = log.read(columns, held, file="path").to_pandas(integer_object_nulls=True)
+    rows = log.read(columns, is_carried, path_column="path").to_pandas(integer_object_nulls=True)
     per_row = (log.files["size"] / log.files["rows"]).set_axis(log.files["path"])
     left, right = (
-        Buffer(
-            len(mine),
-            round(float(per_row.reindex(mine["path"]).sum())),
-            time_of(state, mine["event_time"].dropna().min()),
-            time_of(state, mine["event_time"].dropna().max()),
+        BufferSummary(
+            len(side_rows),
+            round(float(per_row.reindex(side_rows["path"]).sum())),
+            format_event_time(checkpoint, side_rows["event_time"].dropna().min()),
+            format_event_time(checkpoint, side_rows["event_time"].dropna().max()),
         )
-        for mine in (rows[rows["side"] == side] for side in SIDES)
+        for side_rows in (rows[rows["side"] == side] for side in SIDES)
     )
     return left, right
 
 
-def _instant(watermark: int) -> str | None:
+def _format_watermark(watermark: int) -> str | None:
     if watermark == END_OF_INPUT:
         return "end of input"
     return None if watermark == NO_WATERMARK else format_instant(from_micros(watermark * 1000))

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is what the inputs come to."""
+"""Verify a checkpoint against a replay of the inputs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.checkpoints.checkpoint_ref import SavedState, entry_before
-from tidemark.checkpoints.rebuild import Rebuilt, rebuild
-from tidemark.checkpoints.summary import time_of
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef, find_entry_ending_at
+from tidemark.checkpoints.rebuild import RebuiltState, rebuild_state
+from tidemark.checkpoints.summary import format_event_time
 from tidemark.config.sides import SIDES
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.ledger import Entry
@@ -20,105 +20,119 @@ from tidemark.ledger.state_fingerprint import carried_hash
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A checkpoint beside what the inputs come to."""
+class CheckpointVerification:
+    """Comparison of a checkpoint with the state rebuilt from the inputs."""
 
     pipeline: str
-    at: str
-    since: str
+    end: str
+    replayed_from: str
     """Start of the first slice that was replayed."""
     slices: int
     jobs: int
-    """How many jobs they were replayed in."""
-    digest: str | None
-    """The digest as the ledger has it; None in ledgers of format 1."""
-    rebuilt_digest: str
-    kept: bool
-    """Whether there was a checkpoint whose rows could be compared."""
-    first_different: str | None
-    """Start of the first replayed slice whose state has another digest than the ledger says."""
-    only_stored: int
-    """Rows of the checkpoint that the inputs do not come to."""
-    only_rebuilt: int
-    """Rows that it lacks."""
-    rows: list[dict[str, Any]]
-    """Some of either."""
+    """Number of jobs of the replay."""
+    fingerprint: str | None
+    """Fingerprint in the ledger."""
+    rebuilt_fingerprint: str
+    has_checkpoint: bool
+    """True if the checkpoint has not expired, so rows were compared."""
+    first_mismatch: str | None
+    """Start of the first replayed slice whose fingerprint differs from the ledger."""
+    rows_only_stored: int
+    """Number of rows that only the checkpoint has."""
+    rows_only_rebuilt: int
+    """Number of rows that only the rebuilt state has."""
+    differing_rows: list[dict[str, Any]]
+    """Some of these rows."""
 
     @property
-    def same(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.first_different or self.only_stored or self.only_rebuilt)
+    def is_equal(self) -> bool:
+        """True if nothing differs."""
+        return not (self.first_mismatch or self.rows_only_stored or self.rows_only_rebuilt)
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return {"same": self.same, **asdict(self)}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as a JSON-ready dictionary."""
+        return {"is_equal": self.is_equal, **asdict(self)}
 
 
-def verify(state: SavedState, since: datetime | None = None, rows: int = 10) -> Verified:
-    """Rebuild a state from the inputs and compare; tells so many rows that differ.
+def verify_checkpoint(
+    checkpoint: CheckpointRef, trusted_end: datetime | None = None, max_rows: int = 10
+) -> CheckpointVerification:
+    """Rebuild a state from the inputs and compare it with the checkpoint.
 
-    The replay begins with the first slice of the state's chain, or at `since`, the end of a slice whose checkpoint is
-    trusted.
+    Args:
+        trusted_end: End of a slice whose checkpoint the replay starts from. Default: start of the chain.
+        max_rows: Maximum number of differing rows to return.
 
     Raises:
-        SliceOrderError: a slice no longer holds, or ran under other settings, or `since` is no such instant.
-        InputError: a version of an input that a slice has read is gone.
+        SliceOrderError: A slice is stale or ran under other settings, or `trusted_end` is not the end of a slice.
+        InputError: A version of an input that a slice has read is gone.
     """
-    trusted = _trusted(state, since) if since else None
-    found = rebuild(state, trusted)
-    numbers, entries = sorted(found.digests), state.ledger.entries
-    other = [n for n in numbers if entries[n].digest not in {None, found.digests[n]}]
-    kept = state.is_kept(state.entry)
-    stored, rebuilt, examples = _differences(state, found, rows) if kept else (0, 0, [])
-    return Verified(
-        state.pipeline.name,
-        state.label,
-        state.grid.name(numbers[0]),
+    trusted = _find_trusted_entry(checkpoint, trusted_end) if trusted_end else None
+    rebuilt = rebuild_state(checkpoint, trusted)
+    numbers, entries = sorted(rebuilt.fingerprints), checkpoint.ledger.entries
+    mismatches = [n for n in numbers if entries[n].digest not in {None, rebuilt.fingerprints[n]}]
+    has_checkpoint = checkpoint.has_checkpoint(checkpoint.entry)
+    only_stored, only_rebuilt, differing_rows = (
+        _compare_rows(checkpoint, rebuilt, max_rows) if has_checkpoint else (0, 0, [])
+    )
+    return CheckpointVerification(
+        checkpoint.pipeline.name,
+        checkpoint.end_label,
+        checkpoint.grid.name(numbers[0]),
         len(numbers),
-        found.jobs,
-        state.entry.digest,
-        found.digests[state.entry.number],
-        kept,
-        state.grid.name(other[0]) if other else None,
-        stored,
-        rebuilt,
-        examples,
+        rebuilt.jobs,
+        checkpoint.entry.digest,
+        rebuilt.fingerprints[checkpoint.entry.number],
+        has_checkpoint,
+        checkpoint.grid.name(mismatches[0]) if mismatches else None,
+        only_stored,
+        only_rebuilt,
+        differing_rows,
     )
 
 
-def _trusted(state: SavedState, since: datetime) -> Entry:
-    entry = entry_before(state.ledger, since, "--from")
-    label = state.grid.name(entry.number + 1)
-    if entry.number >= state.entry.number:
-        raise SliceOrderError(f"--from {label} is not before {state.label}, the state to verify")
-    if any(number not in state.ledger.entries for number in range(entry.number, state.entry.number)):
-        raise SliceOrderError(f"--from {label}: a slice between there and {state.label} was never committed")
-    if not state.is_kept(entry):
-        raise SliceOrderError(f"--from {label}: its checkpoint has expired; leave --from out, or name another")
+def _find_trusted_entry(checkpoint: CheckpointRef, trusted_end: datetime) -> Entry:
+    entry = find_entry_ending_at(checkpoint.ledger, trusted_end, "--from")
+    label = checkpoint.grid.name(entry.number + 1)
+    if entry.number >= checkpoint.entry.number:
+        raise SliceOrderError(
+            f"--from {label} is not before {checkpoint.end_label}, the state to verify. Name an earlier slice."
+        )
+    if any(number not in checkpoint.ledger.entries for number in range(entry.number, checkpoint.entry.number)):
+        raise SliceOrderError(
+            f"--from {label}: a slice between it and {checkpoint.end_label} was never committed. Name a later slice."
+        )
+    if not checkpoint.has_checkpoint(entry):
+        raise SliceOrderError(f"--from {label}: its checkpoint has expired. Omit --from, or name another slice.")
     return entry
 
 
-def _differences(state: SavedState, found: Rebuilt, count: int) -> tuple[int, int, list[dict[str, Any]]]:
-    """How many rows the checkpoint has too many, how many it lacks, and some of both."""
-    both = found.rows.withColumn("surplus", F.lit(-1)).unionByName(
-        state.rows(state.entry).withColumn("surplus", F.lit(1)), allowMissingColumns=True
+def _compare_rows(
+    checkpoint: CheckpointRef, rebuilt: RebuiltState, count: int
+) -> tuple[int, int, list[dict[str, Any]]]:
+    """Count the rows that only the checkpoint or only the rebuilt state has, and return some of both."""
+    both = rebuilt.rows.withColumn("surplus", F.lit(-1)).unionByName(
+        checkpoint.read_rows(checkpoint.entry).withColumn("surplus", F.lit(1)), allowMissingColumns=True
     )
-    met = {name: _met_by(both, name, state.entry.number) for name in found.join.dated if name in both.columns}
-    hashed = F.xxhash64(carried_hash(both.drop("surplus"), found.join), *met.values())
-    shown = ("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
-    counted = both.select(hashed.alias("hash"), "surplus", F.struct(*shown).alias("shown")).groupBy("hash")
-    other = counted.agg(F.sum("surplus").alias("surplus"), F.first("shown").alias("shown")).where("surplus <> 0")
-    other = other.persist()
-    stored, rebuilt = (F.coalesce(F.sum(F.greatest(F.col("surplus") * sign, F.lit(0))), F.lit(0)) for sign in (1, -1))
-    sums = other.agg(stored, rebuilt).first()
+    state_columns = [name for name in rebuilt.join.slice_valued_columns if name in both.columns]
+    matches = [_matches_until(both, name, checkpoint.entry.number) for name in state_columns]
+    hashed = F.xxhash64(carried_hash(both.drop("surplus"), rebuilt.join), *matches)
+    shown_columns = ("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+    counted = both.select(hashed.alias("hash"), "surplus", F.struct(*shown_columns).alias("shown")).groupBy("hash")
+    unequal = counted.agg(F.sum("surplus").alias("surplus"), F.first("shown").alias("shown")).where("surplus <> 0")
+    unequal = unequal.persist()
+    only_stored, only_rebuilt = (
+        F.coalesce(F.sum(F.greatest(F.col("surplus") * sign, F.lit(0))), F.lit(0)) for sign in (1, -1)
+    )
+    sums = unequal.agg(only_stored, only_rebuilt).first()
     assert sums is not None, "an aggregate has one row"
-    rows = other.select("surplus", "shown.*").orderBy("side", "event_time").limit(count).collect()
-    other.unpersist()
+    rows = unequal.select("surplus", "shown.*").orderBy("side", "event_time").limit(count).collect()
+    unequal.unpersist()
     differing = [
         {
             "only": "stored" if row["surplus"] > 0 else "rebuilt",
             "side": row["side"],
-            "event_time": time_of(state, row["event_time"]),
+            "event_time": format_event_time(checkpoint, row["event_time"]),
             "row": json.loads(row["row"]),
         }
         for row in rows
@@ -126,8 +140,8 @@ def _differences(state: SavedState, found: Rebuilt, count: int) -> tuple[int, in
     return int(sums[0]), int(sums[1]), differing
 
 
-def _met_by(rows: DataFrame, name: str, number: int) -> Column:
-    """What a row had met by a slice (`Join.dated`), so that it can be compared."""
+def _matches_until(rows: DataFrame, name: str, number: int) -> Column:
+    """Return the slices of a row's matches up to a slice (`Join.slice_valued_columns`), in comparable form."""
     if dict(rows.dtypes)[name].startswith("map<"):
         return F.to_json(F.array_sort(F.map_entries(F.map_filter(name, lambda _, at: at <= number))))
     return F.when(F.col(name) <= number, F.col(name))

@@ -1,4 +1,4 @@
-"""The command `tidemark`."""
+"""Assemble the command `tidemark` and map errors to exit codes."""
 
 from __future__ import annotations
 
@@ -8,139 +8,158 @@ import os
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Literal
 
 import typer
 from rich.progress import track
 
-import tidemark_conformance as vectors
 from tidemark import json_logging
-from tidemark.cli.checkpoints import app as state
+from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import (
+    CandidateOption,
     JsonOption,
     LakeOption,
     PipelineArgument,
     PipelinesArgument,
-    ShadowOption,
     err,
-    naming,
+    naming_option,
     out,
     print_json,
 )
 from tidemark.cli.compact import compact
 from tidemark.cli.compare import compare
-from tidemark.cli.erase import forget
-from tidemark.cli.progress import bar, run_with_progress
+from tidemark.cli.erase import erase
+from tidemark.cli.progress import create_progress_bar, run_with_progress
 from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
 from tidemark.cli.quarantine import release, waive
-from tidemark.cli.read_only_session import session_over
+from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.render import (
-    changed_rows_view,
-    changes_view,
     describe_changes,
-    dialects_view,
-    differences_view,
-    lives_view,
-    plan_view,
-    status_view,
-    twin_view,
-    what_if_view,
+    render_changed_rows,
+    render_dialects,
+    render_live_query,
+    render_plan,
+    render_reprocess_changes,
+    render_row_histories,
+    render_setting_diff,
+    render_status,
+    render_what_if,
 )
-from tidemark.cli.status import status_of
+from tidemark.cli.status import summarize_status
 from tidemark.cli.vacuum import vacuum
 from tidemark.cli.verify import verify
-from tidemark.cli.versions import promote, rollback, shadows
-from tidemark.comparison import dialects as run_dialects
-from tidemark.comparison.config_impact import changed_rows
-from tidemark.comparison.row_history import explain, parse_row
-from tidemark.comparison.what_if import SETTINGS, span, what_if
-from tidemark.config import Pipeline, load_pipeline, pipeline_schema
-from tidemark.config.candidate_version import shadow_of
-from tidemark.config.diff import differences
+from tidemark.cli.versions import promote, rollback, versions
+from tidemark.comparison import compare_dialects as run_dialects
+from tidemark.comparison.config_impact import count_changed_rows
+from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.row_lookup import parse_row
+from tidemark.comparison.what_if import VARIABLE_SETTINGS, select_slices, vary_setting
+from tidemark.config import Pipeline, build_json_schema, load_pipeline
+from tidemark.config.candidate_version import to_candidate
+from tidemark.config.diff import diff_pipelines
 from tidemark.config.sides import SIDES
 from tidemark.config.types import parse_duration, parse_instant
-from tidemark.delta.paths import lake_root
-from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import FaultError, OlderFormatError, StoppedError, TidemarkError, UserError, lacking
-from tidemark.formatting import in_one_line
-from tidemark.ledger.upgrade import is_of_older_format
-from tidemark.ledger.upgrade import upgrade as upgrade_tables
-from tidemark.maintenance.preview import gain_of, oldest_versions
-from tidemark.planning.plan import Plan, Request, make_plan
-from tidemark.quality.gx import project
+from tidemark.delta.paths import resolve_lake_root
+from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
+from tidemark.formatting import to_single_line
+from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
+from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.error_redaction import told
 from tidemark.spark.lazy_session import begin, deferred
 from tidemark.spark.session import spark_session
-from tidemark.streaming.live_query import TwinPaths
-from tidemark.streaming.live_query import stream as run_twin
+from tidemark.streaming.live_query import LiveQueryPaths
+from tidemark.streaming.live_query import run_live_query as run_twin
 from tidemark.streaming.replay_source import parse_rate
 
 _LOG = logging.getLogger(__name__)
 app = typer.Typer(
-    help="Which rows would the streaming join have emitted, over Delta tables, slice by slice.",
+    help="Recompute a streaming join over Delta tables, slice by slice, with the semantics of Flink or Spark.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 app.add_typer(quality, name="quality")
-app.add_typer(state, name="state")
+app.add_typer(checkpoints, name="checkpoint")
 app.add_typer(quarantine, name="quarantine")
 app.command()(compact)
 app.command()(compare)
-app.command()(forget)
+app.command()(erase)
 app.command()(promote)
 app.command()(release)
 app.command()(rollback)
-app.command()(shadows)
+app.command()(versions)
 app.command()(waive)
 app.command()(vacuum)
 app.command()(verify)
 
 
-def _per_job(text: str) -> int | Literal["auto"]:
-    if text == "auto":
+def _parse_slices_per_job(value: str) -> int | Literal["auto"]:
+    if value == "auto":
         return "auto"
-    if text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{text!r} is not a number of slices above 0, or auto")
+    if value.isdigit() and int(value) > 0:
+        return int(value)
+    raise ValueError(f"{value!r} is not a number of slices. Write a number above 0, or auto.")
 
 
 FromOption = Annotated[
     str | None,
-    typer.Option("--from", metavar="T", help="First slice (its start, ISO 8601). [default: after the last committed]"),
+    typer.Option(
+        "--from", metavar="T", help="Start of the first slice, ISO 8601. [default: end of the last committed slice]"
+    ),
 ]
 ToOption = Annotated[
-    str | None, typer.Option("--to", metavar="T", help="End, exclusive (ISO 8601). [default: after the last row]")
+    str | None,
+    typer.Option(
+        "--to", metavar="T", help="End of the last slice, exclusive, ISO 8601. [default: after the last input row]"
+    ),
 ]
-PerJobOption = Annotated[
+SlicesPerJobOption = Annotated[
     str,
-    typer.Option("--slices-per-job", metavar="N|auto", help="Slices of one Spark job; auto: what memory holds."),
+    typer.Option("--slices-per-job", metavar="N|auto", help="Slices per Spark job. auto: as many as fit in memory."),
 ]
 DrainOption = Annotated[
-    bool, typer.Option("--drain", help="End the input: watermark to infinity after the last slice.")
+    bool,
+    typer.Option("--drain", help="End the inputs after the last slice: advance watermarks to infinity, emit the rest."),
 ]
-EmptyOption = Annotated[
-    bool, typer.Option("--from-empty-state", help="Start without a predecessor, losing what it would have carried.")
+EmptyStateOption = Annotated[
+    bool,
+    typer.Option(
+        "--from-empty-state",
+        help="Start with empty state, without an earlier slice. Matches with earlier rows are lost.",
+    ),
 ]
-AgainFromOption = Annotated[
-    str | None, typer.Option("--from", metavar="T", help="First slice. [default: those that rows have landed for]")
+ReprocessFromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="T",
+        help="Start of the first slice to recompute. [default: each slice with late-arriving rows]",
+    ),
 ]
-AgainToOption = Annotated[
-    str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last committed slice's]")
+ReprocessToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="T", help="End of the last slice to recompute, exclusive. [default: end of the last committed]"
+    ),
 ]
-AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices at once, at the end, or none.")]
+AtomicOption = Annotated[bool, typer.Option("--atomic", help="Commit all slices in one commit at the end.")]
 
 
 IncompleteOption = Annotated[
     bool,
-    typer.Option("--not-complete-yet/--no-not-complete-yet", help="Do not wait until inputs are complete."),
+    typer.Option("--ignore-completeness/--no-ignore-completeness", help="Do not wait until inputs are complete."),
 ]
-DryOption = Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Only plan: what would run again, and why.")]
-AssetsOption = Annotated[
-    bool, typer.Option("--assets-seen", help="Airflow has seen the assets of `complete`; its DAGs say so.")
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run/--no-dry-run", help="Show which slices would run again, and why, without running.")
+]
+SkipAssetCheckOption = Annotated[
+    bool, typer.Option("--skip-asset-check", help="Assume that the assets of `complete` had an event. Set by the DAGs.")
 ]
 
 
@@ -148,401 +167,421 @@ AssetsOption = Annotated[
 def plan(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    shadow: ShadowOption = None,
+    candidate: CandidateOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    slices_per_job: PerJobOption = "auto",
+    slices_per_job: SlicesPerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
-    from_empty_state: EmptyOption = False,  # noqa: FBT002
-    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
-    assets_seen: AssetsOption = False,  # noqa: FBT002
+    from_empty_state: EmptyStateOption = False,  # noqa: FBT002
+    ignore_completeness: IncompleteOption = False,  # noqa: FBT002
+    skip_asset_check: SkipAssetCheckOption = False,  # noqa: FBT002
     diff: Annotated[
         str | None,
-        typer.Option("--diff", metavar="OLD", help="Show what differs from another pipeline file; needs no lake."),
+        typer.Option(
+            "--diff", metavar="OLD", help="Show the settings that differ from pipeline file OLD. Needs no lake."
+        ),
     ] = None,
     rows: Annotated[  # noqa: FBT002
-        bool, typer.Option("--rows", help="With --diff: replay both, and count the rows that would change.")
+        bool, typer.Option("--rows", help="With --diff, replay both files and count the rows that would change.")
     ] = False,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Check a pipeline and show what would run, and why; runs nothing.
+    """Check a pipeline and show which slices would run, and why. Runs nothing.
 
-    With `--diff OLD` it shows the settings that differ instead and what follows from each; with `--rows` too, how many
-    rows would be others, by replays of the slices --from to --to from empty state.
+    `--diff OLD` shows the settings that differ instead, and the effect of each. `--diff OLD --rows` also replays the
+    slices --from to --to under both files from empty state, and counts the rows that would change.
 
     Example: `tidemark plan flights_weather --to 2013-01-08T00:00Z`
     """
     if diff is not None:
-        asked = _request(start, end, "auto") if rows else None
-        _show_differences(load_pipeline(diff), load_pipeline(pipeline), asked, lake, as_json=as_json)
+        row_request = _create_request(start, end, "auto") if rows else None
+        _show_diff(load_pipeline(diff), load_pipeline(pipeline), row_request, lake, as_json=as_json)
         return
     if rows:
-        raise UserError("--rows goes with --diff OLD")
-    request = _request(
+        raise UserError("--rows needs --diff. Add --diff OLD, or leave --rows out.")
+    request = _create_request(
         start, end, slices_per_job,
-        drain=drain, from_empty_state=from_empty_state, not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+        drain=drain, from_empty_state=from_empty_state,
+        ignore_completeness=ignore_completeness, skip_asset_check=skip_asset_check,
     )  # fmt: skip
-    made = _planned(pipeline, lake, request, shadow)
+    plan_ = _plan(pipeline, lake, request, candidate)
     if as_json:
-        print_json(made.describe())
+        print_json(plan_.to_dict())
     else:
-        out.print(plan_view(made))
+        out.print(render_plan(plan_))
 
 
 @app.command()
 def run(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    shadow: ShadowOption = None,
+    candidate: CandidateOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    slices_per_job: PerJobOption = "auto",
+    slices_per_job: SlicesPerJobOption = "auto",
     drain: DrainOption = False,  # noqa: FBT002
-    from_empty_state: EmptyOption = False,  # noqa: FBT002
+    from_empty_state: EmptyStateOption = False,  # noqa: FBT002
     atomic: AtomicOption = False,  # noqa: FBT002
-    not_complete_yet: IncompleteOption = False,  # noqa: FBT002
-    assets_seen: AssetsOption = False,  # noqa: FBT002
+    ignore_completeness: IncompleteOption = False,  # noqa: FBT002
+    skip_asset_check: SkipAssetCheckOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Run slices in order and commit them; committed ones are left alone.
+    """Run slices in order and commit them. Committed slices are skipped.
 
     Example: `tidemark run flights_weather --to 2013-01-08T00:00Z --slices-per-job 24`
     """
-    request = _request(
+    request = _create_request(
         start, end, slices_per_job,
         drain=drain, from_empty_state=from_empty_state, atomic=atomic,
-        not_complete_yet=not_complete_yet, assets_seen=assets_seen,
+        ignore_completeness=ignore_completeness, skip_asset_check=skip_asset_check,
     )  # fmt: skip
-    made = _planned_to_run(pipeline, lake, request, shadow)
+    plan_ = _plan_and_start_session(pipeline, lake, request, candidate)
     if not as_json:
-        out.print(plan_view(made))
-    for _ in run_with_progress(made, lines=not as_json):
+        out.print(render_plan(plan_))
+    for _ in run_with_progress(plan_, lines=not as_json):
         pass
-    status = status_of(made.pipeline, lake_root(lake))
+    status = summarize_status(plan_.pipeline, resolve_lake_root(lake))
     if as_json:
-        print_json({"ran": made.describe(), "status": status.describe()})
+        print_json({"ran": plan_.to_dict(), "status": status.to_dict()})
     else:
-        out.print(status_view(status))
-        out.print(f"Tables: {made.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
+        out.print(render_status(status))
+        out.print(f"Tables: {plan_.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
 
 
 @app.command("what-if")
 def what_if_command(
     pipeline: PipelineArgument,
-    up_to: Annotated[str, typer.Option("--up-to", metavar="DURATION", help="The greatest value.")],
-    vary: Annotated[str, typer.Option("--vary", metavar="SETTING", help=f"One of {', '.join(SETTINGS)}.")] = SETTINGS[
-        0
-    ],
-    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="The least value.")] = "0 s",
-    steps: Annotated[int, typer.Option("--steps", min=1, max=60, help="How many values above the least.")] = 8,
+    max_value: Annotated[str, typer.Option("--max", metavar="DURATION", help="Largest value to try.")],
+    vary: Annotated[
+        str, typer.Option("--vary", metavar="SETTING", help=f"One of {', '.join(VARIABLE_SETTINGS)}.")
+    ] = VARIABLE_SETTINGS[0],
+    min_value: Annotated[str, typer.Option("--min", metavar="DURATION", help="Smallest value to try.")] = "0 s",
+    steps: Annotated[int, typer.Option("--steps", min=1, max=60, help="Number of steps from --min to --max.")] = 8,
     lake: LakeOption = None,
     start: FromOption = None,
     end: ToOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show what other delays, lateness or bounds would have given: rows late, pairs lost, state; nothing is written.
+    """Show how late rows, lost pairs and state would change with another delay, lateness or bound. Read-only.
 
-    Example: `tidemark what-if flights_weather --vary left.watermark_delay --up-to "2 hours" --steps 12`
+    Example: `tidemark what-if flights_weather --vary left.watermark_delay --max "2 hours" --steps 12`
     """
     settings = load_pipeline(pipeline)
-    with naming("--since"):
-        least = parse_duration(since)
-    with naming("--up-to"):
-        greatest = parse_duration(up_to)
-    if greatest <= least:
-        raise UserError(f"--up-to {up_to} is not above --since {since}")
-    request, root = _request(start, end, "auto", drain=False, from_empty_state=False), lake_root(lake)
-    values = [least + (greatest - least) * n / steps for n in range(steps + 1)]
-    with session_over(root, "tidemark what-if", settings) as spark:
-        slices = span(spark, settings, root, request.start, request.end)
-        result = what_if(spark, settings, root, vary, values, slices)
+    with naming_option("--min"):
+        minimum = parse_duration(min_value)
+    with naming_option("--max"):
+        maximum = parse_duration(max_value)
+    if maximum <= minimum:
+        raise UserError(f"--max {max_value} is not above --min {min_value}")
+    request, root = _create_request(start, end, "auto", drain=False, from_empty_state=False), resolve_lake_root(lake)
+    values = [minimum + (maximum - minimum) * n / steps for n in range(steps + 1)]
+    with read_only_session(root, "tidemark what-if", settings) as spark:
+        slices = select_slices(spark, settings, root, request.start, request.end)
+        result = vary_setting(spark, settings, root, vary, values, slices)
     if as_json:
-        print_json(result.describe())
+        print_json(result.to_dict())
     else:
-        out.print(what_if_view(result))
+        out.print(render_what_if(result))
 
 
 @app.command()
 def dialects(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="T", help="Start of the first slice, ISO 8601. [default: the first]")
+    ] = None,
     end: ToOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show what each dialect makes of the same data, and the rules in which they differ; nothing is written.
+    """Run the same data through each dialect and show the rules by which results differ. Read-only.
 
     Example: `tidemark dialects flights_weather --to 2013-01-08T00:00Z`
     """
-    settings, root = load_pipeline(pipeline), lake_root(lake)
-    request = _request(start, end, "auto")
-    with session_over(root, "tidemark dialects", settings) as spark:
-        result = run_dialects(spark, settings, root, span(spark, settings, root, request.start, request.end))
+    settings, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    request = _create_request(start, end, "auto")
+    with read_only_session(root, "tidemark dialects", settings) as spark:
+        result = run_dialects(spark, settings, root, select_slices(spark, settings, root, request.start, request.end))
     if as_json:
-        print_json(result.describe())
+        print_json(result.to_dict())
     else:
-        out.print(dialects_view(result))
+        out.print(render_dialects(result))
 
 
 @app.command()
 def reprocess(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    shadow: ShadowOption = None,
-    start: AgainFromOption = None,
-    end: AgainToOption = None,
-    slices_per_job: PerJobOption = "auto",
+    candidate: CandidateOption = None,
+    start: ReprocessFromOption = None,
+    end: ReprocessToOption = None,
+    slices_per_job: SlicesPerJobOption = "auto",
     atomic: AtomicOption = False,  # noqa: FBT002
-    dry_run: DryOption = False,  # noqa: FBT002
+    dry_run: DryRunOption = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Run committed slices again over the inputs as they are now, and those behind them until the state is as it was.
+    """Recompute committed slices from the current inputs, then later slices until their state no longer changes.
 
-    Readers see the old answer of a slice until its new one is committed.
+    Readers see the old rows of a slice until its new rows are committed.
 
     Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
     """
-    request = _request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    request = _create_request(start, end, slices_per_job, reprocess=True, atomic=atomic)
     if dry_run:
-        made = _planned(pipeline, lake, request, shadow)
+        plan_ = _plan(pipeline, lake, request, candidate)
         if as_json:
-            print_json(made.describe())
+            print_json(plan_.to_dict())
         else:
-            out.print(plan_view(made))
+            out.print(render_plan(plan_))
         return
-    made = _planned_to_run(pipeline, lake, request, shadow)
+    plan_ = _plan_and_start_session(pipeline, lake, request, candidate)
     if not as_json:
-        out.print(plan_view(made))
-    results = list(run_with_progress(made, lines=not as_json))
+        out.print(render_plan(plan_))
+    results = list(run_with_progress(plan_, lines=not as_json))
     if as_json:
-        print_json({"ran": made.describe(), "changes": describe_changes(made.grid, results)})
+        print_json({"ran": plan_.to_dict(), "changes": describe_changes(plan_.grid, results)})
     elif results:
-        out.print(changes_view(made.grid, results))
+        out.print(render_reprocess_changes(plan_.grid, results))
 
 
 @app.command()
 def stream(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    rate: Annotated[str, typer.Option(metavar="slice|N rows|now", help="What a micro-batch takes.")] = "slice",
-    into: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="A Delta path for its output. [default: OUTPUT/twin/emissions]")
+    rate: Annotated[
+        str, typer.Option(metavar="slice|N rows|now", help="Rows per micro-batch: a slice, N rows, or all of them.")
+    ] = "slice",
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="A Delta path for its output. [default: OUTPUT/live_query/emissions]"),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The query's checkpoint. [default: OUTPUT/twin/_checkpoint]")
+        str | None,
+        typer.Option(metavar="PATH", help="The query's checkpoint. [default: OUTPUT/live_query/_checkpoint]"),
     ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Run the pipeline's join as a real Structured Streaming query, its streaming twin (dialect spark).
+    """Run the join as a real Structured Streaming query (dialect spark).
 
     Example: `tidemark stream benchmarks/flights_weather_spark.yaml --rate "500 rows"`
     """
-    loaded, root = load_pipeline(pipeline), lake_root(lake)
-    with naming("--rate"):
+    loaded, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    with naming_option("--rate"):
         size = parse_rate(rate)
-    with bar("batches") as shown:
-        task = shown.add_task(f"{loaded.name}: writing the feed", total=None)
+    with create_progress_bar("batches") as progress_bar:
+        task = progress_bar.add_task(f"{loaded.name}: writing the feed", total=None)
 
         def progress(done: int, total: int | None) -> None:
-            shown.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
+            progress_bar.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
 
         spark = spark_session("tidemark stream")
-        result = run_twin(spark, loaded, root, TwinPaths.of(loaded, root, into, checkpoint), size, progress)
+        result = run_twin(
+            spark, loaded, root, LiveQueryPaths.from_pipeline(loaded, root, output, checkpoint), size, progress
+        )
     if as_json:
-        print_json(result.describe())
+        print_json(result.to_dict())
     else:
-        out.print(twin_view(result), soft_wrap=True)
+        out.print(render_live_query(result), soft_wrap=True)
 
 
 @app.command("explain")
 def explain_command(
     pipeline: PipelineArgument,
-    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Values of a left row: a=1,b=2.")] = "",
-    right: Annotated[str, typer.Option("--right", metavar="ROW", help="Values of a right row.")] = "",
+    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Column values of a left row: a=1,b=2.")] = "",
+    right: Annotated[str, typer.Option("--right", metavar="ROW", help="Column values of a right row: a=1,b=2.")] = "",
     lake: LakeOption = None,
-    shadow: ShadowOption = None,
+    candidate: CandidateOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Tell the life of an input row: when it came, on time or late, what it met, when it left; nothing is written.
+    """Explain what happened to an input row: arrival, lateness, matches and eviction. Read-only.
 
     Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
     """
-    settings = shadow_of(load_pipeline(pipeline), shadow)
-    asked = {}
-    for side, text in zip(SIDES, (left, right), strict=True):
-        if text:
-            with naming(f"--{side}"):
-                asked[side] = parse_row(text)
-    if not asked:
-        raise UserError("name a row: --left or --right, with values such as 'carrier=UA,flight=1545'")
-    root = lake_root(lake)
-    with session_over(root, "tidemark explain", settings) as spark:
-        lives = [life for side, row in asked.items() for life in explain(spark, settings, root, side, row)]
+    settings = to_candidate(load_pipeline(pipeline), candidate)
+    rows_by_side = {}
+    for side, values in zip(SIDES, (left, right), strict=True):
+        if values:
+            with naming_option(f"--{side}"):
+                rows_by_side[side] = parse_row(values)
+    if not rows_by_side:
+        raise UserError("no row is named. Pass --left or --right with column values, such as 'carrier=UA,flight=1545'.")
+    root = resolve_lake_root(lake)
+    with read_only_session(root, "tidemark explain", settings) as spark:
+        histories = [
+            history for side, row in rows_by_side.items() for history in explain_rows(spark, settings, root, side, row)
+        ]
     if as_json:
-        print_json([life.describe() for life in lives])
+        print_json([history.to_dict() for history in histories])
     else:
-        out.print(lives_view(lives), soft_wrap=True)
+        out.print(render_row_histories(histories), soft_wrap=True)
 
 
 @app.command()
 def status(
     pipelines: PipelinesArgument,
     lake: LakeOption = None,
-    shadow: ShadowOption = None,
-    upkeep: Annotated[  # noqa: FBT002
-        bool, typer.Option("--upkeep", help="Tell, too, what vacuum and compact would gain; it lists all files.")
-    ] = False,
+    candidate: CandidateOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show what pipelines have committed, side by side.
+    """Show what pipelines have committed, one column per pipeline.
 
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
-    loaded, root = [shadow_of(load_pipeline(name), shadow) for name in pipelines], lake_root(lake)
+    loaded, root = [to_candidate(load_pipeline(name), candidate) for name in pipelines], resolve_lake_root(lake)
     statuses = [
-        replace(status_of(one, root), oldest=oldest_versions(one, root), upkeep=gain_of(one, root) if upkeep else None)
-        for one in loaded
+        replace(
+            summarize_status(pipeline, root),
+            oldest_versions=find_oldest_readable_versions(pipeline, root),
+        )
+        for pipeline in loaded
     ]
     if as_json:
-        print_json([one.describe() for one in statuses])
+        print_json([status_.to_dict() for status_ in statuses])
     else:
-        out.print(status_view(*statuses))
+        out.print(render_status(*statuses))
 
 
-@app.command()
-def upgrade(pipelines: PipelinesArgument, lake: LakeOption = None) -> None:
-    """Take over tables that an earlier version wrote, so that a plain read of them is the committed answer.
+def _import_conformance() -> ModuleType:
+    """Import the conformance tests, which only the repository contains, not the wheel.
 
-    The next `tidemark run` does so too. An earlier version refuses them from then on.
-
-    Example: `tidemark upgrade flights_weather`
+    Raises:
+        UserError: they are not installed.
     """
-    root = lake_root(lake)
-    for pipeline in map(load_pipeline, pipelines):
-        told = "is of the present format"
-        if is_of_older_format(pipeline, root):
-            upgrade_tables(spark_session("tidemark upgrade"), pipeline, root)
-            told = "is taken over"
-        out.print(f"{pipeline.name}: {PipelineTables.of(pipeline, root).root} {told}", soft_wrap=True)
+    try:
+        return import_module("tidemark_conformance")
+    except ModuleNotFoundError as error:
+        if error.name != "tidemark_conformance":
+            raise
+        raise UserError(
+            "the conformance tests are not installed: they come with the repository, not with the wheel. "
+            "Clone it with git clone and run make setup"
+        ) from None
 
 
 @app.command()
 def conformance(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files, JSON lines, may be gzipped.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files: JSON lines, plain or gzipped.")],
     cuts: Annotated[
-        str, typer.Option(help="Numbers of slices, `random:SEED`, or `each` (a slice per event).")
+        str,
+        typer.Option(help="Numbers of slices to cut a vector into, `random:SEED`, or `each` for a slice per event."),
     ] = "1,2,7,random:1",
-    report: Annotated[Path | None, typer.Option("--json", help="Write every verdict to this file.")] = None,
+    report: Annotated[Path | None, typer.Option("--json", help="Write every result to this JSON file.")] = None,
 ) -> None:
-    """Replay what the real engines did and compare, to the row and the slice.
+    """Replay recorded vectors of the real engines and compare each row and slice.
 
     Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
     """
+    check_files = _import_conformance().check_files
     spark = spark_session("tidemark conformance")
-    shown = partial(track, description="replaying", console=err, transient=True)
-    verdicts = list(vectors.check_files(spark, files, cuts, shown))
-    for verdict in verdicts:
-        if not verdict.passed:
+    progress = partial(track, description="replaying", console=err, transient=True)
+    results = list(check_files(spark, files, cuts, progress))
+    for result in results:
+        if not result.passed:
             out.print(
-                f"{verdict.vector} cut {verdict.cut}: missing {list(verdict.missing)}, "
-                f"unexpected {list(verdict.unexpected)}"
+                f"{result.vector} cut {result.cut}: missing {list(result.missing)}, "
+                f"unexpected {list(result.unexpected)}"
             )
     if report:
-        report.write_text(json.dumps([verdict.describe() for verdict in verdicts], indent=1))
-    failed = sum(not verdict.passed for verdict in verdicts)
-    print(f"conformance: {len(verdicts) - failed} passed, {failed} failed")  # noqa: T201
+        report.write_text(json.dumps([result.to_dict() for result in results], indent=1))
+    failed = sum(not result.passed for result in results)
+    print(f"conformance: {len(results) - failed} passed, {failed} failed")  # noqa: T201
     if failed:
         raise typer.Exit(1)
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of a pipeline file, for editors.
+    """Print the JSON Schema of pipeline files, for editors.
 
     Example: `tidemark schema > docs/pipeline.schema.json`
     """
-    print_json(pipeline_schema())
+    print_json(build_json_schema())
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; its exit code: 0 done, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped."""
-    if json_logging.are_json():
-        json_logging.to_json()
+    """Run the command.
+
+    Args:
+        arguments: Command and options; by default those of the process.
+
+    Returns:
+        The exit code: 0 success, 1 a check failed, 2 the user's mistake, 3 a fault, 143 stopped by a signal.
+    """
+    if json_logging.is_json_enabled():
+        json_logging.configure_json_logging()
     try:
         app(arguments, obj=tuple(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
-        _tell(error, "" if isinstance(error, StoppedError) else "error", in_one_line(str(error)), error.exit_code)
+        _report_error(
+            error, "" if isinstance(error, StoppedError) else "error", to_single_line(str(error)), error.exit_code
+        )
         return error.exit_code
-    except Exception as error:  # whatever it is, a user gets one line of it
-        if isinstance(error, ModuleNotFoundError) and (mistake := lacking(error)):
-            _tell(error, "error", str(mistake), mistake.exit_code)
-            return mistake.exit_code
+    except Exception as error:  # a user gets one line for any fault
+        if isinstance(error, ModuleNotFoundError) and (install_error := missing_extra_error(error)):
+            _report_error(error, "error", str(install_error), install_error.exit_code)
+            return install_error.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        line = f"{type(error).__name__}: {in_one_line(told(error))}"
-        more = "(set TIDEMARK_DEBUG=1 and run again to see all of it)"
-        _tell(error, "fault", f"{line} {more}", FaultError.exit_code)
+        line = f"{type(error).__name__}: {to_single_line(told(error))}"
+        hint = "(Set TIDEMARK_DEBUG=1 and run again for the traceback.)"
+        _report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)
         return FaultError.exit_code
     return 0
 
 
-def _tell(error: Exception, kind: str, line: str, exit_code: int) -> None:
-    """Say why the command ends, in a line."""
-    if json_logging.are_json():
-        level = logging.ERROR if kind else logging.WARNING
-        _LOG.log(level, "%s", line, extra={**json_logging.told_of(error), "exit_code": exit_code})
+def _report_error(error: Exception, label: str, line: str, exit_code: int) -> None:
+    """Print or log in one line why the command ends."""
+    if json_logging.is_json_enabled():
+        level = logging.ERROR if label else logging.WARNING
+        _LOG.log(level, "%s", line, extra={**json_logging.error_context(error), "exit_code": exit_code})
         return
-    err.print(f"{kind and f'[bold red]{kind}:[/] '}{_escaped(line)}", soft_wrap=True, highlight=False)
+    err.print(f"{label and f'[bold red]{label}:[/] '}{_escape_markup(line)}", soft_wrap=True, highlight=False)
 
 
-def _show_differences(old: Pipeline, new: Pipeline, asked: Request | None, lake: str | None, *, as_json: bool) -> None:
-    """Settings that differ and, of the slices asked for, the rows."""
-    found, rows = differences(old, new), None
-    if asked is not None:
-        root = lake_root(lake)
-        with session_over(root, "tidemark plan", new, old) as spark:
-            rows = changed_rows(spark, old, new, root, span(spark, new, root, asked.start, asked.end))
+def _show_diff(old: Pipeline, new: Pipeline, row_request: Request | None, lake: str | None, *, as_json: bool) -> None:
+    """Print the settings that differ and, on request, how many rows would change."""
+    differing_settings, rows = diff_pipelines(old, new), None
+    if row_request is not None:
+        root = resolve_lake_root(lake)
+        with read_only_session(root, "tidemark plan", new, old) as spark:
+            rows = count_changed_rows(
+                spark, old, new, root, select_slices(spark, new, root, row_request.start, row_request.end)
+            )
     if not as_json:
-        out.print(differences_view(found))
+        out.print(render_setting_diff(differing_settings))
         if rows:
-            out.print(changed_rows_view(rows), soft_wrap=True)
+            out.print(render_changed_rows(rows), soft_wrap=True)
         return
-    told = [asdict(one) for one in found]
-    print_json({"settings": told, "rows": rows.describe()} if rows else told)
+    settings = [asdict(difference) for difference in differing_settings]
+    print_json({"settings": settings, "rows": rows.to_dict()} if rows else settings)
 
 
-def _planned(name: str, lake: str | None, request: Request, shadow: str | None) -> Plan:
-    pipeline = shadow_of(load_pipeline(name), shadow)
+def _plan(name: str, lake: str | None, request: Request, candidate: str | None) -> Plan:
+    pipeline = to_candidate(load_pipeline(name), candidate)
     session = deferred(partial(spark_session, "tidemark", cluster=pipeline.cluster))
-    return make_plan(session, pipeline, lake_root(lake), request)
+    return create_plan(session, pipeline, resolve_lake_root(lake), request)
 
 
-def _planned_to_run(name: str, lake: str | None, request: Request, shadow: str | None) -> Plan:
-    try:
-        made = _planned(name, lake, request, shadow)
-    except OlderFormatError:
-        pipeline = load_pipeline(name)
-        upgrade_tables(spark_session("tidemark"), pipeline, lake_root(lake))
-        err.print(f"{pipeline.name}: its tables are taken over from an earlier format", soft_wrap=True)
-        made = _planned(name, lake, request, shadow)
-    if made.jobs:
-        if made.pipeline.quality:
-            project.import_early()
-        begin(made.spark, brief=made.is_brief)
-    return made
+def _plan_and_start_session(name: str, lake: str | None, request: Request, candidate: str | None) -> Plan:
+    plan_ = _plan(name, lake, request, candidate)
+    if plan_.jobs:
+        if plan_.pipeline.quality:
+            import_gx_in_background()
+        begin(plan_.spark, brief=plan_.is_small)
+    return plan_
 
 
-def _request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:
-    with naming("--from"):
-        first = parse_instant(start) if start else None
-    with naming("--to"):
-        last = parse_instant(end) if end else None
-    with naming("--slices-per-job"):
-        size = _per_job(slices_per_job)
-    return Request(first, last, size, **options)
+def _create_request(start: str | None, end: str | None, slices_per_job: str, **options: bool) -> Request:
+    with naming_option("--from"):
+        start_instant = parse_instant(start) if start else None
+    with naming_option("--to"):
+        end_instant = parse_instant(end) if end else None
+    with naming_option("--slices-per-job"):
+        size = _parse_slices_per_job(slices_per_job)
+    return Request(start_instant, end_instant, size, **options)
 
 
-def _escaped(text: str) -> str:
+def _escape_markup(text: str) -> str:
     return text.replace("[", r"\[")

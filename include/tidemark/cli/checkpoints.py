@@ -1,4 +1,4 @@
-"""The command `tidemark state`."""
+"""Implement the commands `tidemark checkpoint ...`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from typing import Annotated
 
 import typer
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
-from tidemark.checkpoints.copy import restore as restore_state
-from tidemark.checkpoints.expiry import expire as expire_checkpoints
-from tidemark.checkpoints.summary import show as show_state
-from tidemark.checkpoints.verification import verify as verify_state
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.checkpoints.copy import copy_checkpoint
+from tidemark.checkpoints.expiry import expire_checkpoints
+from tidemark.checkpoints.summary import summarize_checkpoint
+from tidemark.checkpoints.verification import verify_checkpoint
 from tidemark.cli import render_checkpoints as views
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, naming, out, print_json
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, naming_option, out, print_json
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_duration, parse_instant
-from tidemark.delta.paths import lake_root
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import UserError
 from tidemark.spark.lazy_session import deferred
 from tidemark.spark.session import spark_session
-from tidemark.streaming.export import export as export_state
+from tidemark.streaming.export import export_checkpoint as export_state
 
 app = typer.Typer(
-    help="Look at the state that slices carry on, prove it, copy it, give it up, or hand it to a live query.\n\n"
-    "Example: `tidemark state show flights_weather --rows 5`",
+    help="Inspect, verify, copy, expire or export checkpoints.\n\n"
+    "Example: `tidemark checkpoint show flights_weather --rows 5`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="T", help="End of a slice (ISO 8601). [default: of the last committed]")
+    str | None,
+    typer.Option(
+        "--at", metavar="T", help="End of the slice with the checkpoint, ISO 8601. [default: the last committed slice]"
+    ),
 ]
 
 
@@ -40,18 +43,18 @@ def show(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     at: AtOption = None,
-    rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="How many buffered rows to print.")] = 0,
+    rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="Number of buffered rows to print.")] = 0,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show what is in the buffers, and where the watermarks stand.
+    """Show the buffered rows and the watermarks at the end of a slice.
 
-    Example: `tidemark state show flights_weather --at 2013-01-08T00:00Z --rows 5`
+    Example: `tidemark checkpoint show flights_weather --at 2013-01-08T00:00Z --rows 5`
     """
-    shown = show_state(_state(pipeline, lake, at), rows)
+    shown = summarize_checkpoint(_open_checkpoint(pipeline, lake, at), rows)
     if as_json:
-        print_json(shown.describe())
+        print_json(shown.to_dict())
     else:
-        out.print(views.shown_view(shown))
+        out.print(views.render_summary(shown))
 
 
 @app.command()
@@ -59,45 +62,49 @@ def verify(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     at: AtOption = None,
-    since: Annotated[
+    trusted: Annotated[
         str | None,
-        typer.Option("--from", metavar="T", help="End of a slice whose checkpoint is trusted. [default: none is]"),
+        typer.Option(
+            "--from",
+            metavar="T",
+            help="End of a slice whose checkpoint to trust and start from. [default: empty state]",
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="How many rows that differ to print.")] = 10,
+    rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="Number of differing rows to print.")] = 10,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Rebuild a checkpoint from the inputs, at the versions that were read, and compare; nothing is published.
+    """Rebuild a checkpoint from the input versions that were read, and compare it. Read-only.
 
-    Example: `tidemark state verify flights_weather --from 2013-01-07T00:00Z --at 2013-01-08T00:00Z`
+    Example: `tidemark checkpoint verify flights_weather --from 2013-01-07T00:00Z --at 2013-01-08T00:00Z`
     """
-    verified = verify_state(_state(pipeline, lake, at), _instant(since, "--from"), rows)
+    verified = verify_checkpoint(_open_checkpoint(pipeline, lake, at), _parse_instant_option(trusted, "--from"), rows)
     if as_json:
-        print_json(verified.describe())
+        print_json(verified.to_dict())
     else:
-        out.print(views.verified_view(verified), soft_wrap=True)
-    if not verified.same:
+        out.print(views.render_verification(verified), soft_wrap=True)
+    if not verified.is_equal:
         raise typer.Exit(1)
 
 
 @app.command()
-def restore(
+def copy(
     pipeline: PipelineArgument,
-    to: Annotated[str, typer.Option("--to", metavar="TABLE", help="A new Delta table, by its path in the lake.")],
+    to: Annotated[str, typer.Option("--to", metavar="TABLE", help="Path of a new Delta table in the lake.")],
     lake: LakeOption = None,
     at: AtOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Write the buffers at the end of a slice as a table of their own; the pipeline is left as it is.
+    """Copy the buffered rows at the end of a slice to a new table. The pipeline does not change.
 
-    An expired checkpoint is rebuilt from the inputs. To run slices again from a checkpoint: `tidemark reprocess`.
+    An expired checkpoint is rebuilt from the inputs. To rerun slices from a checkpoint, use `tidemark reprocess`.
 
-    Example: `tidemark state restore flights_weather --at 2013-01-08T00:00Z --to buffers_of_8_january`
+    Example: `tidemark checkpoint copy flights_weather --at 2013-01-08T00:00Z --to buffers_of_8_january`
     """
-    restored = restore_state(_state(pipeline, lake, at), to)
+    restored = copy_checkpoint(_open_checkpoint(pipeline, lake, at), to)
     if as_json:
-        print_json(restored.describe())
+        print_json(restored.to_dict())
     else:
-        out.print(views.restored_view(restored), soft_wrap=True)
+        out.print(views.render_copy(restored), soft_wrap=True)
 
 
 @app.command()
@@ -105,54 +112,56 @@ def expire(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", min=1, metavar="N", help="Keep those of the last N slices.")
+        int | None, typer.Option("--keep", min=1, metavar="N", help="Keep the checkpoints of the last N slices.")
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="DURATION", help="Keep those committed since.")
+        str | None, typer.Option("--older-than", metavar="DURATION", help="Minimum age of checkpoints to remove.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell which would go.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which would be removed without removing.")] = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Remove checkpoints, but never one that a plan could need.
+    """Remove old checkpoints, except those that a plan could need.
 
-    Example: `tidemark state expire flights_weather --keep 48 --older-than "7 days" --dry-run`
+    Example: `tidemark checkpoint expire flights_weather --keep 48 --older-than "7 days" --dry-run`
     """
     if keep is None and older_than is None:
-        raise UserError("say what to keep: --keep N, --older-than DURATION, or both")
-    with naming("--older-than"):
+        raise UserError("nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.")
+    with naming_option("--older-than"):
         span = parse_duration(older_than) if older_than else None
-    spark = deferred(partial(spark_session, "tidemark state"))
-    expired = expire_checkpoints(spark, load_pipeline(pipeline), lake_root(lake), keep, span, dry_run=dry_run)
+    spark = deferred(partial(spark_session, "tidemark checkpoint"))
+    expired = expire_checkpoints(spark, load_pipeline(pipeline), resolve_lake_root(lake), keep, span, dry_run=dry_run)
     if as_json:
-        print_json(expired.describe())
+        print_json(expired.to_dict())
     else:
-        out.print(views.expired_view(expired), soft_wrap=True)
+        out.print(views.render_expiry(expired), soft_wrap=True)
 
 
 @app.command()
 def export(
     pipeline: PipelineArgument,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="A new folder.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Path of a new folder.")],
     lake: LakeOption = None,
     at: AtOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Write what a live query needs to go on where the backfill ended; its README says how.
+    """Export the files with which a live query continues where the backfill ended; their README explains how.
 
-    Example: `tidemark state export flights_weather_spark --to exports/flights_weather`
+    Example: `tidemark checkpoint export flights_weather_spark --to exports/flights_weather`
     """
-    exported = export_state(_state(pipeline, lake, at), to)
+    exported = export_state(_open_checkpoint(pipeline, lake, at), to)
     if as_json:
-        print_json(exported.describe())
+        print_json(exported.to_dict())
     else:
-        out.print(views.exported_view(exported), soft_wrap=True)
+        out.print(views.render_export(exported), soft_wrap=True)
 
 
-def _state(pipeline: str, lake: str | None, at: str | None) -> SavedState:
-    loaded, instant = load_pipeline(pipeline), _instant(at, "--at")
-    return SavedState.at(deferred(partial(spark_session, "tidemark state")), loaded, lake_root(lake), instant)
+def _open_checkpoint(pipeline: str, lake: str | None, at: str | None) -> CheckpointRef:
+    loaded, instant = load_pipeline(pipeline), _parse_instant_option(at, "--at")
+    return CheckpointRef.from_ledger(
+        deferred(partial(spark_session, "tidemark checkpoint")), loaded, resolve_lake_root(lake), instant
+    )
 
 
-def _instant(text: str | None, option: str) -> datetime | None:
-    with naming(option):
+def _parse_instant_option(text: str | None, option: str) -> datetime | None:
+    with naming_option(option):
         return parse_instant(text) if text else None

@@ -1,4 +1,4 @@
-"""What the commands share: where they print, arguments that they all take, and how a mistake in one is told."""
+"""Consoles, arguments and option errors that the commands share."""
 
 from __future__ import annotations
 
@@ -14,28 +14,36 @@ from tidemark.errors import UserError
 
 out, err = Console(), Console(stderr=True)
 
-PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of one.")]
-PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files, or names.")]
+PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="Pipeline file, or a pipeline's name.")]
+PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files or names.")]
 LakeOption = Annotated[
-    str | None, typer.Option("--lake", help="Lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False)
-]
-ByOption = Annotated[
     str | None,
-    typer.Option("--by", metavar="USER", help="Who says so. [default: who is logged in]", show_default=False),
+    typer.Option(
+        "--lake", help="Path or URI of the lake root. [default: $TIDEMARK_LAKE, or ./lake]", show_default=False
+    ),
 ]
-ShadowOption = Annotated[
+UserOption = Annotated[
     str | None,
-    typer.Option("--shadow", metavar="NAME", help="Of a version beside the one that is served, in its own tables."),
+    typer.Option(
+        "--user", metavar="USER", help="User to record in the ledger. [default: current OS user]", show_default=False
+    ),
+]
+CandidateOption = Annotated[
+    str | None,
+    typer.Option("--candidate", metavar="NAME", help="Use candidate version NAME instead of the live version."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @contextmanager
-def naming(option: str) -> Iterator[None]:
-    """Tell a value that does not parse as a mistake in this option.
+def naming_option(option: str) -> Iterator[None]:
+    """Report a ValueError of the block as the user's mistake in an option.
+
+    Args:
+        option: The option, such as `--from`.
 
     Raises:
-        UserError: in place of the ValueError.
+        UserError: The block raised a ValueError.
     """
     try:
         yield
@@ -44,5 +52,5 @@ def naming(option: str) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print for scripts."""
+    """Print a value as JSON to standard output."""
     print(json.dumps(value, indent=1))  # noqa: T201

@@ -1,4 +1,4 @@
-"""The command `tidemark compact`."""
+"""Implement the command `tidemark compact`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from rich import filesize
 
 from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
-from tidemark.cli.progress import bar
+from tidemark.cli.progress import create_progress_bar
 from tidemark.config import load_pipeline
-from tidemark.delta.paths import lake_root
-from tidemark.formatting import counted
-from tidemark.maintenance.compaction import Compaction, Merge, merge_files, plan_compaction
+from tidemark.delta.paths import resolve_lake_root
+from tidemark.formatting import format_count
+from tidemark.maintenance.compaction import CompactionPlan, Merge, merge_files, plan_compaction
 from tidemark.spark.lazy_session import awake, deferred
 from tidemark.spark.session import spark_session
 
@@ -21,44 +21,49 @@ from tidemark.spark.session import spark_session
 def compact(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be merged.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be merged without merging.")] = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Merge the small files of settled slices, period by period, as `compact` in the pipeline file says.
+    """Merge small files of settled slices into one file per period, by `compact` in the pipeline file.
 
-    No row comes or goes: neither streams nor change feeds see it, and slices may run, and run again, meanwhile.
+    Rows do not change. Streams and change feeds see nothing, and slices may run meanwhile.
 
     Example: `tidemark compact flights_weather --dry-run`
     """
     loaded = load_pipeline(pipeline)
-    planned = plan_compaction(loaded, lake_root(lake))
-    merged, left = ([], []) if dry_run else _merged(planned)
+    planned = plan_compaction(loaded, resolve_lake_root(lake))
+    merged, conflicting = ([], []) if dry_run else _merge(planned)
     if as_json:
-        told: dict[str, Any] = {"pipeline": loaded.name, "dry_run": dry_run}
-        parts = {"planned": planned.merges, "merged": merged, "left": left}
-        print_json(told | {name: [planned.describe(one) for one in parts[name]] for name in parts})
+        summary: dict[str, Any] = {"pipeline": loaded.name, "dry_run": dry_run}
+        merges_by_outcome = {"planned": planned.merges, "merged": merged, "left": conflicting}
+        print_json(
+            summary
+            | {name: [planned.merge_to_dict(merge) for merge in merges_by_outcome[name]] for name in merges_by_outcome}
+        )
         return
-    for one in planned.merges if dry_run else merged:
-        out.print(_line(planned, one, "would merge" if dry_run else "merged"), soft_wrap=True)
-    for one in left:
-        out.print(f"{_line(planned, one, 'left')}: another process has changed its files meanwhile", soft_wrap=True)
+    for merge in planned.merges if dry_run else merged:
+        out.print(_describe_merge(planned, merge, "would merge" if dry_run else "merged"), soft_wrap=True)
+    for merge in conflicting:
+        out.print(
+            f"{_describe_merge(planned, merge, 'skipped')}: another process has changed its files", soft_wrap=True
+        )
     if not planned.merges:
         out.print(f"{loaded.name}: nothing to merge", soft_wrap=True)
 
 
-def _merged(planned: Compaction) -> tuple[list[Merge], list[Merge]]:
-    """Merge what is planned: what was, and what others have changed meanwhile."""
+def _merge(planned: CompactionPlan) -> tuple[list[Merge], list[Merge]]:
+    """Merge the planned files. Return the merges done, and those whose files other processes changed."""
     spark = deferred(partial(spark_session, "tidemark compact", cluster=planned.pipeline.cluster))
-    found: dict[bool, list[Merge]] = {True: [], False: []}
-    with bar("merges") as shown:
-        task = shown.add_task(planned.pipeline.name, total=len(planned.merges))
-        for one in planned.merges:
-            found[merge_files(awake(spark), planned, one)].append(one)
-            shown.advance(task)
-    return found[True], found[False]
+    merges: dict[bool, list[Merge]] = {True: [], False: []}
+    with create_progress_bar("merges") as progress_bar:
+        task = progress_bar.add_task(planned.pipeline.name, total=len(planned.merges))
+        for merge in planned.merges:
+            merges[merge_files(awake(spark), planned, merge)].append(merge)
+            progress_bar.advance(task)
+    return merges[True], merges[False]
 
 
-def _line(planned: Compaction, merge: Merge, done: str) -> str:
-    told = planned.describe(merge)
-    files = f"{counted(len(merge.files), 'file')} ({filesize.decimal(merge.bytes)}) into {merge.into}"
-    return f"{planned.pipeline.name}: {done} {merge.table} {told['start']} to {told['end']}: {files}"
+def _describe_merge(planned: CompactionPlan, merge: Merge, action: str) -> str:
+    described = planned.merge_to_dict(merge)
+    files = f"{format_count(len(merge.files), 'file')} ({filesize.decimal(merge.bytes)}) into {merge.target_files}"
+    return f"{planned.pipeline.name}: {action} {merge.table} {described['start']} to {described['end']}: {files}"

@@ -1,4 +1,4 @@
-"""The command `tidemark compare`."""
+"""Implement the command `tidemark compare`."""
 
 from __future__ import annotations
 
@@ -10,176 +10,226 @@ from typing import Annotated, Any
 import typer
 
 from tidemark import report as reports
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, naming, out, print_json
-from tidemark.cli.read_only_session import session_over
-from tidemark.cli.render import comparison_view
-from tidemark.comparison.compare import Asked
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, naming_option, out, print_json
+from tidemark.cli.read_only_session import read_only_session
+from tidemark.cli.render import render_comparison
+from tidemark.comparison.agreement import find_due_slices as due_slices
+from tidemark.comparison.agreement import save_agreement
 from tidemark.comparison.compare import compare as run_compare
-from tidemark.comparison.agreement import due as due_slices
-from tidemark.comparison.agreement import record
-from tidemark.comparison.minimal_example import reproduce
-from tidemark.config import CompareSettings, Pipeline, changed, load_pipeline, load_reference
-from tidemark.config.candidate_version import shadow_of
+from tidemark.comparison.minimal_example import write_minimal_example
+from tidemark.comparison.result import ComparisonRequest
+from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
+from tidemark.config.candidate_version import to_candidate
 from tidemark.config.types import parse_allowance, parse_instant
-from tidemark.delta.paths import lake_root
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import CheckFailedError, UserError
-from tidemark.versions.candidates import as_served
+from tidemark.versions.candidates import with_live_settings
 
 
 def compare(
     context: typer.Context,
     pipeline: PipelineArgument,
     table: Annotated[
-        str | None, typer.Option("--with", metavar="TABLE", help="What the stream wrote: a Delta table.")
+        str | None, typer.Option("--with", metavar="TABLE", help="Delta table that the stream wrote.")
     ] = None,
-    told_by: Annotated[
-        str | None, typer.Option("--told-by", metavar="PIPELINE", help="One that has replayed how the stream ran.")
+    reference_name: Annotated[
+        str | None, typer.Option("--reference", metavar="PIPELINE", help="Pipeline with the settings of the stream.")
     ] = None,
     lake: LakeOption = None,
-    shadow: Annotated[
+    candidate: Annotated[
         str | None,
-        typer.Option("--shadow", metavar="NAME", help="Compare this version beside the one that is served, with that."),
+        typer.Option("--candidate", metavar="NAME", help="Compare candidate version NAME with the live version."),
     ] = None,
-    start: Annotated[str | None, typer.Option("--from", metavar="T", help="First slice. [default: the first]")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="T", help="End, exclusive. [default: the last]")] = None,
-    due: Annotated[  # noqa: FBT002
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="T", help="Start of the first slice, ISO 8601. [default: the first]")
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="T", help="End of the last slice, exclusive, ISO 8601. [default: the last]"),
+    ] = None,
+    only_due: Annotated[  # noqa: FBT002
         bool,
-        typer.Option("--due", help="From the oldest slice that has no record, or an old one; or from --from."),
+        typer.Option("--only-due", help="Compare only slices without an up-to-date record in OUTPUT/agreement."),
     ] = False,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="T", help="How far the stream has come, on the pipeline's clock.")
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="T",
+            help="Progress of the stream on the pipeline's clock, ISO 8601. [default: now - compare.stream_lag]",
+        ),
     ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="COLUMNS", help="What tells rows apart, but for values.")
+    key_columns: Annotated[
+        str | None,
+        typer.Option(
+            "--key-columns",
+            metavar="COLUMNS",
+            help="Columns that identify a row. Used to report changed values instead of missing rows.",
+        ),
     ] = None,
-    ignore: Annotated[str | None, typer.Option("--ignore", metavar="COLUMNS", help="What is not compared.")] = None,
-    within: Annotated[float | None, typer.Option("--within", min=0, help="By how much fractions may differ.")] = None,
+    ignore_columns: Annotated[
+        str | None, typer.Option("--ignore-columns", metavar="COLUMNS", help="Columns to ignore.")
+    ] = None,
+    float_tolerance: Annotated[
+        float | None,
+        typer.Option("--float-tolerance", min=0, help="Largest difference of equal fractional numbers. [default: 0]"),
+    ] = None,
     max_unexplained: Annotated[
         str | None,
-        typer.Option("--max-unexplained", metavar="N|SHARE", help="Budget of rows without a cause. [default: 0]"),
+        typer.Option(
+            "--max-unexplained",
+            metavar="N|SHARE",
+            help="Allowed rows without a cause: a number, or a share such as 0.1 %. [default: 0]",
+        ),
     ] = None,
     max_differing: Annotated[
         str | None,
-        typer.Option("--max-differing", metavar="N|SHARE", help="Budget of all that differ. [default: any]"),
+        typer.Option(
+            "--max-differing",
+            metavar="N|SHARE",
+            help="Allowed rows that differ: a number, or a share such as 0.1 %. [default: any]",
+        ),
     ] = None,
     examples: Annotated[
         int | None,
         typer.Option(
-            "--examples", min=0, help="Rows to show for each cause. [default: 3, with --record those of show_rows]"
+            "--examples",
+            min=0,
+            help="Rows to show for each cause. [default: 3, with --save those of expose_row_values]",
         ),
     ] = None,
     try_settings: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Try other settings for what has no cause: replays of all slices.")
+        bool, typer.Option(help="Try other settings to explain rows without a cause. Each trial replays all slices.")
     ] = True,
-    recorded: Annotated[  # noqa: FBT002
-        bool, typer.Option("--record", help="Write the slices' agreement to OUTPUT/agreement.")
+    save: Annotated[  # noqa: FBT002
+        bool, typer.Option("--save", help="Save the result of each slice to table OUTPUT/agreement.")
     ] = False,
     report: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar="FILE", help="Write a report: .html, .md, .json; repeatable."),
+        typer.Option(
+            "--report", metavar="FILE", help="Write a report to FILE, by its ending .html, .md or .json. Repeatable."
+        ),
     ] = None,
     report_what_if: Annotated[  # noqa: FBT002
-        bool, typer.Option("--what-if/--no-what-if", help="Ask for the report what other delays give: a replay each.")
+        bool,
+        typer.Option(
+            "--what-if/--no-what-if",
+            help="Add the effect of other delays to the report. Each value replays all slices.",
+        ),
     ] = True,
-    number: Annotated[
-        int | None, typer.Option("--reproduce", metavar="N", help="The example whose rows to write --into a file.")
+    reproduce_number: Annotated[
+        int | None,
+        typer.Option(
+            "--reproduce", metavar="N", help="Write the fewest input rows that show example N to the file --output."
+        ),
     ] = None,
-    into: Annotated[
-        Path | None, typer.Option("--into", metavar="FILE", help="A vector file, for tidemark conformance.")
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Vector file to write, for tidemark conformance.")
     ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Compare committed slices with what a stream wrote, and say why each row differs.
+    """Compare committed slices with the table that a stream wrote, and explain each row that differs.
 
-    What is not given here the pipeline file's `compare` says. No table is written but for `--record`. Ends with exit
-    code 1 if a budget is exceeded: by default, if a difference has no cause. `--reproduce N --into FILE` writes the
-    fewest rows that still show one difference, as a vector on which `tidemark conformance` fails.
+    Defaults are in `compare` of the pipeline file. Tables are written only with `--save`. The exit code is 1 if a
+    budget is exceeded, by default if a difference has no cause. `--reproduce N --output FILE` writes the fewest rows
+    that still show difference N, as a vector on which `tidemark conformance` fails.
 
-    With `--shadow NAME` the other table is what is served, unless `--with` names one, and the settings under which that
-    has run are what tells of it: `batch` is the shadow, `stream` what is served.
+    With `--candidate NAME` the candidate version (`batch`) is compared with the live version (`stream`), unless
+    `--with` names another table. The settings of the live version then are the reference.
 
-    Example: `tidemark compare flights_weather_event_time --with streamed/flights --told-by flights_weather`
+    Example: `tidemark compare flights_weather_event_time --with streamed/flights --reference flights_weather`
     """
-    served, root = load_pipeline(pipeline), lake_root(lake)
-    loaded = shadow_of(served, shadow)
-    beside = shadow is not None and table is None
-    lists = {name: _names(text) for name, text in (("on", on), ("ignore", ignore)) if text is not None}
+    live, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    loaded = to_candidate(live, candidate)
+    with_live = candidate is not None and table is None
+    columns = {
+        name: _parse_names(text)
+        for name, text in (("key_columns", key_columns), ("ignore_columns", ignore_columns))
+        if text is not None
+    }
     budget = {"unexplained": max_unexplained, "differing": max_differing}
-    other = f"{served.output}/emissions" if beside else table
-    settings = _settings(loaded, {"with": other, "within": within, **lists}, budget)
-    if told_by is None:
-        reference = as_served(served, root) if beside else load_reference(pipeline)
+    table_name = f"{live.output}/emissions" if with_live else table
+    settings = _merge_settings(loaded, {"table": table_name, "float_tolerance": float_tolerance, **columns}, budget)
+    if reference_name is None:
+        reference = with_live_settings(live, root) if with_live else load_reference(pipeline)
     else:
-        reference = load_pipeline(told_by) if told_by else None
-    whole = Asked(
+        reference = load_pipeline(reference_name) if reference_name else None
+    full_request = ComparisonRequest(
         settings.table,
-        _instant("--from", start),
-        _instant("--to", end),
-        _instant("--until", until) or (datetime.now(UTC) - settings.lag if settings.lag else None),
-        tuple(settings.on),
-        tuple(settings.ignore),
-        settings.within,
-        _examples(loaded, recorded=recorded) if examples is None else examples,
+        _parse_instant_option("--from", start),
+        _parse_instant_option("--to", end),
+        _parse_instant_option("--until", until)
+        or (datetime.now(UTC) - settings.stream_lag if settings.stream_lag else None),
+        tuple(settings.key_columns),
+        tuple(settings.ignore_columns),
+        settings.float_tolerance,
+        _default_examples(loaded, save=save) if examples is None else examples,
         try_settings,
         settings.budget,
     )
-    if (number is None) != (into is None):
-        raise UserError("--reproduce N and --into FILE go together")
-    if into is not None:
-        reports.need_folder("--into", into)
+    if (reproduce_number is None) != (output is None):
+        raise UserError("--reproduce N and --output FILE need each other. Pass both, or neither.")
+    if output is not None:
+        reports.check_folder("--output", output)
     files = reports.check_paths(report or ())
-    asked = _due(loaded, root, whole, reference) if due else whole
-    if asked is None:
-        print_json(None) if as_json else out.print("Nothing to compare: no slice is due.")
+    request = _restrict_to_due(loaded, root, full_request, reference) if only_due else full_request
+    if request is None:
+        print_json(None) if as_json else out.print("Nothing to compare: each slice has an up-to-date record.")
         return
     pipelines = [loaded, *([reference] if reference else [])]
-    with session_over(root, "tidemark compare", *pipelines) as spark:
-        comparison = run_compare(spark, loaded, root, asked, reference)
-        if recorded:
-            record(spark, PipelineTables.of(loaded, root), comparison, asked)
-        print_json(comparison.describe()) if as_json else out.print(comparison_view(comparison))
+    with read_only_session(root, "tidemark compare", *pipelines) as spark:
+        comparison = run_compare(spark, loaded, root, request, reference)
+        if save:
+            save_agreement(spark, PipelineTables.from_config(loaded, root), comparison, request)
+        print_json(comparison.to_dict()) if as_json else out.print(render_comparison(comparison))
         if files:
-            called = reports.Called(context.obj, pipeline, told_by, lake)
-            facts = reports.gather(
-                spark, comparison, asked, (loaded, reference), root, called, ask_what_if=report_what_if
+            invocation = reports.Invocation(context.obj, pipeline, reference_name, lake)
+            data = reports.collect_report_data(
+                spark, comparison, request, (loaded, reference), root, invocation, include_what_if=report_what_if
             )
-            reports.write(facts, files)
-        if number is not None and into is not None:
-            vector = reproduce(spark, loaded, root, comparison, number, into)
-            err.print(f"{into}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
+            reports.write_report(data, files)
+        if reproduce_number is not None and output is not None:
+            vector = write_minimal_example(spark, loaded, root, comparison, reproduce_number, output)
+            err.print(
+                f"{output}: {len(vector['events'])} input rows show difference {reproduce_number}", soft_wrap=True
+            )
     if comparison.over_budget:
         raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
 
 
-def _settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str | None]) -> CompareSettings:
-    """The pipeline file's, with the options that are given."""
-    if options["with"] is None and pipeline.compare is None:
-        raise UserError("there is no table to compare with; pass --with TABLE, or name it in the file's compare.with")
-    given = {f"compare.{name}": value for name, value in options.items() if value is not None}
-    for name, text in budget.items():
-        if text is not None:
-            with naming(f"--max-{name}"):
-                given[f"compare.budget.{name}"] = str(parse_allowance(text))
-    settings = changed(pipeline, given).compare
+def _merge_settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str | None]) -> CompareSettings:
+    """Return the `compare` settings of the pipeline file with the options that were passed."""
+    if options["table"] is None and pipeline.compare is None:
+        raise UserError(
+            "there is no table to compare with. Pass --with TABLE, or set compare.table in the pipeline file."
+        )
+    overrides = {f"compare.{name}": value for name, value in options.items() if value is not None}
+    for name, value in budget.items():
+        if value is not None:
+            with naming_option(f"--max-{name}"):
+                overrides[f"compare.budget.{name}"] = str(parse_allowance(value))
+    settings = with_overrides(pipeline, overrides).compare
     assert settings, "one of both has named the table"
     return settings
 
 
-def _examples(pipeline: Pipeline, *, recorded: bool) -> int:
-    """How many rows are shown for each cause; none in the logs of jobs, unless the file lets them be."""
-    return 3 if pipeline.show_rows or not recorded else 0
+def _default_examples(pipeline: Pipeline, *, save: bool) -> int:
+    """Return the rows to show per cause: none in the logs of saved comparisons, unless `expose_row_values` is on."""
+    return 3 if pipeline.expose_row_values or not save else 0
 
 
-def _due(pipeline: Pipeline, root: str, asked: Asked, reference: Pipeline | None) -> Asked | None:
-    slices = due_slices(pipeline, root, asked, reference)
-    return replace(asked, start=slices[0], end=slices[1]) if slices else None
+def _restrict_to_due(
+    pipeline: Pipeline, root: str, request: ComparisonRequest, reference: Pipeline | None
+) -> ComparisonRequest | None:
+    slices = due_slices(pipeline, root, request, reference)
+    return replace(request, start=slices[0], end=slices[1]) if slices else None
 
 
-def _instant(option: str, text: str | None) -> datetime | None:
-    with naming(option):
+def _parse_instant_option(option: str, text: str | None) -> datetime | None:
+    with naming_option(option):
         return parse_instant(text) if text else None
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""The command `tidemark forget`."""
+"""Implement the command `tidemark erase`."""
 
 from __future__ import annotations
 
@@ -9,66 +9,72 @@ from typing import Annotated
 import typer
 from rich import filesize
 
-from tidemark.cli.common import ByOption, JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, UserOption, out, print_json
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.delta.paths import lake_root
-from tidemark.erasure.workflow import Forgot
-from tidemark.erasure.workflow import forget as forget_rows
+from tidemark.delta.paths import resolve_lake_root
+from tidemark.erasure.workflow import ErasureResult
+from tidemark.erasure.workflow import erase as erase_rows
 from tidemark.errors import UserError
-from tidemark.formatting import counted
+from tidemark.formatting import format_count
 from tidemark.spark.session import spark_session
 
 
-def forget(
+def erase(
     pipeline: PipelineArgument,
     left: Annotated[
-        str | None, typer.Option("--left", metavar="SQL", help="Which left rows, by a predicate over their columns.")
+        str | None,
+        typer.Option("--left", metavar="SQL", help="Predicate over left columns. Erases the rows that match."),
     ] = None,
-    right: Annotated[str | None, typer.Option("--right", metavar="SQL", help="Which right rows.")] = None,
-    by: ByOption = None,
-    leave_files: Annotated[  # noqa: FBT002
+    right: Annotated[
+        str | None,
+        typer.Option("--right", metavar="SQL", help="Predicate over right columns. Erases the rows that match."),
+    ] = None,
+    user: UserOption = None,
+    keep_files: Annotated[  # noqa: FBT002
         bool,
         typer.Option(
-            "--leave-files", help="Leave their bytes, so that change feeds tell of them; the same again ends it."
+            "--keep-files",
+            help="Keep old data files, so that change feeds emit the deletes. Run again without it to delete them.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased without erasing.")] = False,  # noqa: FBT002
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Take all rows that stem from some input rows, such as a person's, out of all that a pipeline has.
+    """Permanently erase input rows that match a predicate, such as a person's, and every row derived from them.
 
-    The predicate stays in the ledger, since no run may read such rows again: write it with an id, not with a name.
-    Neither time travel nor change feeds reach back behind it.
+    The predicate stays in the ledger, so that no run reads such rows again. Use an id in it, not a name. Time travel
+    and change feeds no longer reach versions before the erasure.
 
-    Example: `tidemark forget flights_weather --left "tailnum = 'N14228'" --dry-run`
+    Example: `tidemark erase flights_weather --left "tailnum = 'N14228'" --dry-run`
     """
-    where = {side: text for side, text in zip(SIDES, (left, right), strict=True) if text is not None}
-    if not where:
-        raise UserError("say which rows: --left or --right, with a predicate such as 'id = 7'")
+    predicates = {side: text for side, text in zip(SIDES, (left, right), strict=True) if text is not None}
+    if not predicates:
+        raise UserError("no rows are named. Pass --left or --right with a predicate, such as 'id = 7'.")
     loaded = load_pipeline(pipeline)
-    spark = spark_session("tidemark forget", cluster=loaded.cluster)
-    found = forget_rows(
-        spark, loaded, lake_root(lake), where, by or getuser(), dry_run=dry_run, leave_files=leave_files
+    spark = spark_session("tidemark erase", cluster=loaded.cluster)
+    results = erase_rows(
+        spark, loaded, resolve_lake_root(lake), predicates, user or getuser(), dry_run=dry_run, keep_files=keep_files
     )
     if as_json:
-        print_json([one.describe() for one in found])
+        print_json([result.to_dict() for result in results])
         return
-    for one in found:
-        for line in _lines(one):
+    for result in results:
+        for line in _describe(result):
             out.print(line, soft_wrap=True, highlight=False)
 
 
-def _lines(found: Forgot) -> Iterator[str]:
-    rows = ", ".join(f"{counted(count, 'row')} of {name}" for name, count in found.rows.items())
-    where = ", ".join(f"{start} to {end}" for start, end in found.slices)
-    done = "would be forgotten" if found.dry_run else "forgotten"
-    yield f"{found.pipeline}: {done}: {rows or 'no row'}{f', in slices {where}' if where else ''}"
-    gone = "would go" if found.dry_run else "gone"
-    if (erased := found.erased).files:
-        yield f"{counted(len(erased.files), 'file')} of before, {filesize.decimal(erased.bytes)}, {gone}"
-    if found.docs.files:
-        yield f"{counted(len(found.docs.files), 'file')} of results and Data Docs {gone}"
-    if found.left:
-        yield f"{counted(found.left, 'file')} with such rows left on disk; the same without --leave-files ends it"
+def _describe(result: ErasureResult) -> Iterator[str]:
+    rows = ", ".join(f"{format_count(count, 'row')} of {name}" for name, count in result.row_counts.items())
+    where = ", ".join(f"{start} to {end}" for start, end in result.slices)
+    verb = "would be erased" if result.dry_run else "erased"
+    yield f"{result.pipeline}: {verb}: {rows or 'no row'}{f', in slices {where}' if where else ''}"
+    files_verb = "would be deleted" if result.dry_run else "deleted"
+    if (erased := result.deleted_files).files:
+        yield f"{format_count(len(erased.files), 'file')} with old rows, {filesize.decimal(erased.bytes)}, {files_verb}"
+    if result.deleted_docs.files:
+        yield f"{format_count(len(result.deleted_docs.files), 'file')} of results and Data Docs {files_verb}"
+    if result.remaining_files:
+        files = format_count(result.remaining_files, "file")
+        yield f"{files} with such rows are left on disk. Run again without --keep-files to delete them."

@@ -28,43 +28,52 @@ from tidemark.cli.common import err, out
 from tidemark.config.sides import SIDES
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
-from tidemark.formatting import counted
-from tidemark.json_logging import are_json
-from tidemark.planning.duration_estimate import Cost, PastJob, past_jobs
+from tidemark.formatting import format_count
+from tidemark.json_logging import is_json_enabled
+from tidemark.planning.duration_estimate import JobCost, PastJob, list_past_jobs
 from tidemark.planning.plan import Plan
 
 _LOG = logging.getLogger(__name__)
 
 
-def run_with_progress(made: Plan, *, lines: bool = False) -> Iterator[JobResult]:
-    """Run a plan, with a bar over its slices on a terminal; `lines` has it tell of each job where there is no terminal.
+def run_with_progress(plan: Plan, *, lines: bool = False) -> Iterator[JobResult]:
+    """Run a plan, with a progress bar over its slices on a terminal.
+
+    Args:
+        plan: The plan.
+        lines: Print a line per job where there is no terminal.
+
+    Yields:
+        The result of each committed job.
 
     Raises:
-        StoppedError: SIGTERM or Ctrl-C came; the job that ran then is committed, those behind it have not run.
+        StoppedError: SIGTERM or Ctrl-C was received. The current job is committed, later jobs have not run.
     """
-    pace, done = Pace(made), 0
-    with _stop_on_signals() as stop, bar("slices", _TimeLeft(pace)) as shown:
-        task = shown.add_task("starting", total=made.slices)
+    remaining_time, finished_slices = RemainingTime(plan), 0
+    with _stop_on_signals() as stop, create_progress_bar("slices", _TimeLeft(remaining_time)) as progress_bar:
+        task = progress_bar.add_task("starting", total=plan.slices)
 
         def progress(slices: range, step: str) -> None:
-            pace.at(slices)
-            shown.update(task, description=f"{made.pipeline.name} {made.grid.name(slices[0])}: {step}")
+            remaining_time.start_job(slices)
+            progress_bar.update(task, description=f"{plan.pipeline.name} {plan.grid.name(slices[0])}: {step}")
 
-        for result in execute(made.spark, made, progress, lambda: stop.asked):
-            pace.done()
-            done += len(result.slices)
-            shown.advance(task, len(result.slices))
-            _LOG.info("committed", extra=_as_record(made, result))
-            if lines and not err.is_terminal and not are_json():
-                total = counted(max(done, made.slices), "slice")  # what follows from a reprocess is known as it goes
-                left = f", {remaining}" if (remaining := pace.remaining()) and done < made.slices else ""
-                out.print(f"{_committed(made, result)}; {done:,} of {total}{left}", soft_wrap=True)
+        for result in execute(plan.spark, plan, progress, lambda: stop.is_requested):
+            remaining_time.finish_job()
+            finished_slices += len(result.slices)
+            progress_bar.advance(task, len(result.slices))
+            _LOG.info("committed", extra=_log_fields(plan, result))
+            if lines and not err.is_terminal and not is_json_enabled():
+                # A cascade grows while it runs.
+                total = format_count(max(finished_slices, plan.slices), "slice")
+                remaining = remaining_time.describe() if finished_slices < plan.slices else ""
+                suffix = f", {remaining}" if remaining else ""
+                out.print(f"{_describe_commit(plan, result)}; {finished_slices:,} of {total}{suffix}", soft_wrap=True)
             yield result
-        shown.update(task, description=f"{made.pipeline.name}: done")
+        progress_bar.update(task, description=f"{plan.pipeline.name}: done")
 
 
-def bar(noun: str, *more: ProgressColumn) -> Progress:
-    """A bar that counts, shown on a terminal alone."""
+def create_progress_bar(noun: str, *more: ProgressColumn) -> Progress:
+    """Create a progress bar that counts, shown only on a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -76,87 +85,91 @@ def bar(noun: str, *more: ProgressColumn) -> Progress:
 
 
 @dataclass
-class Pace:
-    """How long the jobs of a plan still take, by the ledger's history and by those that have run."""
+class RemainingTime:
+    """Estimate of the remaining time of a plan, from the ledger's history and the finished jobs."""
 
     plan: Plan
     running: range | None = None
-    since: float = 0.0
-    """When the job that runs began: `time.monotonic`."""
-    ahead: dict[range, float] = field(init=False)
-    """Rows of each job that has not begun."""
-    rows: float = 0.0
-    """Rows of the job that runs."""
-    past: list[PastJob] = field(init=False)
+    job_started: float = 0.0
+    """Start of the running job, in seconds of `time.monotonic`."""
+    pending_rows: dict[range, float] = field(init=False)
+    """Rows of each job that has not started."""
+    job_rows: float = 0.0
+    """Rows of the running job."""
+    finished_jobs: list[PastJob] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.past = past_jobs(self.plan.ledger.rows)
-        self.ahead = dict(self.plan.rows_of_jobs)
+        self.finished_jobs = list_past_jobs(self.plan.ledger.rows)
+        self.pending_rows = dict(self.plan.rows_of_jobs)
 
-    def at(self, slices: range) -> None:
-        """The job of these slices runs, and the one before it is done."""
+    def start_job(self, slices: range) -> None:
+        """Record that the job of these slices starts, and that the previous job is finished."""
         if slices != self.running:
-            self.done()
-            self.running, self.since, self.rows = slices, time.monotonic(), self.ahead.pop(slices, 0.0)
+            self.finish_job()
+            self.running, self.job_started, self.job_rows = slices, time.monotonic(), self.pending_rows.pop(slices, 0.0)
 
-    def done(self) -> None:
-        """The job that ran is done."""
+    def finish_job(self) -> None:
+        """Record that the running job is finished."""
         if self.running is not None:
-            self.past.append(PastJob(self.rows, time.monotonic() - self.since))
+            self.finished_jobs.append(PastJob(self.job_rows, time.monotonic() - self.job_started))
             self.running = None
 
     @property
-    def left(self) -> float | None:
-        """Seconds that all jobs still take; None as long as nothing is known."""
-        if not self.past:
+    def seconds(self) -> float | None:
+        """Remaining seconds of all jobs; None without history."""
+        if not self.finished_jobs:
             return None
-        cost = Cost.of(self.past)
-        ahead = cost.seconds(sum(self.ahead.values()), len(self.ahead))
+        cost = JobCost.from_past_jobs(self.finished_jobs)
+        pending_rows = cost.estimate_seconds(sum(self.pending_rows.values()), len(self.pending_rows))
         if self.running is None:
-            return ahead
-        return ahead + max(0.0, cost.seconds(self.rows, 1) - (time.monotonic() - self.since))
+            return pending_rows
+        return pending_rows + max(0.0, cost.estimate_seconds(self.job_rows, 1) - (time.monotonic() - self.job_started))
 
-    def remaining(self) -> str:
-        """The time left as people say it; empty as long as nothing is known."""
-        if self.left is None:
+    def describe(self) -> str:
+        """Return the remaining time in words; empty without history."""
+        if self.seconds is None:
             return ""
-        minutes = round(self.left / 60)
+        minutes = round(self.seconds / 60)
         if not minutes:
             return "less than a minute left"
-        return f"about {minutes} min left" if minutes < _HOURS_FROM else f"about {self.left / 3600:.1f} h left"
+        return (
+            f"about {minutes} min left"
+            if minutes < _MINUTES_SHOWN_AS_HOURS
+            else f"about {self.seconds / 3600:.1f} h left"
+        )
 
 
 class _TimeLeft(ProgressColumn):
     max_refresh = 1.0
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, remaining_time: RemainingTime) -> None:
         super().__init__()
-        self.pace = pace
+        self.remaining_time = remaining_time
 
     @override
     def render(self, task: Task) -> Text:
-        return Text("" if task.finished else self.pace.remaining(), style="progress.remaining")
+        return Text("" if task.finished else self.remaining_time.describe(), style="progress.remaining")
 
 
 @dataclass
-class _Stop:
-    """Whether someone has asked this process to stop; who asks again ends it at once."""
+class _StopRequest:
+    """Signal handler that records a request to stop. A second signal ends the process at once."""
 
-    asked: bool = False
+    is_requested: bool = False
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        if self.is_requested:
             err.show_cursor()
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        self.asked = True
-        err.print("stopping once the job at hand is committed; the same again ends it at once", soft_wrap=True)
+        self.is_requested = True
+        err.print("stopping after the current job is committed. Send the signal again to end at once.", soft_wrap=True)
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[_Stop]:
-    """Take SIGTERM and Ctrl-C for a request to stop."""
-    stop = _Stop()
+def _stop_on_signals() -> Iterator[_StopRequest]:
+    """Handle SIGTERM and Ctrl-C as requests to stop."""
+    stop = _StopRequest()
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
@@ -165,19 +178,19 @@ def _stop_on_signals() -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-_HOURS_FROM = 100
-"""Minutes from which on hours are told."""
+_MINUTES_SHOWN_AS_HOURS = 100
+"""Minutes from which the remaining time is shown in hours."""
 
 
-def _as_record(made: Plan, result: JobResult) -> dict[str, Any]:
-    """What a log has of a job that is committed."""
+def _log_fields(plan: Plan, result: JobResult) -> dict[str, Any]:
+    """Return the log fields of a committed job."""
     slices = result.slices
     late = {f"{side}_late": sum(row[side]["late"] for row in result.rows) for side in SIDES}
     return {
-        "pipeline": made.pipeline.name,
-        "slice": made.grid.name(slices[0]),
+        "pipeline": plan.pipeline.name,
+        "slice": plan.grid.name(slices[0]),
         "run": result.staged.run,
-        "until": made.grid.name(slices[-1] + 1),
+        "until": plan.grid.name(slices[-1] + 1),
         "slices": len(slices),
         "emissions": sum(row["emissions"] for row in result.rows),
         **late,
@@ -186,9 +199,10 @@ def _as_record(made: Plan, result: JobResult) -> dict[str, Any]:
     }
 
 
-def _committed(made: Plan, result: JobResult) -> str:
+def _describe_commit(plan: Plan, result: JobResult) -> str:
     first, last = result.slices[0], result.slices[-1]
+    slices = format_count(len(result.slices), "slice")
     return (
-        f"committed {made.grid.name(first)} to {made.grid.name(last + 1)}: {counted(len(result.slices), 'slice')} in "
+        f"committed {plan.grid.name(first)} to {plan.grid.name(last + 1)}: {slices} in "
         f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
     )

@@ -1,4 +1,4 @@
-"""`tidemark quality`: what the gate has seen over time, as a table, as data or as a page."""
+"""Implement the commands `tidemark quality ...`: validation results over time, and proposed expectations."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
-from tidemark.cli.read_only_session import session_over
+from tidemark.cli.read_only_session import read_only_session
 from tidemark.config import load_pipeline
 from tidemark.delta.filesystem import write_text
-from tidemark.delta.paths import lake_root
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import UserError
-from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
-from tidemark.quality.gx.project import catch_up, docs_page
-from tidemark.quality.profiling import block, profile, proposals
-from tidemark.quality.results_history import Seen, describe, seen, stored
+from tidemark.quality.gx.data_docs import get_docs_index, update_data_docs
+from tidemark.quality.profiling import format_yaml_block, profile_emissions, propose_expectations
+from tidemark.quality.results_table import ExpectationHistory, read_results, summarize_results
 from tidemark.report import check_paths, quality_trends
 
 
-class _ShowUnlessNamed(TyperGroup):
-    """A pipeline's name where a command's could stand asks for `show`."""
+class _DefaultToShow(TyperGroup):
+    """Group in which a pipeline's name instead of a command means `show`."""
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 
-app = typer.Typer(help="What the quality gate has seen over time.", no_args_is_help=True, cls=_ShowUnlessNamed)
+app = typer.Typer(
+    help="Show validation results over time, or propose expectations.", no_args_is_help=True, cls=_DefaultToShow
+)
 
 
 @app.command()
@@ -41,28 +43,28 @@ def show(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
     report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write each value over time, as FILE.html.")
+        str | None, typer.Option("--report", metavar="FILE", help="Write charts of each value over time to FILE.html.")
     ] = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show by expectation how many slices were judged, how they came out, and the worst value.
+    """Show how many slices each expectation validated, the outcomes, and the worst value.
 
     Example: `tidemark quality flights_weather --report quality.html`
     """
     loaded = load_pipeline(pipeline)
     if report:
         check_paths([report], quality_trends.FORMATS)
-    ledger = Ledger.of(loaded, lake_root(lake))
-    rows = stored(ledger.tables.quality)
-    found = seen(rows, stored(ledger.tables.refused))
+    ledger = Ledger.from_pipeline(loaded, resolve_lake_root(lake))
+    rows = read_results(ledger.tables.quality)
+    histories = summarize_results(rows, read_results(ledger.tables.rejection_results))
     if as_json:
-        print_json(describe(found))
+        print_json([history.to_dict() for history in histories])
     else:
-        out.print(_view(loaded.name, found))
-        catch_up(ledger.tables)
-        out.print(f"Data Docs: {docs_page(ledger.tables)}", soft_wrap=True)
+        out.print(_render(loaded.name, histories))
+        update_data_docs(ledger.tables)
+        out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
     if report:
-        write_text(report, quality_trends.html(quality_trends.gather(loaded, ledger, rows)))
+        write_text(report, quality_trends.render_html(quality_trends.collect_trends(loaded, ledger, rows)))
 
 
 @app.command()
@@ -71,45 +73,51 @@ def suggest(
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Propose expectations by what committed slices hold, as a block to paste into the pipeline file; writes nothing.
+    """Propose expectations from the rows of committed slices, to paste into the pipeline file. Read-only.
 
     Example: `tidemark quality suggest flights_weather`
     """
-    loaded, root = load_pipeline(pipeline), lake_root(lake)
-    ledger = Ledger.of(loaded, root)
+    loaded, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    ledger = Ledger.from_pipeline(loaded, root)
     if not ledger.entries:
         raise UserError(f"{loaded.name} has committed nothing to learn from; tidemark run {pipeline} first")
-    with session_over(root, "tidemark quality suggest", loaded) as spark:
-        found = profile(committed(spark, ledger, "emissions"))
-    if found is None:
+    with read_only_session(root, "tidemark quality suggest", loaded) as spark:
+        profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
+    if profile_ is None:
         raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from")
     if as_json:
-        print_json(proposals(found))
+        print_json(propose_expectations(profile_))
     else:
-        out.print(block(found), soft_wrap=True, markup=False, highlight=False)
+        out.print(format_yaml_block(profile_), soft_wrap=True, markup=False, highlight=False)
 
 
-def _view(name: str, found: list[Seen]) -> RenderableType:
-    if not found:
+def _render(name: str, histories: list[ExpectationHistory]) -> RenderableType:
+    if not histories:
         return f"{name}: no slice was judged by an expectation; tidemark quality suggest {name} proposes some"
     table = Table(title=f"{name}: quality", title_justify="left", show_lines=True)
     table.add_column("expectation", overflow="fold")
     table.add_column("slices", justify="right", no_wrap=True)
     table.add_column("worst value", justify="right", no_wrap=True)
-    for one in found:
-        outcomes = "".join(f"\n{count:,} {outcome}" for outcome, count in one.outcomes.items())
-        about = ", ".join(part for part in (one.severity, _bounds(one)) if part)
+    for history in histories:
+        outcomes = "".join(f"\n{count:,} {outcome}" for outcome, count in history.outcomes.items())
+        about = ", ".join(part for part in (history.severity, _describe_bounds(history)) if part)
         table.add_row(
-            Text(one.expectation).append(f"\n{about}", "dim"),
-            Text(f"{one.judged:,} judged").append(outcomes, "dim"),
-            "" if one.worst is None else Text(f"{one.worst:,.6g}").append(f"\nin {one.worst_in}", "dim"),
+            Text(history.expectation).append(f"\n{about}", "dim"),
+            Text(f"{history.evaluated:,} judged").append(outcomes, "dim"),
+            ""
+            if history.worst_value is None
+            else Text(f"{history.worst_value:,.6g}").append(f"\nin {history.worst_slice}", "dim"),
         )
     return table
 
 
-def _bounds(one: Seen) -> str:
-    if one.least is None and one.greatest is None:
+def _describe_bounds(history: ExpectationHistory) -> str:
+    if history.min_value is None and history.max_value is None:
         return ""
-    if one.least is None:
-        return f"<= {one.greatest:,.6g}"
-    return f">= {one.least:,.6g}" if one.greatest is None else f"{one.least:,.6g} to {one.greatest:,.6g}"
+    if history.min_value is None:
+        return f"<= {history.max_value:,.6g}"
+    return (
+        f">= {history.min_value:,.6g}"
+        if history.max_value is None
+        else f"{history.min_value:,.6g} to {history.max_value:,.6g}"
+    )

@@ -1,4 +1,4 @@
-"""How plans and results look on a terminal."""
+"""Render plans and results for a terminal."""
 
 from __future__ import annotations
 
@@ -12,75 +12,73 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemark.cli.status import SideStatus, Status
-from tidemark.comparison import CAUSES, RULES, Comparison, Dialects
+from tidemark.comparison import CAUSES, RULES, Comparison, DialectComparison
 from tidemark.comparison.config_impact import ChangedRows
-from tidemark.comparison.row_history import Life
+from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import WhatIf
-from tidemark.config.diff import Difference, Effect
+from tidemark.config.diff import Effect, SettingChange
 from tidemark.execution.job import JobResult
-from tidemark.formatting import brief_span, counted
+from tidemark.formatting import format_count, format_span
 from tidemark.planning.plan import Plan
-from tidemark.streaming.live_query import TwinResult
+from tidemark.streaming.live_query import LiveQueryResult
 from tidemark.timegrid.slices import Grid
 
 _Line = tuple[str, Callable[[Status], str]]
 
 
-_FOLLOWS: Mapping[Effect, str] = {
-    "other pipeline": "its tables begin anew",
-    "answer": "committed slices: reprocess",
-    "slices since": "committed slices behind it: reprocess",
-    "next slice": "slices from now on",
-    "no row": "no row",
+_CONSEQUENCES: Mapping[Effect, str] = {
+    "new pipeline": "all tables: it is another pipeline",
+    "all slices": "committed slices: reprocess them",
+    "slices since": "committed slices after it: reprocess them",
+    "new slices": "slices from now on",
+    "no rows": "no rows",
 }
 
 
-def differences_view(found: Sequence[Difference]) -> RenderableType:
-    """What differs between two pipeline files, and what follows."""
-    if not found:
+def render_setting_diff(differences: Sequence[SettingChange]) -> RenderableType:
+    """Show the settings that differ between two pipeline files, and the effect of each."""
+    if not differences:
         return "no setting differs"
     table = Table(title="Settings that differ", title_justify="left")
     for name in ("setting", "was", "is", "what it changes"):
         table.add_column(name, overflow="fold")
-    for one in found:
-        was, now = ("" if value is None else str(value) for value in (one.was, one.now))
-        table.add_row(Text(one.setting), Text(was), Text(now), _FOLLOWS[one.effect])
+    for difference in differences:
+        was, now = ("" if value is None else str(value) for value in (difference.old, difference.new))
+        table.add_row(Text(difference.setting), Text(was), Text(now), _CONSEQUENCES[difference.effect])
     return table
 
 
-def changed_rows_view(found: ChangedRows) -> str:
-    """How many rows a change of a pipeline file would change."""
-    if not found.slices:
-        return (
-            f"Of the rows of {found.start} to {found.end} (exclusive) none is another one: {found.same:,} are the same"
-        )
+def render_changed_rows(changed: ChangedRows) -> str:
+    """Show how many rows a change of a pipeline file would add and remove."""
+    if not changed.slices:
+        return f"{changed.start} to {changed.end} (exclusive): no rows change ({changed.same:,} identical)"
     return (
-        f"{found.start} to {found.end} (exclusive): {found.added:,} rows come, {found.removed:,} go, "
-        f"{found.same:,} are the same; {counted(found.slices, 'slice')} with other rows"
+        f"{changed.start} to {changed.end} (exclusive): {changed.added:,} rows added, {changed.removed:,} removed, "
+        f"{changed.same:,} identical; {format_count(changed.slices, 'slice')} changed"
     )
 
 
-def plan_view(plan: Plan) -> RenderableType:
-    """What a plan would run and why."""
-    described = plan.describe()
+def render_plan(plan: Plan) -> RenderableType:
+    """Show which slices a plan would run, and why."""
+    described = plan.to_dict()
     table = Table(
         title=f"Plan of {described['pipeline']} ({described['clock']} clock)", show_header=False, title_justify="left"
     )
     table.add_column(style="bold")
     table.add_column()
     table.add_row(
-        "slices", counted(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
+        "slices", format_count(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
     )
     if plan.jobs:
         table.add_row("from, to", f"{described['from']} to {described['to']} (exclusive)")
     for segment in described["segments"]:
-        extent = f"{segment['from']} to {segment['to']}, {counted(segment['slices'], 'slice')}"
+        extent = f"{segment['from']} to {segment['to']}, {format_count(segment['slices'], 'slice')}"
         table.add_row(segment["reason"], f"{segment['because']} ({extent})")
     if not described["segments"]:
         table.add_row("why", described["why"])
     if plan.jobs:
-        least, most = min(map(len, plan.jobs)), max(map(len, plan.jobs))
-        size = counted(most, "slice") if least == most else f"{least:,} to {most:,} slices"
+        smallest, largest = min(map(len, plan.jobs)), max(map(len, plan.jobs))
+        size = format_count(largest, "slice") if smallest == largest else f"{smallest:,} to {largest:,} slices"
         why = f" each: {described['sizing']}" if described["sizing"] else ""
         table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
     if plan.atomic:
@@ -89,30 +87,33 @@ def plan_view(plan: Plan) -> RenderableType:
     for side, source in described["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
         reads = (
-            f": up to {rows} rows in {counted(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
+            f": up to {rows} rows in {format_count(source['files'], 'file')}, {filesize.decimal(source['bytes'])}"
             if plan.jobs
             else ""
         )
         table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
     if plan.jobs:
-        guess = plan.estimate
-        told_time = f"{guess.seconds:,.0f} s, give or take {guess.error:,.0f} s" if guess else "no history yet"
-        table.add_row("time", told_time)
-    if plan.waiting:
-        table.add_row("late landing", f"{counted(len(plan.waiting), 'slice')} would change: {_extents(described)}")
-        table.add_row("", f"{plan.proposed}")
-    complete = (f"{one.table} up to {one.name}: {one.because}" for one in plan.reaches)
-    for label, told in [
-        *(("complete", one) for one in complete),
+        estimate = plan.estimate
+        time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else "no history yet"
+        table.add_row("time", time_text)
+    if plan.slices_to_reprocess:
+        table.add_row(
+            "late-arriving rows",
+            f"{format_count(len(plan.slices_to_reprocess), 'slice')} would change: {_describe_ranges(described)}",
+        )
+        table.add_row("", f"{plan.proposed_command}")
+    complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
+    for label, text in [
+        *(("complete", line) for line in complete),
         *(("note", note) for note in plan.notes),
-        *(("asked Spark", one) for one in plan.asked),
+        *(("Spark query", query) for query in plan.spark_queries),
     ]:
-        table.add_row(label, told)
+        table.add_row(label, text)
     return table
 
 
-def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
-    """What a rerun changed, slice by slice; slices that came out the same in one line."""
+def render_reprocess_changes(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
+    """Show what a reprocess changed per slice, and how many slices did not change."""
     changes = describe_changes(grid, results)
     table = Table("slice", title="Changed", title_justify="left")
     for name in ("added", "removed", "same"):
@@ -120,12 +121,14 @@ def changes_view(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
     for line in changes:
         if line["added"] or line["removed"]:
             table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
-    alike = sum(not line["added"] and not line["removed"] for line in changes)
-    return Group(table, f"{counted(len(changes), 'slice')} run again, {alike:,} of them with the same emissions")
+    unchanged = sum(not line["added"] and not line["removed"] for line in changes)
+    return Group(
+        table, f"{format_count(len(changes), 'slice')} run again, {unchanged:,} of them with the same emissions"
+    )
 
 
 def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
-    """Emissions added, removed and same of each slice that was run again: JSON-ready."""
+    """Return the emissions added, removed and unchanged of each reprocessed slice, JSON-ready."""
     return [
         {"slice": grid.name(number), **asdict(change)}
         for result in results
@@ -133,8 +136,8 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
     ]
 
 
-def status_view(*statuses: Status) -> RenderableType:
-    """What pipelines have committed, side by side."""
+def render_status(*statuses: Status) -> RenderableType:
+    """Show what pipelines have committed, one column per pipeline."""
     table = Table(title="Committed", title_justify="left")
     table.add_column("")
     for status in statuses:
@@ -143,149 +146,143 @@ def status_view(*statuses: Status) -> RenderableType:
         cells = [value(status) for status in statuses]
         if any(cells):
             table.add_row(name, *cells)
-    findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.findings]
+    findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.failed_expectations]
     findings += [
-        Text(f"waived for the next run of slice {one['slice']}, by {one['by']}: {one['expectation']}: {one['because']}")
+        Text(
+            f"waived for the next run of slice {waiver['slice']}, by {waiver['user']}: {waiver['expectation']}: "
+            f"{waiver['reason']}"
+        )
         for status in statuses
-        for one in status.waivers
+        for waiver in status.waivers
     ]
-    findings += [Text(_forgotten(one)) for status in statuses for one in status.forgotten]
+    findings += [Text(_describe_erasure(erasure)) for status in statuses for erasure in status.erasures]
     return Group(table, *findings)
 
 
-def _forgotten(told: dict[str, Any]) -> str:
-    where = ", ".join(f"{side} rows where {text}" for side, text in told["where"].items())
-    rows = ", ".join(f"{count:,} of {name}" for name, count in told["all"].items())
-    return f"forgotten by {told['by']} at {told['at']}: {where} ({rows or 'there were none'})"
+def _describe_erasure(erasure: dict[str, Any]) -> str:
+    where = ", ".join(f"{side} rows where {text}" for side, text in erasure["predicates"].items())
+    rows = ", ".join(f"{count:,} of {name}" for name, count in erasure["row_counts"].items())
+    return f"erased by {erasure['user']} at {erasure['at']}: {where} ({rows or 'no rows'})"
 
 
-def _extents(described: dict[str, Any]) -> str:
+def _describe_ranges(described: dict[str, Any]) -> str:
     return ", ".join(
-        one["from"] if one["slices"] == 1 else f"{one['from']} to {one['to']}" for one in described["waiting"]
+        range_["from"] if range_["slices"] == 1 else f"{range_['from']} to {range_['to']}"
+        for range_ in described["waiting"]
     )
 
 
-def twin_view(result: TwinResult) -> str:
-    """What a streaming twin has done, and how to replay it."""
+def render_live_query(result: LiveQueryResult) -> str:
+    """Show what a live query wrote, and how to replay it."""
     line = (
-        f"{result.pipeline} streamed by {result.rate}: {counted(result.rows, 'row')} from "
-        f"{counted(result.batches, 'micro-batch')} in {result.seconds:,.1f} s, "
+        f"{result.pipeline} streamed by {result.rate}: {format_count(result.rows, 'row')} from "
+        f"{format_count(result.batches, 'micro-batch')} in {result.seconds:,.1f} s, "
         f"{result.dropped:,} dropped behind the watermark\nTable: {result.table}"
     )
     return f"{line}\nReplay: tidemark run {result.replay} --to {result.replay_to}" if result.replay else line
 
 
-def _behind(side: SideStatus) -> str:
-    spans = "".join(f"\n[dim]{name} behind {brief_span(ms)}[/dim]" for name, ms in side.behind.items())
+def _describe_late(side: SideStatus) -> str:
+    spans = "".join(f"\n[dim]{name} behind {format_span(ms)}[/dim]" for name, ms in side.lateness.items())
     return f"{side.late:,}{spans}"
 
 
-def _rejected(side: SideStatus) -> str:
+def _describe_rejected(side: SideStatus) -> str:
     reasons = "".join(f"\n[dim]{count:,} {reason}[/dim]" for reason, count in sorted(side.reasons.items()))
     return f"{side.rejected:,}{reasons}"
 
 
-def _filtered(side: SideStatus) -> str:
+def _describe_filtered(side: SideStatus) -> str:
     return "" if side.filtered is None else f"{side.filtered:,}"
 
 
-def _size(status: Status) -> str:
-    files, size = (sum(one[what] for one in status.tables.values()) for what in ("files", "bytes"))
-    return f"{counted(files, 'file')}, {filesize.decimal(size)}" if files else ""
+def _describe_size(status: Status) -> str:
+    files, size = (sum(table[key] for table in status.tables.values()) for key in ("files", "bytes"))
+    return f"{format_count(files, 'file')}, {filesize.decimal(size)}" if files else ""
 
 
-def _oldest(status: Status) -> str:
-    beyond = ", ".join(f"{name} {version}" for name, version in status.oldest.items() if version)
-    return beyond or ("all" if status.oldest else "")
+def _describe_oldest_versions(status: Status) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in status.oldest_versions.items() if version)
+    return versions or ("all" if status.oldest_versions else "")
 
 
-def _upkeep(status: Status) -> str:
-    gain = status.upkeep
-    if gain is None:
-        return ""
-    freed = f"vacuum would free {counted(gain.vacuum_files, 'file')}, {filesize.decimal(gain.vacuum_bytes)}"
-    merged = f"; compact would make {counted(gain.compact_into, 'file')} of {gain.compact_files:,}"
-    return freed + (merged if gain.compact_files else "")
-
-
-def _of(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
+def _side_value(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
     return lambda status: value(getattr(status, side))
 
 
 _LINES: tuple[_Line, ...] = (
-    ("slices", lambda s: f"{s.slices:,} in {counted(s.jobs, 'Spark job')}"),
+    ("slices", lambda s: f"{s.slices:,} in {format_count(s.jobs, 'Spark job')}"),
     ("from", lambda s: s.first or ""),
     ("to (exclusive)", lambda s: s.end or ""),
     ("[bold]pairs[/bold]", lambda s: f"[bold]{s.emissions if s.pairs is None else s.pairs:,}[/bold]"),
-    ("rows that flatten made of them", lambda s: "" if s.pairs is None else f"{s.emissions:,}"),
+    ("rows that explode made of them", lambda s: "" if s.pairs is None else f"{s.emissions:,}"),
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
-    ("left rows read", _of("left", lambda side: f"{side.read:,}")),
-    ("right rows read", _of("right", lambda side: f"{side.read:,}")),
-    ("left left out by where", _of("left", _filtered)),
-    ("right left out by where", _of("right", _filtered)),
-    ("left late", _of("left", _behind)),
-    ("right late", _of("right", _behind)),
-    ("left rejected", _of("left", _rejected)),
-    ("right rejected", _of("right", _rejected)),
-    ("left watermark", _of("left", lambda side: side.watermark or "none yet")),
-    ("right watermark", _of("right", lambda side: side.watermark or "none yet")),
-    ("left rows carried", _of("left", lambda side: f"{side.carried:,}")),
-    ("right rows carried", _of("right", lambda side: f"{side.carried:,}")),
+    ("left rows read", _side_value("left", lambda side: f"{side.read:,}")),
+    ("right rows read", _side_value("right", lambda side: f"{side.read:,}")),
+    ("left left out by where", _side_value("left", _describe_filtered)),
+    ("right left out by where", _side_value("right", _describe_filtered)),
+    ("left late", _side_value("left", _describe_late)),
+    ("right late", _side_value("right", _describe_late)),
+    ("left rejected", _side_value("left", _describe_rejected)),
+    ("right rejected", _side_value("right", _describe_rejected)),
+    ("left watermark", _side_value("left", lambda side: side.watermark or "none yet")),
+    ("right watermark", _side_value("right", lambda side: side.watermark or "none yet")),
+    ("left rows carried", _side_value("left", lambda side: f"{side.carried:,}")),
+    ("right rows carried", _side_value("right", lambda side: f"{side.carried:,}")),
     ("event times floored to ms", lambda s: f"{s.floored:,}" if s.floored else ""),
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
     ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
-    ("its tables", _size),
-    ("oldest versions to read", _oldest),
-    ("upkeep", _upkeep),
+    ("its tables", _describe_size),
+    ("oldest versions to read", _describe_oldest_versions),
 )
 
 
-def differences(stream: Status, batch: Status) -> Sequence[str]:
-    """What the arrival clock lost against the event-time clock of the same join, in sentences."""
+def summarize_losses(stream: Status, batch: Status) -> Sequence[str]:
+    """Describe in sentences what a join on the arrival clock lost against the event-time clock."""
     lost = batch.emissions - stream.emissions
     late = stream.left.late + stream.right.late
     rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected
     return (
         f"With every row on time the join has {batch.emissions:,} pairs; the stream emitted {stream.emissions:,}.",
         f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream.",
-        f"Why: {late:,} rows came behind the watermark, and {rejected:,} never arrived.",
+        f"Reason: {late:,} rows were late for the watermark, and {rejected:,} never arrived.",
     )
 
 
-def what_if_view(result: WhatIf) -> RenderableType:
-    """Outcomes by the value of a setting, and what follows."""
+def render_what_if(result: WhatIf) -> RenderableType:
+    """Show the outcome for each value of a setting, and the recommendation."""
     table = Table(
         title=f"{result.pipeline}: what if {result.setting} were\n{result.start} to {result.end}", title_justify="left"
     )
-    for name in ("", "pairs", "of all", "padded", "late", "in state", "state", "comes after"):
+    for name in ("", "pairs", "completeness", "padded", "late", "rows in state", "state", "mean output delay"):
         table.add_column(name, justify="right", no_wrap=True)
-    for outcome in [*result.outcomes, *([result.complete] if result.complete else [])]:
+    for outcome in [*result.outcomes, *([result.without_lateness] if result.without_lateness else [])]:
         table.add_row(
             outcome.value or "no row late",
             f"{outcome.matched:,}",
-            f"{result.kept(outcome):.2%}" if result.complete else "",
+            f"{result.matched_share(outcome):.2%}" if result.without_lateness else "",
             f"{outcome.padded:,}",
             f"{sum(outcome.late.values()):,}",
             f"{outcome.state_rows:,.0f}",
             filesize.decimal(round(outcome.state_bytes)),
-            "" if outcome.output_delay_ms is None else brief_span(round(outcome.output_delay_ms)),
+            "" if outcome.output_delay_ms is None else format_span(round(outcome.output_delay_ms)),
         )
-    advice = result.recommendation()
+    advice = result.recommend()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
 
 
-def lives_view(lives: Iterable[Life]) -> RenderableType:
-    """What happened to input rows, one after another."""
+def render_row_histories(histories: Iterable[RowHistory]) -> RenderableType:
+    """Show the history of each input row."""
     lines: list[RenderableType] = []
-    for life in lives:
-        row = life.describe()["row"]
-        lines.append(Text(f"{life.side} row {', '.join(f'{name} {value}' for name, value in row.items())}", "bold"))
-        lines += [Text(f"  {step}") for step in life.steps]
+    for history in histories:
+        row = history.to_dict()["row"]
+        lines.append(Text(f"{history.side} row {', '.join(f'{name} {value}' for name, value in row.items())}", "bold"))
+        lines += [Text(f"  {step}") for step in history.steps]
     return Group(*lines)
 
 
-def comparison_view(comparison: Comparison) -> RenderableType:
-    """How far two tables agree, and why not."""
+def render_comparison(comparison: Comparison) -> RenderableType:
+    """Show how many rows two tables share, and the causes of the differences."""
     rows = comparison.same + comparison.differences
     share = f" ({comparison.same / rows:.2%})" if rows else ""
     headline = f"{comparison.unexplained:,} unexplained" if comparison.differences else "no difference"
@@ -300,26 +297,27 @@ def comparison_view(comparison: Comparison) -> RenderableType:
         table.add_column("such as")
         for cause in comparison.causes:
             only_in = "batch" if cause.missing_in == "stream" else "stream"
-            such_as = "\n".join(
-                f"{one['_number']}: {_example(comparison.brief(one), one)}" for one in cause.examples[:1]
+            examples = "\n".join(
+                f"{example['_number']}: {_describe_example(comparison.summarize_example(example), example)}"
+                for example in cause.examples[:1]
             )
             name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
-            table.add_row(name, only_in, f"{cause.rows:,}", Text(such_as))
+            table.add_row(name, only_in, f"{cause.rows:,}", Text(examples))
         lines.append(table)
     return Group(*lines, *(Text(f"note: {note}") for note in comparison.notes))
 
 
-def dialects_view(result: Dialects) -> RenderableType:
-    """What each dialect emits, and the rows that only one of two emits, by rule."""
+def render_dialects(result: DialectComparison) -> RenderableType:
+    """Show how many rows each dialect emits, and the differences of each pair by rule."""
     answers = Table(
         "dialect", title=f"{result.pipeline}, {result.start} to {result.end} (exclusive)", title_justify="left"
     )
     for name in ("emissions", "late rows"):
         answers.add_column(name, justify="right")
     answers.add_column("does not know the join")
-    for one in result.answered:
-        counts = ("", "") if one.refused else (f"{one.emissions:,}", f"{one.late:,}")
-        answers.add_row(one.dialect, *counts, Text(one.refused or ""))
+    for dialect in result.results:
+        counts = ("", "") if dialect.unsupported else (f"{dialect.emissions:,}", f"{dialect.late:,}")
+        answers.add_row(dialect.dialect, *counts, Text(dialect.unsupported or ""))
     if not result.differences:
         return Group(answers, Text("no difference", "bold green"))
     table = Table("only in", "not in")
@@ -328,14 +326,14 @@ def dialects_view(result: Dialects) -> RenderableType:
     table.add_column("such as")
     for difference in result.differences:
         rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
-        such_as = Text(_example({name: difference.example.get(name) for name in result.identity}, {}))
-        table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, such_as)
+        example = Text(_describe_example({name: difference.example.get(name) for name in result.key_columns}, {}))
+        table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, example)
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 
 
-def _example(shown: dict[str, Any], row: dict[str, Any]) -> str:
-    """Columns of a row, and what is known of why it differs."""
-    words = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
-    late = f"{row['_input']} row {brief_span(row['_behind_ms'])} behind" if "_behind_ms" in row else ""
+def _describe_example(values: dict[str, Any], row: dict[str, Any]) -> str:
+    """Describe a row by some of its columns, and why it differs."""
+    words = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    late = f"{row['_input']} row {format_span(row['_lateness_ms'])} behind" if "_lateness_ms" in row else ""
     why = ", ".join(filter(None, (late, row.get("_detail"))))
     return f"{words}: {why}" if why else words

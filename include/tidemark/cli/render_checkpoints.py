@@ -1,4 +1,4 @@
-"""How states look on a terminal."""
+"""Render checkpoints for a terminal."""
 
 from __future__ import annotations
 
@@ -11,82 +11,89 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemark.checkpoints.copy import Restored
-from tidemark.checkpoints.expiry import Expired
-from tidemark.checkpoints.summary import Buffer, Shown
-from tidemark.checkpoints.verification import Verified
-from tidemark.formatting import counted, quoted
-from tidemark.streaming.export import Exported
+from tidemark.checkpoints.copy import CheckpointCopy
+from tidemark.checkpoints.expiry import ExpiryResult
+from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
+from tidemark.checkpoints.verification import CheckpointVerification
+from tidemark.formatting import format_count, quote_identifier
+from tidemark.streaming.export import ExportResult
 
 
-def shown_view(state: Shown) -> RenderableType:
-    """Watermarks and buffers, and a sample of rows."""
-    table = _facts(f"State of {state.pipeline} at {state.at}")
+def render_summary(state: CheckpointSummary) -> RenderableType:
+    """Show watermarks, buffers and a sample of rows."""
+    table = _create_table(f"State of {state.pipeline} at {state.end}")
     table.add_row("run", f"{state.run} (attempt {state.attempt}, commit {state.commit})")
-    table.add_row("digest", state.digest or "none")
-    table.add_row("checkpoint", "kept" if state.kept else "expired")
+    table.add_row("digest", state.fingerprint or "none")
+    table.add_row("checkpoint", "kept" if state.has_checkpoint else "expired")
     for name, mark in state.watermarks.items():
         table.add_row(f"{name} watermark", mark or "none yet")
     for side, buffer in (("left", state.left), ("right", state.right)):
-        table.add_row(f"{side} rows", _buffer(buffer))
-    return Group(table, *_rows(state.sample)) if state.sample else table
+        table.add_row(f"{side} rows", _describe_buffer(buffer))
+    return Group(table, *_render_rows(state.sample_rows)) if state.sample_rows else table
 
 
-def verified_view(verified: Verified) -> RenderableType:
-    """Whether a checkpoint is right, and which rows are not."""
-    table = _facts(f"State of {verified.pipeline} at {verified.at}")
-    table.add_row("replayed", f"{verified.slices:,} slices from {verified.since}, in {verified.jobs:,} jobs")
-    table.add_row("digest", f"{verified.digest or 'none'}\n{verified.rebuilt_digest} as rebuilt")
-    if verified.first_different:
-        table.add_row("first slice that differs", verified.first_different)
-    if verified.kept:
-        table.add_row("rows too many", f"{verified.only_stored:,}")
-        table.add_row("rows missing", f"{verified.only_rebuilt:,}")
-    verdict = (
-        Text("the same", "green") if verified.same else Text("the checkpoint is not what the inputs come to", "red")
+def render_verification(verified: CheckpointVerification) -> RenderableType:
+    """Show if a checkpoint is right, and the rows that differ."""
+    table = _create_table(f"State of {verified.pipeline} at {verified.end}")
+    table.add_row("replayed", f"{verified.slices:,} slices from {verified.replayed_from}, in {verified.jobs:,} jobs")
+    table.add_row("digest", f"{verified.fingerprint or 'none'}\n{verified.rebuilt_fingerprint} as rebuilt")
+    if verified.first_mismatch:
+        table.add_row("first slice that differs", verified.first_mismatch)
+    if verified.has_checkpoint:
+        table.add_row("rows too many", f"{verified.rows_only_stored:,}")
+        table.add_row("rows missing", f"{verified.rows_only_rebuilt:,}")
+    conclusion = (
+        Text("the same", "green") if verified.is_equal else Text("the checkpoint is not what the inputs come to", "red")
     )
-    more = "" if verified.kept else " (its checkpoint has expired: only digests were compared)"
-    return Group(table, verdict.append(more), *_rows(verified.rows))
+    more = "" if verified.has_checkpoint else " (its checkpoint has expired: only digests were compared)"
+    return Group(table, conclusion.append(more), *_render_rows(verified.differing_rows))
 
 
-def restored_view(restored: Restored) -> str:
-    """What was copied, and where to."""
-    where = "rebuilt from the inputs" if restored.rebuilt else "from its checkpoint"
-    rows = f"{restored.left:,} left rows, {restored.right:,} right"
-    return f"State of {restored.pipeline} at {restored.at}, {where}: {rows}\n{restored.table}"
+def render_copy(restored: CheckpointCopy) -> str:
+    """Show how many rows were copied, and the new table."""
+    where = "rebuilt from the inputs" if restored.is_rebuilt else "from its checkpoint"
+    rows = f"{restored.left_rows:,} left rows, {restored.right_rows:,} right"
+    return f"State of {restored.pipeline} at {restored.end}, {where}: {rows}\n{restored.table}"
 
 
-def expired_view(expired: Expired) -> str:
-    """What was given up, and how its files are freed."""
-    done = "would be removed" if expired.dry_run else "removed"
-    lines = [*expired.removed, f"{len(expired.removed):,} checkpoints {done}, {len(expired.kept):,} kept"]
-    if expired.removed and not expired.dry_run:
-        files = f"{counted(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"
-        lines.append(f"{files} go by tidemark vacuum and `retention`, or with: VACUUM delta.{quoted(expired.table)}")
+def render_expiry(expired: ExpiryResult) -> str:
+    """Show the removed checkpoints, and how to free their files."""
+    action = "would be removed" if expired.dry_run else "removed"
+    lines = [
+        *expired.expired_runs,
+        f"{len(expired.expired_runs):,} checkpoints {action}, {len(expired.remaining_runs):,} kept",
+    ]
+    if expired.expired_runs and not expired.dry_run:
+        files = f"{format_count(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"
+        lines.append(
+            f"{files} go by tidemark vacuum and `retention`, or with: VACUUM delta.{quote_identifier(expired.table)}"
+        )
     return "\n".join(lines)
 
 
-def exported_view(exported: Exported) -> str:
-    """What was exported, and what to read next."""
+def render_export(exported: ExportResult) -> str:
+    """Show how many rows were exported, and the README to read next."""
     line = f"State of {exported.pipeline} at {exported.at}: {exported.left:,} left rows, {exported.right:,} right"
     return f"{line}\n{exported.folder}/README.md says how to go on from it"
 
 
-def _facts(title: str) -> Table:
+def _create_table(title: str) -> Table:
     table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
     return table
 
 
-def _buffer(buffer: Buffer) -> str:
+def _describe_buffer(buffer: BufferSummary) -> str:
     if buffer.bytes is None:
         return f"{buffer.rows:,}"
-    times = f", event times {buffer.oldest} to {buffer.newest}" if buffer.oldest else ""
+    times = (
+        f", event times {buffer.oldest_event_time} to {buffer.newest_event_time}" if buffer.oldest_event_time else ""
+    )
     return f"{buffer.rows:,}, {filesize.decimal(buffer.bytes)}{times}"
 
 
-def _rows(rows: Iterable[dict[str, Any]]) -> list[Text]:
+def _render_rows(rows: Iterable[dict[str, Any]]) -> list[Text]:
     return [
         Text(" ".join([*([row["only"]] if "only" in row else []), row["side"], json.dumps(row["row"])])) for row in rows
     ]

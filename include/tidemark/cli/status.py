@@ -1,10 +1,10 @@
-"""What a pipeline has committed, summed up from its ledger and its late table."""
+"""Summarize what a pipeline has committed, from its ledger and its late table."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -17,118 +17,107 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.replay import STILL_IN
-from tidemark.ledger.erasure_records import forgets
+from tidemark.formatting import ToDict
+from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
-from tidemark.maintenance.preview import Gain
-from tidemark.quality.waivers import pending
-from tidemark.tables.table_changes import logs_of
+from tidemark.quality.waivers import list_pending_waivers
+from tidemark.tables.table_changes import open_tables
 
 
 @dataclass(frozen=True)
 class SideStatus:
-    """One input over all committed slices."""
+    """Figures about one input over all committed slices."""
 
     table: str
-    read: int
-    late: int
-    rejected: int
-    evicted: int
-    carried: int
-    """How many rows are in the buffers now."""
-    filtered: int | None
-    """How many `where` has left out, which are not among those read; None without one, or at the source, where nobody
-    sees them."""
-    behind: dict[str, int]
-    """How far late rows were behind the watermark, ms: p50, p99, max; empty without late rows."""
-    reasons: dict[str, int]
+    read: int = 0
+    late: int = 0
+    rejected: int = 0
+    evicted: int = 0
+    carried: int = 0
+    """Rows in the buffers after the last slice."""
+    filtered: int | None = None
+    """Rows that `where` left out, not included in `read`; None without `where` or if it filters at the source."""
+    lateness: dict[str, int] = field(default_factory=dict)
+    """Quantiles p50, p99 and max of the lateness of late rows in ms; empty without late rows."""
+    reasons: dict[str, int] = field(default_factory=dict)
     """Rejected rows by reason."""
-    watermark: str | None
-    """Where this input's watermark stands, UTC."""
+    watermark: str | None = None
+    """Watermark of this input, UTC."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """A pipeline's committed slices in figures."""
+@dataclass(frozen=True, kw_only=True)
+class Status(ToDict):
+    """Figures about a pipeline's committed slices."""
 
     pipeline: str
     clock: str
-    slices: int
-    jobs: int
-    first: str | None
-    end: str | None
-    emissions: int
-    pairs: int | None
-    """Of how many pairs `flatten` made them; None without it, where each is one."""
-    floored: int
     left: SideStatus
     right: SideStatus
-    quality: dict[str, int]
-    """Committed slices by the gate's outcome."""
-    findings: list[str]
-    """What was found and did not keep its slice from being published, the newest first."""
-    quarantined: int
-    """Rows that are not among the emissions, for they break an expectation."""
-    waivers: list[dict[str, Any]]
-    """Those that wait for the next run of their slice, the newest first."""
-    seconds: float
-    """Time that the committed jobs took."""
-    tables: dict[str, dict[str, int]]
-    """Of the ledger and each table that follows it the `version`, and how many `files` and `bytes` that has."""
-    oldest: dict[str, int] = field(default_factory=dict)
-    """The oldest version of each that one can travel to, where it was asked for."""
-    forgotten: list[dict[str, Any]] = field(default_factory=list)
-    """What was forgotten, the oldest first."""
-    upkeep: Gain | None = None
-    """What maintenance would gain, where it was asked for."""
+    slices: int = 0
+    jobs: int = 0
+    first: str | None = None
+    """Start of the first slice."""
+    end: str | None = None
+    """End of the last slice, exclusive."""
+    emissions: int = 0
+    pairs: int | None = None
+    """Pairs from which `explode` made the emissions; None without it, where each emission is a pair."""
+    floored: int = 0
+    """Rows whose event times were floored to ms."""
+    quality: dict[str, int] = field(default_factory=dict)
+    """Committed slices by validation outcome."""
+    failed_expectations: list[str] = field(default_factory=list)
+    """Failed expectations that did not stop their slice, newest first."""
+    quarantined: int = 0
+    """Rows withheld from the emissions because they fail an expectation."""
+    waivers: list[dict[str, Any]] = field(default_factory=list)
+    """Waivers for the next run of their slice, newest first."""
+    seconds: float = 0
+    """Duration of the committed jobs in seconds."""
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    """`version`, `files` and `bytes` of the ledger and of each table that follows it."""
+    oldest_versions: dict[str, int] = field(default_factory=dict)
+    """Oldest readable version of each table, if requested."""
+    erasures: list[dict[str, Any]] = field(default_factory=list)
+    """Erasures, oldest first."""
 
-    def describe(self) -> dict[str, Any]:
-        """The status for scripts: JSON-ready."""
-        return asdict(self)
 
-
-def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
-    """The status of all committed slices from number `since` on."""
-    ledger = Ledger.of(pipeline, lake)
+def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
+    """Return the status of all committed slices from number `since` (inclusive)."""
+    ledger = Ledger.from_pipeline(pipeline, lake)
     rows, tables, grid = ledger.rows, ledger.tables, ledger.grid
     rows = rows[rows["number"] >= since]
     if rows.empty:
-        empty = {side: SideStatus(getattr(pipeline, side).table, 0, 0, 0, 0, 0, None, {}, {}, None) for side in SIDES}
+        empty = {side: SideStatus(table=getattr(pipeline, side).table) for side in SIDES}
         return Status(
-            pipeline.name,
-            pipeline.clock,
-            0,
-            0,
-            None,
-            None,
-            0,
-            None,
-            0,
+            pipeline=pipeline.name,
+            clock=pipeline.clock,
             left=empty["left"],
             right=empty["right"],
-            quality={},
-            findings=[],
-            quarantined=0,
-            waivers=pending(ledger),
-            seconds=0,
-            tables=_sizes(tables),
+            waivers=list_pending_waivers(ledger),
+            tables=_table_sizes(tables),
         )
-    aside = _aside(tables.late, grid.datetime_of(since))
+    lateness_by_reason = _read_lateness(tables.late, grid.datetime_of(since))
     last = rows.iloc[-1]
     jobs = rows.drop_duplicates("run")
     sides = {}
     for side in SIDES:
         counts = list(rows[side])
-        mine = {reason: behind for (of, reason), behind in aside.items() if of == side}
+        lateness_of_side = {reason: lateness for (of, reason), lateness in lateness_by_reason.items() if of == side}
         sides[side] = SideStatus(
             table=getattr(pipeline, side).table,
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
             carried=last[side]["carried_out"],
-            filtered=_filtered(pipeline, side, rows[f"{side}_filtered"]),
-            behind=next((_quantiles(behind) for reason, behind in mine.items() if reason in _BEHIND), {}),
-            reasons={reason: len(rows) for reason, rows in mine.items() if reason not in {"late", *STILL_IN}},
-            watermark=_instant(last[f"{side}_watermark_ms"], drained=last["drained"]),
+            filtered=_count_filtered(pipeline, side, rows[f"{side}_filtered"]),
+            lateness=next(
+                (_quantiles(lateness) for reason, lateness in lateness_of_side.items() if reason in _LATE_REASONS), {}
+            ),
+            reasons={
+                reason: len(rows) for reason, rows in lateness_of_side.items() if reason not in {"late", *STILL_IN}
+            },
+            watermark=_format_watermark(last[f"{side}_watermark_ms"], drained=last["drained"]),
         )
     return Status(
         pipeline=pipeline.name,
@@ -138,59 +127,59 @@ def status_of(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
         first=grid.name(int(rows["number"].iloc[0])),
         end=grid.name(int(last["number"]) + 1),
         emissions=int(rows["emissions"].sum()),
-        pairs=None if pipeline.flatten is None else int(pd.to_numeric(rows["pairs"]).sum()),
+        pairs=None if pipeline.explode is None else int(pd.to_numeric(rows["pairs"]).sum()),
         floored=int(rows["floored"].sum()),
         left=sides["left"],
         right=sides["right"],
         quality=dict(Counter(rows["quality"])),
-        findings=_findings(rows["findings"]),
+        failed_expectations=_failed_expectations(rows["findings"]),
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
-        waivers=pending(ledger),
+        waivers=list_pending_waivers(ledger),
         seconds=float(jobs["job_seconds"].sum()),
-        tables=_sizes(tables),
-        forgotten=[one.describe() for one in forgets(tables)],
+        tables=_table_sizes(tables),
+        erasures=[erasure.to_dict() for erasure in list_erasures(tables)],
     )
 
 
-def _filtered(pipeline: Pipeline, side: SideName, counts: pd.Series[Any]) -> int | None:
+def _count_filtered(pipeline: Pipeline, side: SideName, counts: pd.Series[Any]) -> int | None:
     source = getattr(pipeline, side)
-    if source.where is None or pipeline.filters_at_source(source):
+    if source.where is None or pipeline.has_filter_before_watermark(source):
         return None
     return int(pd.to_numeric(counts).sum())
 
 
-_BEHIND = ("late", "behind_watermark")
+_LATE_REASONS = ("late", "behind_watermark")
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
-def _sizes(tables: PipelineTables) -> dict[str, dict[str, int]]:
+def _table_sizes(tables: PipelineTables) -> dict[str, dict[str, int]]:
     return {
         name: {"version": log.version, "files": len(log.files), "bytes": int(log.files["size"].sum())}
-        for name, log in logs_of(tables).items()
+        for name, log in open_tables(tables).items()
     }
 
 
-def _aside(late: str, since: datetime) -> dict[tuple[str, str], pd.Series[int]]:
-    """How far rows of the side output were behind, ms, by side and reason."""
-    log = DeltaLog.open(late)
-    if log is None:
+def _read_lateness(late: str, since: datetime) -> dict[tuple[str, str], pd.Series[int]]:
+    """Read the lateness of the rows of table `late` in ms, by side and reason."""
+    table = DeltaTableHandle.open(late)
+    if table is None:
         return {}
-    rows = log.read(["_slice", "side", "reason", "behind_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
+    rows = table.read(["_slice", "side", "reason", "behind_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
     return {(str(side), str(reason)): rows["behind_ms"] for (side, reason), rows in rows.groupby(["side", "reason"])}
 
 
-def _quantiles(behind: pd.Series[int]) -> dict[str, int]:
-    """The least values that so many of the rows do not exceed."""
-    ordered = behind.sort_values().to_numpy()
+def _quantiles(lateness: pd.Series[int]) -> dict[str, int]:
+    """Return quantiles by the nearest-rank method."""
+    ordered = lateness.sort_values().to_numpy()
     return {name: int(ordered[max(0, ceil(part * len(ordered)) - 1)]) for name, part in _QUANTILES.items()}
 
 
-def _findings(stored: Any) -> list[str]:
+def _failed_expectations(stored: Any) -> list[str]:
     findings = [f"{f['expectation']} {f['detail']}" for text in reversed(list(stored)) for f in json.loads(text)]
     return list(dict.fromkeys(findings))
 
 
-def _instant(watermark: float | None, *, drained: bool) -> str | None:
+def _format_watermark(watermark: float | None, *, drained: bool) -> str | None:
     if drained:
         return "end of input"
     return None if pd.isna(watermark) else format_instant(from_micros(int(watermark) * 1000))

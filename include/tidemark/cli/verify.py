@@ -1,4 +1,4 @@
-"""The command `tidemark verify`."""
+"""Implement the command `tidemark verify`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, out, print_json
 from tidemark.cli.progress import run_with_progress
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.delta.paths import lake_root
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import CheckFailedError
-from tidemark.formatting import counted, in_one_line
-from tidemark.integrity.check import Finding, Soundness, check
-from tidemark.integrity.repair import Repair, plan_repair, put_right
-from tidemark.planning.plan import Request, make_plan
+from tidemark.formatting import format_count, to_single_line
+from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
+from tidemark.integrity.repair import Repair, apply_repair, plan_repair
+from tidemark.planning.plan import Request, create_plan
 from tidemark.spark.lazy_session import deferred
 from tidemark.spark.session import spark_session
 from tidemark.timegrid.slices import Grid, ranges
@@ -28,72 +28,81 @@ from tidemark.timegrid.slices import Grid, ranges
 def verify(
     pipeline: PipelineArgument,
     lake: LakeOption = None,
-    content: Annotated[  # noqa: FBT002
-        bool, typer.Option("--content", help="Read every page of every file against its checksum, too.")
+    deep: Annotated[  # noqa: FBT002
+        bool, typer.Option("--deep", help="Also read every page of every file and check its checksum.")
     ] = False,
     repair: Annotated[  # noqa: FBT002
-        bool, typer.Option("--repair", help="Put references right, and run slices again whose rows are gone.")
+        bool,
+        typer.Option(
+            "--repair", help="Restore references to committed files, and recompute slices whose rows are lost."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: only plan.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair, show the plan without repairing.")] = False,  # noqa: FBT002
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Hold a pipeline's ledger, tables and files against each other, and name what is damaged.
+    """Check that a pipeline's ledger, tables and files agree, and name what is damaged.
 
-    Nothing is written without `--repair`, which says first what it does.
+    Nothing is written without `--repair`, which prints its plan first.
 
-    Example: `tidemark verify flights_weather --content`
+    Example: `tidemark verify flights_weather --deep`
     """
-    settings, root = load_pipeline(pipeline), lake_root(lake)
-    found = check(settings, root, content=content)
-    if repair and found.damages:
-        planned = plan_repair(settings, root, found, content=content)
-        for line in _planned(planned, Grid.of(settings.slices)):
+    settings, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    report = check_integrity(settings, root, deep=deep)
+    if repair and report.damages:
+        plan = plan_repair(settings, root, report, deep=deep)
+        for line in _describe_repair(plan, Grid.of(settings.slices)):
             err.print(line, soft_wrap=True)
-        if not dry_run and not planned.lost:
-            put_right(settings, root, planned)
-            _run_again(settings, root, planned)
-            found = check(settings, root, content=content)
+        if not dry_run and not plan.unrepairable:
+            apply_repair(settings, root, plan)
+            _reprocess(settings, root, plan)
+            report = check_integrity(settings, root, deep=deep)
     if as_json:
-        print_json(found.describe())
+        print_json(report.to_dict())
     else:
-        _show(found)
-    if found.damages:
-        kinds = ", ".join(dict.fromkeys(one.damage for one in found.damages))
-        raise CheckFailedError(f"{found.pipeline} is not as it was committed: {kinds}")
+        _print_report(report)
+    if report.damages:
+        kinds = ", ".join(dict.fromkeys(issue.damage for issue in report.damages))
+        raise CheckFailedError(f"the tables of {report.pipeline} are not as they were committed: {kinds}")
 
 
-def _planned(repair: Repair, grid: Grid) -> Iterator[str]:
-    if repair.behind:
-        yield "tables that are behind the ledger are brought up"
-    for one in repair.mendings:
-        come, gone = counted(len(one.come), "reference"), counted(len(one.gone), "reference")
-        yield f"{one.table}: {come} to committed files come back, {gone} go"
-    for slices in ranges(repair.again):
-        yield f"{grid.name(slices.start)} to {grid.name(slices.stop)} is run again, and what follows from it"
-    for lost in repair.lost:
-        yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(in_one_line(lost.detail))}"
+def _describe_repair(repair: Repair, grid: Grid) -> Iterator[str]:
+    if repair.applies_commits:
+        yield "commits of the ledger that the tables lack are applied"
+    for table_repair in repair.table_repairs:
+        restored, removed = (
+            format_count(len(table_repair.restored), "reference"),
+            format_count(len(table_repair.removed), "reference"),
+        )
+        yield f"{table_repair.table}: {restored} to committed files are restored, {removed} go"
+    for slices in ranges(repair.slices_to_rerun):
+        yield f"{grid.name(slices.start)} to {grid.name(slices.stop)} is reprocessed, with the later slices it changes"
+    for lost in repair.unrepairable:
+        yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
 
 
-def _run_again(settings: Pipeline, root: str, repair: Repair) -> None:
+def _reprocess(settings: Pipeline, root: str, repair: Repair) -> None:
     grid = Grid.of(settings.slices)
-    for one in ranges(repair.again):
+    for slices in ranges(repair.slices_to_rerun):
         session = deferred(partial(spark_session, "tidemark verify", cluster=settings.cluster))
-        wanted = Request(grid.datetime_of(one.start), grid.datetime_of(one.stop), reprocess=True)
-        for _ in run_with_progress(make_plan(session, settings, root, wanted), lines=False):
+        request = Request(grid.datetime_of(slices.start), grid.datetime_of(slices.stop), reprocess=True)
+        for _ in run_with_progress(create_plan(session, settings, root, request), lines=False):
             pass
 
 
-def _show(found: Soundness) -> None:
-    looked = f"{counted(found.slices, 'slice')}, {counted(found.files, 'file')} ({filesize.decimal(found.bytes)})"
-    if found.findings:
-        table = Table("damage", "table", "slices", "what", title=found.pipeline, title_justify="left")
-        for one in found.findings:
-            file = f"\n[dim]{escape(one.file)}[/]" if one.file else ""
-            table.add_row(one.damage, one.table, _slices(one), escape(in_one_line(one.detail)) + file)
+def _print_report(report: IntegrityReport) -> None:
+    slices, files = format_count(report.slices, "slice"), format_count(report.files, "file")
+    extent = f"{slices}, {files} ({filesize.decimal(report.bytes)})"
+    if report.issues:
+        table = Table("damage", "table", "slices", "what", title=report.pipeline, title_justify="left")
+        for issue in report.issues:
+            file = f"\n[dim]{escape(issue.file)}[/]" if issue.file else ""
+            table.add_row(
+                issue.damage, issue.table, _describe_slices(issue), escape(to_single_line(issue.detail)) + file
+            )
         out.print(table)
-    told = "not as committed" if found.damages else "sound"
-    out.print(f"{found.pipeline}: {looked}: {told}", soft_wrap=True)
+    conclusion = "not as committed" if report.damages else "sound"
+    out.print(f"{report.pipeline}: {extent}: {conclusion}", soft_wrap=True)
 
 
-def _slices(finding: Finding) -> str:
+def _describe_slices(finding: IntegrityIssue) -> str:
     return "\n".join(f"{start} to {end}" for start, end in finding.slices)

@@ -1,4 +1,4 @@
-"""The commands `tidemark shadows`, `promote` and `rollback`: a new version of a pipeline beside the one served."""
+"""Implement the commands `tidemark versions`, `promote` and `rollback` for candidate versions of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,113 +12,126 @@ from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.common import ByOption, JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, UserOption, out, print_json
 from tidemark.config import load_pipeline
-from tidemark.delta.paths import lake_root
-from tidemark.formatting import counted
+from tidemark.delta.paths import resolve_lake_root
+from tidemark.formatting import format_count
 from tidemark.spark.lazy_session import deferred
 from tidemark.spark.session import spark_session
-from tidemark.versions.candidates import Shadow, drop
-from tidemark.versions.candidates import shadows as shadows_of
-from tidemark.versions.promotion import Moved
-from tidemark.versions.promotion import promote as promote_shadow
+from tidemark.versions.candidates import CandidateVersion, drop_candidate, list_candidates
+from tidemark.versions.promotion import PromotionResult
+from tidemark.versions.promotion import promote as promote_candidate
 from tidemark.versions.promotion import rollback as roll_back
 
-ShadowArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The shadow, as tidemark run --shadow has named it.")
+CandidateArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the candidate version (tidemark run --candidate NAME).")
 ]
 
 
-def shadows(
+def versions(
     pipeline: PipelineArgument,
-    gone: Annotated[
-        str | None, typer.Option("--drop", metavar="NAME", help="Remove this one with all of its files.")
+    drop_name: Annotated[
+        str | None, typer.Option("--drop", metavar="NAME", help="Delete candidate version NAME and its files.")
     ] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Show the versions of a pipeline that run beside the one that is served, or remove one.
+    """List the candidate versions of a pipeline, or delete one.
 
-    Example: `tidemark shadows flights_weather --drop wide`
+    Example: `tidemark versions flights_weather --drop wide`
     """
-    loaded, root = load_pipeline(pipeline), lake_root(lake)
-    freed = None if gone is None else drop(loaded, root, gone)
-    found = shadows_of(loaded, root)
+    loaded, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    freed_bytes = None if drop_name is None else drop_candidate(loaded, root, drop_name)
+    candidates = list_candidates(loaded, root)
     if as_json:
-        print_json([one.describe() for one in found])
+        print_json([candidate.to_dict() for candidate in candidates])
         return
-    if freed is not None:
-        out.print(f"{loaded.name}: shadow {gone} is gone, {filesize.decimal(freed)}", soft_wrap=True)
-    out.print(_view(loaded.name, found))
+    if freed_bytes is not None:
+        out.print(f"{loaded.name}: candidate {drop_name} is deleted, {filesize.decimal(freed_bytes)}", soft_wrap=True)
+    out.print(_render(loaded.name, candidates))
 
 
 def promote(
     pipeline: PipelineArgument,
-    name: ShadowArgument,
-    by: ByOption = None,
+    name: CandidateArgument,
+    user: UserOption = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Serve what a shadow holds in place of all that is served, in one commit of each table.
+    """Make a candidate version live. Each table switches in one commit.
 
-    PIPELINE is the file that the shadow has run with: it is the one to schedule from then on.
+    PIPELINE is the file with which the candidate ran. Schedule this file from then on.
 
     Example: `tidemark promote flights_weather wide`
     """
-    _move(promote_shadow, "promote", pipeline, name, by, lake, as_json=as_json)
+    _switch(promote_candidate, "promote", pipeline, name, user, lake, as_json=as_json)
 
 
 def rollback(
     pipeline: PipelineArgument,
-    name: ShadowArgument,
-    by: ByOption = None,
+    name: CandidateArgument,
+    user: UserOption = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Serve again what was served before a shadow was promoted, in one commit of each table.
+    """Return to the version that was live before a promotion. Each table switches in one commit.
 
-    PIPELINE is the file as it was before: it is the one to schedule from then on.
+    PIPELINE is the file as it was before. Schedule this file from then on.
 
     Example: `tidemark rollback flights_weather wide`
     """
-    _move(roll_back, "rollback", pipeline, name, by, lake, as_json=as_json)
+    _switch(roll_back, "rollback", pipeline, name, user, lake, as_json=as_json)
 
 
-def _move(
-    move: Callable[..., Moved],
+def _switch(
+    switch: Callable[..., PromotionResult],
     command: str,
     pipeline: str,
     name: str,
-    by: str | None,
+    user: str | None,
     lake: str | None,
     *,
     as_json: bool,
 ) -> None:
     loaded = load_pipeline(pipeline)
     spark = deferred(partial(spark_session, f"tidemark {command}", cluster=loaded.cluster))
-    moved = move(spark, loaded, lake_root(lake), name, by or getuser())
+    result = switch(spark, loaded, resolve_lake_root(lake), name, user or getuser())
     if as_json:
-        print_json(moved.describe())
+        print_json(result.to_dict())
         return
     before = "" if command == "promote" else "before "
-    files = f"{counted(moved.files, 'file')}, {filesize.decimal(moved.bytes)}"
+    files = f"{format_count(result.files, 'file')}, {filesize.decimal(result.bytes)}"
     out.print(
-        f"{moved.pipeline}: {moved.start} to {moved.end} (exclusive) is served as {before}shadow {name}: "
-        f"{counted(moved.slices, 'slice')}, {files}",
+        f"{result.pipeline}: {result.start} to {result.end} (exclusive) is live as {before}candidate {name}: "
+        f"{format_count(result.slices, 'slice')}, {files}",
         soft_wrap=True,
     )
-    for start, end in moved.again:
+    for start, end in result.slices_to_rerun:
         out.print(
             f"slices from {start} to {end} do not follow from it: the next run has them run again", soft_wrap=True
         )
 
 
-def _view(pipeline: str, found: list[Shadow]) -> RenderableType:
-    if not found:
-        return f"{pipeline}: there is no shadow; tidemark run {pipeline} --shadow NAME fills one"
-    table = Table("shadow", "from", "to (exclusive)", title=f"{pipeline}: shadows", title_justify="left")
+def _render(pipeline: str, candidates: list[CandidateVersion]) -> RenderableType:
+    if not candidates:
+        return f"{pipeline}: there is no candidate version. Create one with tidemark run {pipeline} --candidate NAME."
+    table = Table("candidate", "from", "to (exclusive)", title=f"{pipeline}: candidate versions", title_justify="left")
     for title in ("slices", "files", "bytes"):
         table.add_column(title, justify="right")
-    for one in found:
-        table.add_row(one.name, one.start, one.end, f"{one.slices:,}", f"{one.files:,}", filesize.decimal(one.bytes))
-    return Group(table, *(f"{one.name}: {one.settings}" for one in found if one.settings))
+    for candidate in candidates:
+        table.add_row(
+            candidate.name,
+            candidate.start,
+            candidate.end,
+            f"{candidate.slices:,}",
+            f"{candidate.files:,}",
+            filesize.decimal(candidate.bytes),
+        )
+    return Group(
+        table,
+        *(
+            f"{candidate.name}: {candidate.differing_settings}"
+            for candidate in candidates
+            if candidate.differing_settings
+        ),
+    )

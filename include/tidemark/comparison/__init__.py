@@ -1,8 +1,19 @@
-"""What a pipeline has committed beside what a stream wrote, and dialects side by side: where they differ, and why."""
+"""Compare committed output with a stream's table, or dialects with each other, and explain each difference."""
 
+from tidemark.comparison.agreement import find_due_slices, save_agreement
 from tidemark.comparison.causes import CAUSES
-from tidemark.comparison.compare import Asked, Comparison, compare
-from tidemark.comparison.dialect_diff import RULES, Dialects, dialects
-from tidemark.comparison.agreement import due, record
+from tidemark.comparison.compare import compare
+from tidemark.comparison.dialect_diff import RULES, DialectComparison, compare_dialects
+from tidemark.comparison.result import Comparison, ComparisonRequest
 
-__all__ = ["CAUSES", "RULES", "Asked", "Comparison", "Dialects", "compare", "dialects", "due", "record"]
+__all__ = [
+    "CAUSES",
+    "RULES",
+    "Comparison",
+    "ComparisonRequest",
+    "DialectComparison",
+    "compare",
+    "compare_dialects",
+    "find_due_slices",
+    "save_agreement",
+]

@@ -1,6 +1,6 @@
-"""How far each slice agrees with what a stream wrote, kept in a table from one comparison to the next.
+"""Track in table `agreement` how far each slice matches what a stream wrote.
 
-The table has no part in the ledger's protocol: nothing that runs a pipeline reads it.
+The table is not part of the ledger's protocol: nothing that runs a pipeline reads it.
 """
 
 from __future__ import annotations
@@ -10,78 +10,87 @@ from datetime import UTC, datetime
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
-from tidemark.comparison.compare import Asked, Comparison
+from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.config import Pipeline
-from tidemark.config.types import micros, parse_instant
+from tidemark.config.types import parse_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import COMPACT_EVERY, Ledger
 
 SCHEMA = """
-    slice timestamp, compared_with string, story string, compared_at timestamp, run string, same long, only_batch long,
-    only_stream long, unexplained long, pending long, causes map<string, long>
+    slice timestamp, compared_with string, reference string, compared_at timestamp, run string, same long,
+    only_batch long, only_stream long, unexplained long, pending long, causes map<string, long>
 """
 
 
-def record(spark: SparkSession, tables: PipelineTables, comparison: Comparison, asked: Asked) -> None:
-    """Write a comparison's agreement, in one commit, in place of what stood there for its slices and its table.
+def save_agreement(
+    spark: SparkSession, tables: PipelineTables, comparison: Comparison, request: ComparisonRequest
+) -> None:
+    """Replace the agreement of the compared slices with the stream's table, in one commit.
 
-    Rows of the stream that belong to no slice, which every comparison finds all of, are one row whose slice is null.
+    Rows of the stream that belong to no slice are one row with slice null; every comparison finds all of them.
     """
-    at = datetime.now(UTC)
+    now = datetime.now(UTC)
     rows = [
         (
-            parse_instant(one.slice) if one.slice else None,
-            *(comparison.table, comparison.reference, at, one.run),
-            *(one.same, one.only_batch, one.only_stream, one.unexplained, one.pending, one.causes),
+            parse_instant(agreement.slice) if agreement.slice else None,
+            *(comparison.table, comparison.reference, now, agreement.run),
+            *(agreement.same, agreement.only_batch, agreement.only_stream),
+            *(agreement.unexplained, agreement.pending, agreement.causes),
         )
-        for one in comparison.agreement
+        for agreement in comparison.agreement
     ]
-    inside = [
-        f"slice {sign} timestamp_micros({micros(bound)})"
-        for sign, bound in ((">=", asked.start), ("<", asked.end))
+    bounds = [
+        f"slice {operator} timestamp_micros({to_micros(bound)})"
+        for operator, bound in ((">=", request.start), ("<", request.end))
         if bound
     ]
     table = comparison.table.replace("\\", "\\\\").replace("'", "\\'")
-    replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(inside) or 'true'}))"
+    replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(bounds) or 'true'}))"
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
     frame.write.format("delta").mode("overwrite").option("replaceWhere", replaced).save(tables.agreement)
-    log = DeltaLog.open(tables.agreement)
+    log = DeltaTableHandle.open(tables.agreement)
     if log and (log.version + 1) % COMPACT_EVERY == 0:
         log.compact()
 
 
-def due(pipeline: Pipeline, lake: str, asked: Asked, reference: Pipeline | None) -> tuple[datetime, datetime] | None:
-    """The slices, from (inclusive) and to (exclusive), for which a comparison is due; None where it is not.
+def find_due_slices(
+    pipeline: Pipeline, lake: str, request: ComparisonRequest, reference: Pipeline | None
+) -> tuple[datetime, datetime] | None:
+    """Find the slices whose agreement with the stream's table is out of date.
 
-    It begins with the oldest committed slice whose agreement with the stream's table is missing, is that of an older
-    attempt, or counts pending rows; with `asked.start` where that is earlier and committed. It ends at `asked.end`, and
-    where the pipeline, and the reference, have come to.
+    The range begins with the oldest committed slice without agreement, with that of an earlier run, or with pending
+    rows; or with `request.start`, if that is earlier and committed. It ends at `request.end`, and where the pipeline or
+    the reference ends.
+
+    Returns:
+        Start (inclusive) and end (exclusive); None if no comparison is due.
 
     Raises:
-        SliceOrderError: the range asked for is off the grid.
+        SliceOrderError: the requested range is off the grid.
     """
-    ledger = Ledger.of(pipeline, lake)
-    grid, ends = ledger.grid, [ledger]
-    ends += [Ledger.of(reference, lake)] if reference else []
-    come = [one.grid.start_of(one.last.number + 1) if one.last else one.grid.start for one in ends]
-    end = grid.number_at(min(come))
-    if asked.end:
-        end = min(end, grid.boundary(asked.end, "--to"))
-    start = grid.boundary(asked.start, "--from") if asked.start else end
-    agreed = _agreed(ledger, asked.table)
-    wanted = (
-        n for n, entry in ledger.entries.items() if n < end and (n >= start or agreed.get(n) != (entry.answer, 0))
+    ledger = Ledger.from_pipeline(pipeline, lake)
+    grid, ledgers = ledger.grid, [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
+    ends = [each.grid.start_of(each.last.number + 1) if each.last else each.grid.start for each in ledgers]
+    end = grid.number_at(min(ends))
+    if request.end:
+        end = min(end, grid.boundary(request.end, "--to"))
+    start = grid.boundary(request.start, "--from") if request.start else end
+    compared = _read_compared_runs(ledger, request.table)
+    due = (
+        number
+        for number, entry in ledger.entries.items()
+        if number < end and (number >= start or compared.get(number) != (entry.output_version, 0))
     )
-    first = min(wanted, default=None)
+    first = min(due, default=None)
     return None if first is None else (grid.datetime_of(first), grid.datetime_of(end))
 
 
-def _agreed(ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
-    """The run that was compared with a table, and how many rows were pending, by the number of the slice."""
-    log = DeltaLog.open(ledger.tables.agreement)
+def _read_compared_runs(ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
+    """Read by slice number which run was compared with a table, and how many rows were pending."""
+    log = DeltaTableHandle.open(ledger.tables.agreement)
     if log is None:
         return {}
-    mine = (ds.field("compared_with") == table) & ds.field("slice").is_valid()
-    rows = log.read(["slice", "compared_with", "run", "pending"], mine).to_pylist()
-    return {ledger.grid.number_at(micros(row["slice"])): (row["run"], row["pending"]) for row in rows}
+    in_table = (ds.field("compared_with") == table) & ds.field("slice").is_valid()
+    rows = log.read(["slice", "compared_with", "run", "pending"], in_table).to_pylist()
+    return {ledger.grid.number_at(to_micros(row["slice"])): (row["run"], row["pending"]) for row in rows}

@@ -1,7 +1,7 @@
-"""Why rows differ: one cause for each, from what is known of the input rows that it was made of.
+"""Assign one cause to each row that differs, from what happened to its input rows.
 
-The *batch* is what the pipeline has committed. The *reference* is what another pipeline has committed that tells how
-the stream ran, such as the replay of its trace. It is believed of the rows that it gives as often as the stream did.
+The *batch* is what the pipeline has committed. The *reference* is another pipeline's committed output that describes
+how the stream ran, such as the replay of its trace. It counts for the rows that it emits as often as the stream did.
 """
 
 from __future__ import annotations
@@ -14,325 +14,375 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.committed_view import KNOWN_OF_ROW, CommittedView
+from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM
-from tidemark.comparison.setting_search import Tried, emissions_under, try_settings
+from tidemark.comparison.setting_search import SettingTrial, replay_emissions, search_settings
 from tidemark.config import Pipeline
-from tidemark.config.diff import flat
+from tidemark.config.diff import flatten_settings
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import micros
-from tidemark.formatting import in_one_line, quoted
-from tidemark.joins.window_output import HALVES
+from tidemark.config.types import to_micros
+from tidemark.formatting import quote_identifier, to_single_line
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 
 CAUSES = {
-    "pending": "not due yet: one of them has not come so far",
-    "quarantined": "the pipeline has it in quarantine, for it breaks an expectation",
+    "pending": "not due yet: one of them has not read so far",
+    "quarantined": "the pipeline has it in quarantine, because it fails an expectation",
     "re-fired pane": "an earlier firing of the row's window",
-    "emitted twice": "the stream has the row more often than it was due",
-    "changed value": "the row as it should be, but for a value",
-    "missing in an input": "made of a row that an input does not have",
-    "landed after the slice": "a row of it landed after its slice had run",
-    "late in the stream": "a row of it came behind the stream's watermark",
+    "emitted twice": "the stream contains the row too often",
+    "changed value": "the same row with another value",
+    "missing in an input": "made of a row that an input does not contain",
+    "late-arriving row": "a row of it arrived after its slice had run",
+    "late in the stream": "a row of it was behind the stream's watermark",
     "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
-    "evicted before its partner": "a row of it came behind the watermark, when its partner had left the buffers",
-    "rejected in the stream": "a row of it could take no part in the stream",
-    "rejected in the batch": "a row of it can take no part in the pipeline",
-    "padded before its partner came": "padded on one side, matched on the other",
+    "partner already evicted": "a row of it was late, and its partner had left the buffers",
+    "rejected in the stream": "the stream rejected a row of it",
+    "rejected in the batch": "the pipeline rejected a row of it",
+    "padded before its partner arrived": "padded on one side, matched on the other",
     "other settings": "the stream ran under other settings",
     "unexplained": "none of these",
 }
-"""Every cause with what it says, in the order in which they are asked for."""
-DETAILS = ("_cause", "_input", "_watermark", "_behind_ms", "_held_by", "_detail")
-"""What `with_causes` adds: the cause and, where it is known, the input of the row to blame, its watermark (ms) with how
-far it was behind and the input that held it, and more in words."""
+"""Every cause with a description, in the order of precedence."""
+REMEDIES = {
+    "pending": "Run the slices that are due, or wait for the stream. Then compare again.",
+    "quarantined": "Inspect the rows with tidemark quarantine list. If they are correct, publish them with tidemark "
+    "release.",
+    "re-fired pane": "Configure consumers to keep only the last firing of each window, or set join.emit to every-pane "
+    "to compare all firings.",
+    "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",
+    "changed value": "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
+    "missing in an input": "Add the row to the input if the stream has read it, or find out why it was deleted.",
+    "late-arriving row": "Run the slice again with tidemark reprocess.",
+    "late in the stream": "A longer watermark delay would have kept the rows. Compare its cost, or send late rows to a "
+    "side output.",
+    "late in the batch": "The pipeline has a shorter delay or another order of arrival. Use those of the stream.",
+    "partner already evicted": "A longer watermark delay would have kept the row until its partner arrived.",
+    "rejected in the stream": "The rows have no key or no usable time in the stream. Correct them at the source.",
+    "rejected in the batch": "The rows have no key or no usable time in the pipeline, or `where` excludes them. "
+    "Correct the rows or the setting.",
+    "padded before its partner arrived": "The partner arrived too late. A longer watermark delay lets the row wait for "
+    "it.",
+    "other settings": "Use the same settings in the pipeline and the stream.",
+    "unexplained": "Trust neither side yet. Follow the history of an example's input rows, and the stream's log at "
+    "that time.",
+}
+"""Recommended action by cause."""
+DETAIL_COLUMNS = ("_cause", "_input", "_watermark", "_lateness_ms", "_held_by", "_detail")
+"""Columns of `assign_causes`. If known: `_input`, the side of the input row responsible; `_watermark` (ms UTC), which
+made it late by `_lateness_ms`, and the input that determined it, `_held_by`; and a `_detail` in words."""
 _DROPPED = ("late", "late_for_window")
 _LATE = (*_DROPPED, "behind_watermark")
 _MATCHED = ("matched", "semi")
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The two views that rows are explained by."""
+class ComparedViews:
+    """The committed output of the pipeline and of the reference."""
 
     batch: CommittedView
     reference: CommittedView | None
     until: int | None
-    """The clock, in microseconds and exclusive, up to which the stream has come; None for as far as the batch."""
+    """Clock up to which the stream has read, in microseconds, exclusive; None for as far as the batch."""
 
     @property
-    def settings_apart(self) -> str | None:
-        """The settings, but for those of tables and clocks, in which the reference is not the batch."""
-        return "; ".join(f"{name} {other}, not {one}" for name, (one, other) in self._apart.items()) or None
+    def settings_difference(self) -> str | None:
+        """Settings in which reference and batch differ, but for tables and clocks; None if there are none."""
+        differences = self._differing_settings.items()
+        return "; ".join(f"{name} {theirs}, not {ours}" for name, (ours, theirs) in differences) or None
 
     @property
-    def restarts_apart(self) -> str | None:
-        """The restarts of the job in which the reference is not the batch, if it differs in nothing else."""
-        return self.settings_apart if all(name.startswith("restarts.") for name in self._apart) else None
+    def restarts_difference(self) -> str | None:
+        """Restarts in which reference and batch differ; None if they differ in anything else."""
+        only_restarts = all(name.startswith("restarts.") for name in self._differing_settings)
+        return self.settings_difference if only_restarts else None
 
     @cached_property
-    def _apart(self) -> dict[str, tuple[str, str]]:
+    def _differing_settings(self) -> dict[str, tuple[str, str]]:
         """Settings that differ, with the values of the batch and of the reference."""
         if self.reference is None:
             return {}
-        one, other = (_settings_of(view.pipeline) for view in (self.batch, self.reference))
-        told = {name: (one.get(name), other.get(name)) for name in one | other}
-        return {name: (_told(mine), _told(its)) for name, (mine, its) in told.items() if mine != its}
+        ours, theirs = (_select_settings(view.pipeline) for view in (self.batch, self.reference))
+        values = {name: (ours.get(name), theirs.get(name)) for name in ours | theirs}
+        return {
+            name: (to_single_line(str(our_value)), to_single_line(str(their_value)))
+            for name, (our_value, their_value) in values.items()
+            if our_value != their_value
+        }
 
 
-def with_causes(differing: DataFrame, sides: Sides, names: Sequence[str], identity: Sequence[str]) -> DataFrame:
-    """Rows of `align.Aligned.differing`, with `DETAILS`, and `_slice` where their own clocks tell it.
+def assign_causes(
+    differing: DataFrame, views: ComparedViews, names: Sequence[str], key_columns: Sequence[str]
+) -> DataFrame:
+    """Add `DETAIL_COLUMNS` to differing rows, and `_slice` if their own clocks determine it.
 
-    `names` are the columns compared, `identity` those by which rows are the same but for a changed value.
+    Args:
+        differing: rows of `MultisetDiff.differing`.
+        names: the compared columns.
+        key_columns: columns that identify a row.
     """
-    # Checkpoints cut off what rows were computed from, where what follows uses them more than once.
+    # Materialised where several columns depend on the rows, to cut off their lineage.
     rows = computed_once(differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
     for side in SIDES:
-        rows = _with_labels(rows, side, sides)
-    counted = with_count(rows, sides.reference.emissions(), names, "_reference") if sides.reference else rows
+        rows = _add_labels(rows, side, views)
+    counted = add_count(rows, views.reference.read_emissions(), names, "_reference") if views.reference else rows
     rows = counted.withColumn(
-        "_as_reference", F.col("_reference") == F.col("_stream") if sides.reference else F.lit(False)
+        "_as_reference", F.col("_reference") == F.col("_stream") if views.reference else F.lit(False)
     )
-    if (apart := sides.batch.quarantined()) is not None:
-        rows = with_count(rows, apart, names, "_quarantined")
-    if sides.batch.fires_again:
-        panes = emissions_under(sides.batch, {"join.emit": "every-pane"})
-        rows = computed_once(with_count(rows, panes, names, "_every_pane"), now=True)
+    if (quarantined := views.batch.read_quarantined()) is not None:
+        rows = add_count(rows, quarantined, names, "_quarantined")
+    if views.batch.has_hidden_firings:
+        panes = replay_emissions(views.batch, {"join.emit": "every-pane"})
+        rows = computed_once(add_count(rows, panes, names, "_every_pane"), now=True)
     rows = computed_once(
         rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), now=True
     )
-    rows = _with_changes(rows, names, identity).withColumn("_counterpart", _counterpart())
-    grid = sides.batch.grid
-    clocked = grid.timestamp_column(grid.number_column(F.col("_clock")))
-    rows = rows.withColumn("_slice", F.coalesce("_slice", clocked))
-    return computed_once(_with_details(rows, list(_rules(sides, rows))), now=True)
+    rows = _add_changed_columns(rows, names, key_columns).withColumn("_counterpart", _has_counterpart())
+    grid = views.batch.grid
+    slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
+    rows = rows.withColumn("_slice", F.coalesce("_slice", slice_of_clock))
+    return computed_once(_add_details(rows, list(_list_rules(views, rows))), now=True)
 
 
-def with_other_settings(
-    rows: DataFrame, sides: Sides, stream: DataFrame, names: Sequence[str]
-) -> tuple[DataFrame, tuple[Tried, ...]]:
-    """Rows of `with_causes`, and the sets of settings tried for those without a cause, the best first.
+def attribute_to_settings(
+    rows: DataFrame, views: ComparedViews, stream: DataFrame, names: Sequence[str]
+) -> tuple[DataFrame, tuple[SettingTrial, ...]]:
+    """Search other settings that explain rows without a cause.
 
-    If the stream as a whole speaks for the best one, what it explains has it for its cause.
+    Returns:
+        The rows, with cause `other settings` if the best trial is supported by the stream as a whole; and the trials,
+        the best first.
     """
-    open_ = F.col("_cause") == "unexplained"
-    tried, explained = try_settings(rows.where(open_), sides.batch, stream, names, sides.until)
-    if explained is None or not tried[0].holds:
-        return rows, tried
-    hits = explained.withColumn("_hit", F.lit(True))
-    rows = rows.join(hits, "_id", "left")
-    hit = open_ & F.col("_hit").isNotNull()
-    named = {"_cause": F.when(hit, "other settings").otherwise(F.col("_cause"))}
-    named["_detail"] = F.when(hit, F.lit(tried[0].told)).otherwise(F.col("_detail"))
-    return computed_once(rows.transform(with_columns, named).drop("_hit"), now=True), tried
+    is_open = F.col("_cause") == "unexplained"
+    trials, explained = search_settings(rows.where(is_open), views.batch, stream, names, views.until)
+    if explained is None or not trials[0].is_supported:
+        return rows, trials
+    rows = rows.join(explained.withColumn("_explained", F.lit(True)), "_id", "left")
+    is_explained = is_open & F.col("_explained").isNotNull()
+    columns = {
+        "_cause": F.when(is_explained, "other settings").otherwise(F.col("_cause")),
+        "_detail": F.when(is_explained, F.lit(trials[0].summary)).otherwise(F.col("_detail")),
+    }
+    return computed_once(rows.transform(with_columns, columns).drop("_explained"), now=True), trials
 
 
-def with_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
-    """How often emissions have the content of each row."""
+def add_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
+    """Add a column with the number of emissions of equal content."""
     rows = rows.withColumn("_content", content_hash(rows, names))
-    found = emissions.select(content_hash(emissions, names).alias("_content"))
-    found = found.join(rows.select("_content").distinct(), "_content", "semi")
-    counts = found.groupBy("_content").agg(F.count("*").alias(column))
+    contents = emissions.select(content_hash(emissions, names).alias("_content"))
+    contents = contents.join(rows.select("_content").distinct(), "_content", "semi")
+    counts = contents.groupBy("_content").agg(F.count("*").alias(column))
     return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
 
 
-def _with_labels(rows: DataFrame, side: SideName, sides: Sides) -> DataFrame:
-    """`_SIDE`, the hash of that input's row (null without one), and its labels `_SIDE_batch` and `_SIDE_reference`."""
-    columns = sides.batch.columns(side)
-    absent = F.lit(None).cast(KNOWN_OF_ROW)
+def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews) -> DataFrame:
+    """Add `_SIDE`, the hash of that input's row (null if absent), with labels `_SIDE_batch` and `_SIDE_reference`."""
+    columns = views.batch.map_columns(side)
+    no_label = F.lit(None).cast(ROW_LABEL)
     if not columns:
-        nothing = {f"_{side}_{name}": absent for name in ("batch", "reference")}
-        return rows.withColumns({f"_{side}": F.lit(None).cast("long"), **nothing})
-    lacks = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
+        labels = {f"_{side}_{name}": no_label for name in ("batch", "reference")}
+        return rows.withColumns({f"_{side}": F.lit(None).cast("long"), **labels})
+    is_absent = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
     if side == "right":
-        lacks = lacks | F.col("_emission").isin(*HALVES)
-    rows = rows.withColumn(f"_{side}", F.when(~lacks, content_hash(rows, columns)))
-    wanted = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
-    for name, view in (("batch", sides.batch), ("reference", sides.reference)):
+        is_absent = is_absent | F.col("_emission").isin(*SEMI_ANTI_TYPES)
+    rows = rows.withColumn(f"_{side}", F.when(~is_absent, content_hash(rows, columns)))
+    hashes = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
+    for name, view in (("batch", views.batch), ("reference", views.reference)):
         if view is None:
-            rows = rows.withColumn(f"_{side}_{name}", absent)
+            rows = rows.withColumn(f"_{side}_{name}", no_label)
             continue
-        labels = view.known_of_rows(side, list(columns.values()), wanted)
-        labels = labels.select(F.col("_hash").alias(f"_{side}"), F.col("label").alias(f"_{side}_{name}"))
-        rows = rows.join(labels, f"_{side}", "left")
+        by_hash = view.label_rows(side, list(columns.values()), hashes)
+        by_hash = by_hash.select(F.col("_hash").alias(f"_{side}"), F.col("label").alias(f"_{side}_{name}"))
+        rows = rows.join(by_hash, f"_{side}", "left")
     return rows
 
 
-def _with_changes(rows: DataFrame, names: Sequence[str], identity: Sequence[str]) -> DataFrame:
-    """`_changed`: the columns in which a row of the stream that no input has differs from one that only the batch has.
+def _add_changed_columns(rows: DataFrame, names: Sequence[str], key_columns: Sequence[str]) -> DataFrame:
+    """Add `_changed`: the columns in which a stream row that no input contains differs from its row in the batch.
 
-    Both rows have it; rows that no other stands for have null.
+    Such rows are paired with rows that only the batch contains and that have equal keys. Both rows of a pair get the
+    columns; rows without a pair get null.
     """
-    has = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
-    strange = reduce(Column.__or__, (_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES))
-    rows = rows.withColumn("_candidate", has[BATCH] | strange)
-    same = [*map(quoted, identity), "_candidate"]
-    rows = rows.withColumn("_place", F.row_number().over(Window.partitionBy(*same, "_missing_in").orderBy("_id")))
-    pair = Window.partitionBy(*same, "_place")
-    content = F.struct(*map(quoted, names))
-    both = {f"_{side}_row": F.first(F.when(has[side], content), ignorenulls=True).over(pair) for side in has}
-    rows = rows.transform(with_columns, both)
-    one, other = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
-    differ = [F.when(~one[name].eqNullSafe(other[name]), F.lit(name)) for name in names]
-    paired = F.col("_candidate") & one.isNotNull() & other.isNotNull()
-    changed = F.when(paired, F.array_compact(F.array(*differ)))
-    return rows.withColumn("_changed", changed).drop("_candidate", "_place", *both)
+    is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
+    is_foreign = reduce(Column.__or__, (_is_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES))
+    rows = rows.withColumn("_candidate", is_in[BATCH] | is_foreign)
+    keys = [*map(quote_identifier, key_columns), "_candidate"]
+    order = Window.partitionBy(*keys, "_missing_in").orderBy("_id")
+    rows = rows.withColumn("_rank", F.row_number().over(order))
+    pair = Window.partitionBy(*keys, "_rank")
+    content = F.struct(*map(quote_identifier, names))
+    contents = {f"_{side}_row": F.first(F.when(is_in[side], content), ignorenulls=True).over(pair) for side in is_in}
+    rows = rows.transform(with_columns, contents)
+    batch_row, stream_row = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
+    differing = [F.when(~batch_row[name].eqNullSafe(stream_row[name]), F.lit(name)) for name in names]
+    is_paired = F.col("_candidate") & batch_row.isNotNull() & stream_row.isNotNull()
+    changed = F.when(is_paired, F.array_compact(F.array(*differing)))
+    return rows.withColumn("_changed", changed).drop("_candidate", "_rank", *contents)
 
 
-def _counterpart() -> Column:
-    """Whether the other table, among the rows that differ, pads what this row has matched, or the other way round."""
-    matched = F.col("_emission").isin(*_MATCHED)
+def _has_counterpart() -> Column:
+    """True if among the differing rows the other table pads a row that this one matches, or vice versa."""
+    is_matched = F.col("_emission").isin(*_MATCHED)
 
-    def elsewhere(side: SideName, kind: Column) -> Column:
-        same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
-        missing = {at: F.bool_or(kind & (F.col("_missing_in") == at)).over(same) for at in (BATCH, STREAM)}
+    def is_in_other_table(side: SideName, condition: Column) -> Column:
+        same_row = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
+        missing = {
+            table: F.bool_or(condition & (F.col("_missing_in") == table)).over(same_row) for table in (BATCH, STREAM)
+        }
         return F.when(F.col("_missing_in") == BATCH, missing[STREAM]).otherwise(missing[BATCH])
 
-    found = [F.when(matched, elsewhere(side, ~matched)).otherwise(elsewhere(side, matched)) for side in SIDES]
-    return reduce(Column.__or__, (_present(side) & one for side, one in zip(SIDES, found, strict=True)))
+    counterparts = [
+        F.when(is_matched, is_in_other_table(side, ~is_matched)).otherwise(is_in_other_table(side, is_matched))
+        for side in SIDES
+    ]
+    return reduce(
+        Column.__or__,
+        (_is_present(side) & counterpart for side, counterpart in zip(SIDES, counterparts, strict=True)),
+    )
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """When a cause applies, and how to say more."""
+    """Condition and details of a cause."""
 
     cause: str
-    applies: Column
+    condition: Column
     side: Column | None = None
-    """Which input's row is to blame."""
-    label: str | None = None
-    """Where that row's lateness stands: `batch` or `reference`."""
+    """The input of the row responsible."""
+    view: str | None = None
+    """The view with that row's lateness: `batch` or `reference`."""
     detail: Column | None = None
 
 
-def _rules(sides: Sides, rows: DataFrame) -> Iterator[_Rule]:
-    """The rules in the order of `CAUSES`; the first that applies counts."""
+def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
+    """Yield the rules in the order of `CAUSES`; the first that applies counts."""
     only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
-    matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
-    batch, grid, no_reference = sides.batch, sides.batch.grid, F.lit(sides.reference is None)
+    is_matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
+    batch, grid, no_reference = views.batch, views.batch.grid, F.lit(views.reference is None)
 
-    due = F.when(matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
-    buffered = _either("batch", lambda label: label["buffered"])
+    due = F.when(is_matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
+    buffered = _find_side("batch", lambda label: label["buffered"])
     not_run = F.col("_clock") >= grid.start_of(batch.end)
-    yield _Rule("pending", only_stream & F.coalesce(not_run | (~matched & buffered.isNotNull()), F.lit(False)))
-    if sides.until is not None:
-        yield _Rule("pending", only_batch & (due >= sides.until))
-    if reference := sides.reference:
+    yield _Rule("pending", only_stream & F.coalesce(not_run | (~is_matched & buffered.isNotNull()), F.lit(False)))
+    if views.until is not None:
+        yield _Rule("pending", only_batch & (due >= views.until))
+    if reference := views.reference:
         clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
-        waits = _either("reference", lambda label: label["buffered"])
-        untold = (clock >= reference.grid.start_of(reference.end)) | (~matched & waits.isNotNull())
-        behind = F.lit(f"{reference.pipeline.name} has not come so far")
-        yield _Rule("pending", only_batch & F.coalesce(untold, F.lit(False)), detail=behind)
+        waiting = _find_side("reference", lambda label: label["buffered"])
+        not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_matched & waiting.isNotNull())
+        detail = F.lit(f"{reference.pipeline.name} has not read so far")
+        yield _Rule("pending", only_batch & F.coalesce(not_run, F.lit(False)), detail=detail)
     if "_quarantined" in rows.columns:
         yield _Rule("quarantined", only_stream & (F.col("_quarantined") >= F.col("_copies")))
-    if batch.fires_again:
+    if batch.has_hidden_firings:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
     yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
-    changed = F.concat_ws(", ", "_changed")
-    yield _Rule("changed value", F.size("_changed") > 0, detail=changed)
-    for only, view, told_by in ((only_stream, "batch", F.lit(True)), (only_batch, "reference", ~no_reference)):
-        unknown = reduce(F.coalesce, (F.when(_present(s) & F.col(f"_{s}_{view}").isNull(), s) for s in SIDES))
-        yield _Rule("missing in an input", only & told_by & unknown.isNotNull(), unknown)
-    landed = _either("batch", lambda label: label["landed"])
-    yield _Rule("landed after the slice", (only_stream | no_reference) & landed.isNotNull(), landed)
-    by_restarts = F.lit(f"only by a restart: {sides.restarts_apart}") if sides.restarts_apart else None
-    for where, applies, view, reasons in (
+    yield _Rule("changed value", F.size("_changed") > 0, detail=F.concat_ws(", ", "_changed"))
+    for in_table, view, is_described in (
+        (only_stream, "batch", F.lit(True)),
+        (only_batch, "reference", ~no_reference),
+    ):
+        unknown = reduce(
+            F.coalesce, (F.when(_is_present(side) & F.col(f"_{side}_{view}").isNull(), side) for side in SIDES)
+        )
+        yield _Rule("missing in an input", in_table & is_described & unknown.isNotNull(), unknown)
+    late_arriving = _find_side("batch", lambda label: label["late_arriving"])
+    yield _Rule("late-arriving row", (only_stream | no_reference) & late_arriving.isNotNull(), late_arriving)
+    by_restarts = F.lit(f"only by a restart: {views.restarts_difference}") if views.restarts_difference else None
+    for table, condition, view, reasons in (
         ("stream", only_batch & as_reference, "reference", _DROPPED),
         ("batch", only_stream & as_reference, "batch", _LATE),
     ):
-        late = _either(view, _has_reason(*reasons))
-        yield _Rule(f"late in the {where}", applies & late.isNotNull(), late, view, by_restarts)
-    behind = _either("reference", _has_reason("behind_watermark"))
-    yield _Rule(
-        "evicted before its partner", only_batch & as_reference & matched & behind.isNotNull(), behind, "reference"
-    )
-    for where, applies, view in (
+        late = _find_side(view, _has_reason(*reasons))
+        yield _Rule(f"late in the {table}", condition & late.isNotNull(), late, view, by_restarts)
+    late = _find_side("reference", _has_reason("behind_watermark"))
+    is_late_match = only_batch & as_reference & is_matched & late.isNotNull()
+    yield _Rule("partner already evicted", is_late_match, late, "reference")
+    for table, condition, view in (
         ("stream", only_batch & as_reference, "reference"),
         ("batch", only_stream, "batch"),
     ):
-        rejected = _either(view, lambda label: ~label["reason"].isin(*_LATE))
+        rejected = _find_side(view, lambda label: ~label["reason"].isin(*_LATE))
         reason = reduce(F.coalesce, (F.col(f"_{side}_{view}")["reason"] for side in SIDES))
-        yield _Rule(f"rejected in the {where}", applies & rejected.isNotNull(), rejected, detail=reason)
-    if sides.settings_apart:
-        yield _Rule("other settings", as_reference, detail=F.lit(sides.settings_apart))
-    yield _Rule("padded before its partner came", F.col("_counterpart"))
-    yield from _stories(sides, only_stream, only_batch)
+        yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
+    if views.settings_difference:
+        yield _Rule("other settings", as_reference, detail=F.lit(views.settings_difference))
+    yield _Rule("padded before its partner arrived", F.col("_counterpart"))
+    yield from _list_unexplained_rules(views, only_stream, only_batch)
 
 
-def _stories(sides: Sides, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
-    """What is known of rows without a cause."""
-    view, in_stream, not_there = "batch", "and yet in the stream", "and yet not in the stream"
-    if sides.reference:
+def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
+    """Yield rules that describe rows without a cause."""
+    view, in_stream, not_in_stream = "batch", "and yet in the stream", "and yet not in the stream"
+    if views.reference:
         view = "reference"
-        gives = F.lit(f"{sides.reference.pipeline.name} gives it, {not_there}")
-        yield _Rule("unexplained", only_batch & (F.col("_reference") >= F.col("_batch")), detail=gives)
-    late = _either(view, _has_reason(*_LATE))
+        detail = F.lit(f"{views.reference.pipeline.name} emits it, {not_in_stream}")
+        yield _Rule("unexplained", only_batch & (F.col("_reference") >= F.col("_batch")), detail=detail)
+    late = _find_side(view, _has_reason(*_LATE))
     yield _Rule("unexplained", only_stream & late.isNotNull(), late, view, F.lit(in_stream))
-    interval = sides.batch.pipeline.join.interval
+    interval = views.batch.pipeline.join.interval
     if interval:
         left, right = (F.col(f"_{side}_{view}")["event_time"] for side in SIDES)
-        lower, upper = (None if bound is None else micros(bound) for bound in (interval.lower, interval.upper))
-        beyond = F.lit(False) if lower is None else right - left < lower
-        beyond |= F.lit(False) if upper is None else right - left > upper
-        apart = F.lit(f"its times are further apart than join.interval, {in_stream}")
-        yield _Rule("unexplained", only_stream & F.coalesce(beyond, F.lit(False)), detail=apart)
-    on_time = reduce(Column.__and__, (~_present(side) | F.col(f"_{side}_{view}").isNotNull() for side in SIDES))
-    on_time &= reduce(Column.__or__, map(_present, SIDES)) & late.isNull()
-    for only, told in ((only_stream, in_stream), (only_batch, not_there)):
-        yield _Rule("unexplained", only & on_time, detail=F.lit(f"its rows are on time, {told}"))
+        lower, upper = (None if bound is None else to_micros(bound) for bound in (interval.lower, interval.upper))
+        is_outside = F.lit(False) if lower is None else right - left < lower
+        is_outside |= F.lit(False) if upper is None else right - left > upper
+        detail = F.lit(f"its times are further apart than join.interval, {in_stream}")
+        yield _Rule("unexplained", only_stream & F.coalesce(is_outside, F.lit(False)), detail=detail)
+    on_time = reduce(Column.__and__, (~_is_present(side) | F.col(f"_{side}_{view}").isNotNull() for side in SIDES))
+    on_time &= reduce(Column.__or__, map(_is_present, SIDES)) & late.isNull()
+    for in_table, suffix in ((only_stream, in_stream), (only_batch, not_in_stream)):
+        yield _Rule("unexplained", in_table & on_time, detail=F.lit(f"its rows are on time, {suffix}"))
     yield _Rule("unexplained", F.lit(True))
 
 
-def _with_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
-    """`DETAILS`, by the first rule that applies to each row."""
-    number = F.coalesce(*(F.when(rule.applies, F.lit(n)) for n, rule in enumerate(rules)))
+def _add_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
+    """Add `DETAIL_COLUMNS` by the first rule that applies to each row."""
+    number = F.coalesce(*(F.when(rule.condition, F.lit(n)) for n, rule in enumerate(rules)))
     rows = rows.withColumn("_rule", number)
 
-    def chosen(of: Callable[[_Rule], Column | None]) -> Column:
-        values = [of(rule) for rule in rules]
-        none = F.lit(None).cast("string")
-        return F.coalesce(*(F.when(F.col("_rule") == n, one) for n, one in enumerate(values) if one is not None), none)
+    def select(get_value: Callable[[_Rule], Column | None]) -> Column:
+        values = [(n, get_value(rule)) for n, rule in enumerate(rules)]
+        branches = (F.when(F.col("_rule") == n, value) for n, value in values if value is not None)
+        return F.coalesce(*branches, F.lit(None).cast("string"))
 
-    details = [chosen(lambda rule: F.lit(rule.cause)), chosen(lambda rule: rule.side)]
-    details += [chosen(partial(_lateness, part)) for part in ("watermark", "behind_ms", "held_by")]
-    details += [chosen(lambda rule: rule.detail)]
-    kinds = ("string", "string", "long", "long", "string", "string")
-    columns = {name: one.cast(kind) for name, one, kind in zip(DETAILS, details, kinds, strict=True)}
+    details = [
+        select(lambda rule: F.lit(rule.cause)),
+        select(lambda rule: rule.side),
+        *(select(partial(_get_lateness, field)) for field in ("watermark", "behind_ms", "held_by")),
+        select(lambda rule: rule.detail),
+    ]
+    dtypes = ("string", "string", "long", "long", "string", "string")
+    columns = {name: detail.cast(dtype) for name, detail, dtype in zip(DETAIL_COLUMNS, details, dtypes, strict=True)}
     return rows.transform(with_columns, columns).drop("_rule")
 
 
-def _lateness(part: str, rule: _Rule) -> Column | None:
-    if rule.side is None or rule.label is None:
+def _get_lateness(field: str, rule: _Rule) -> Column | None:
+    if rule.side is None or rule.view is None:
         return None
-    return F.when(rule.side == "left", F.col(f"_left_{rule.label}")[part]).otherwise(
-        F.col(f"_right_{rule.label}")[part]
-    )
+    left, right = (F.col(f"_{side}_{rule.view}")[field] for side in SIDES)
+    return F.when(rule.side == "left", left).otherwise(right)
 
 
-def _present(side: SideName) -> Column:
+def _is_present(side: SideName) -> Column:
     return F.col(f"_{side}").isNotNull()
 
 
-def _either(view: str, holds: Callable[[Column], Column]) -> Column:
-    """The input of whose row something holds, null for neither."""
-    return F.coalesce(*(F.when(holds(F.col(f"_{side}_{view}")), F.lit(side)) for side in SIDES))
+def _find_side(view: str, condition: Callable[[Column], Column]) -> Column:
+    """Return the input whose row's label meets a condition; null if neither does."""
+    return F.coalesce(*(F.when(condition(F.col(f"_{side}_{view}")), F.lit(side)) for side in SIDES))
 
 
 def _has_reason(*reasons: str) -> Callable[[Column], Column]:
     return lambda label: label["reason"].isin(*reasons)
 
 
-def _settings_of(pipeline: Pipeline) -> dict[str, Any]:
-    told = flat(pipeline.deciding_settings())
-    watermarks = tuple(f"{side}.watermark" for side in SIDES)
+def _select_settings(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the settings that affect the output, by dotted name, without tables and clocks."""
+    settings = flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
+    watermarks = tuple(f"{side}.{name}" for side in SIDES for name in ("watermark_delay", "recorded_watermark"))
     return {
         name: value
-        for name, value in told.items()
-        if name.startswith(("dialect", "guard", "join.", "flatten", "restarts", *watermarks))
+        for name, value in settings.items()
+        if name.startswith(("dialect", "time_bounds", "join.", "explode", "restarts", *watermarks))
     }
-
-
-def _told(value: Any) -> str:
-    return in_one_line(str(value))

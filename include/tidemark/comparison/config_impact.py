@@ -1,25 +1,24 @@
-"""How many rows a change of a pipeline file would change: both files' settings, replayed over the same slices."""
+"""Count the rows that a change of a pipeline file would change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.comparison.in_memory_replay import replayed
+from tidemark.comparison.in_memory_replay import replay_slices
 from tidemark.config import Pipeline
 from tidemark.errors import UserError
-from tidemark.joins.output_schema import emissions
-from tidemark.ledger.emission_diff import Change, emission_changes
-from tidemark.sources.stored_input import stored_inputs
+from tidemark.formatting import ToDict
+from tidemark.joins.output_schema import select_emissions
+from tidemark.ledger.emission_diff import compare_emissions
+from tidemark.sources.resolution import open_inputs
 from tidemark.timegrid.slices import Grid
 
 
 @dataclass(frozen=True)
-class ChangedRows:
-    """Emissions of one version that the other does not have."""
+class ChangedRows(ToDict):
+    """Number of emissions that only one version of a pipeline file gives."""
 
     start: str
     end: str
@@ -28,34 +27,33 @@ class ChangedRows:
     removed: int
     same: int
     slices: int
-    """How many of them have other rows."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    """Number of slices with different rows."""
 
 
-def changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: str, slices: range) -> ChangedRows:
-    """Replay slices from empty state under the settings of both, their inputs ending behind them; nothing is written.
+def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: str, slices: range) -> ChangedRows:
+    """Replay slices from empty state under both versions, and count the difference; nothing is written.
+
+    The inputs end after the last slice.
 
     Raises:
-        UserError: their slices are others.
-        InputError: an input does not serve.
+        UserError: the versions have different slices.
+        InputError: an input is missing or unusable.
     """
     grid = Grid.of(new.slices)
     if grid != Grid.of(old.slices):
-        raise UserError("--rows: both files must have the same slices, which rows are counted by")
-    found = emission_changes(_answer(spark, old, lake, slices), _answer(spark, new, lake, slices), slices, grid)
-    return _told(found, grid, slices)
+        raise UserError("--rows: the files have different slices. Give both the same `slices`.")
+    before, after = (_replay_emissions(spark, pipeline, lake, slices) for pipeline in (old, new))
+    changes = compare_emissions(before, after, slices, grid).values()
+    return ChangedRows(
+        start=grid.name(slices[0]),
+        end=grid.name(slices[-1] + 1),
+        added=sum(change.added for change in changes),
+        removed=sum(change.removed for change in changes),
+        same=sum(change.same for change in changes),
+        slices=sum(change.added + change.removed > 0 for change in changes),
+    )
 
 
-def _answer(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> DataFrame:
-    inputs = stored_inputs(spark, pipeline, lake)
-    replay = replayed(pipeline, inputs, slices, drain=True)
-    return emissions(replay.joined, pipeline, Grid.of(pipeline.slices))
-
-
-def _told(found: Mapping[int, Change], grid: Grid, slices: range) -> ChangedRows:
-    added, removed, same = (sum(getattr(one, name) for one in found.values()) for name in ("added", "removed", "same"))
-    other = sum(one.added + one.removed > 0 for one in found.values())
-    return ChangedRows(grid.name(slices[0]), grid.name(slices[-1] + 1), added, removed, same, other)
+def _replay_emissions(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> DataFrame:
+    answer = replay_slices(pipeline, open_inputs(spark, pipeline, lake), slices, drain=True)
+    return select_emissions(answer.joined, pipeline, Grid.of(pipeline.slices))

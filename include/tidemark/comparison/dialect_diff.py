@@ -1,7 +1,7 @@
-"""The same data under each dialect, and for each row that only one of two emits the rule in which they differ.
+"""Replay the same data under each dialect, and attribute each difference to the rule that causes it.
 
-Nothing is written. A rule is derived from labels of the row's input rows: whether a dialect dropped them as late, took
-them behind its watermark, rejected them, or still held them when the input ended.
+Nothing is written. A rule is derived from labels of the row's input rows: whether a dialect dropped them as late,
+joined them behind its watermark, rejected them, or still buffered them when the input ended.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidemark.comparison.compare import NOT_COMPARED
-from tidemark.comparison.in_memory_replay import replayed, rows_of
-from tidemark.comparison.multiset_diff import BATCH, STREAM, align
-from tidemark.config import Pipeline, changed
+from tidemark.comparison.in_memory_replay import count_rows, replay_slices
+from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
+from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.execution.job_spec import TINY_ROWS
 from tidemark.execution.replay import Replay
-from tidemark.formatting import quoted
-from tidemark.joins.keys import key_over_pair
-from tidemark.joins.output_schema import emissions
-from tidemark.joins.window_output import HALVES
+from tidemark.formatting import quote_identifier
+from tidemark.joins.keys import key_sql_over_pair
+from tidemark.joins.output_schema import select_emissions
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.sources.stored_input import StoredInput, stored_inputs
+from tidemark.sources.resolution import open_inputs
+from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.spark.temporary_settings import spread
@@ -40,39 +41,39 @@ from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import Clock
 
 RULES = {
-    "null keys": "who takes a row without a key",
-    "null event times": "who takes a row without an event time",
+    "null keys": "only some dialects join rows without a key",
+    "null event times": "only some dialects join rows without an event time",
     "late rows still join": "flink-sql's interval join drops no late row",
     "watermark by batch": "Spark's watermark moves between micro-batches, Flink's with every row",
     "at the watermark": "Spark drops a row at the watermark, Flink only one behind it",
     "watermark policy": "Spark can follow the faster input, Flink follows the slower",
     "watermark kind": "the DataStream API's watermark is 1 ms behind SQL's",
-    "end of input": "Flink's inputs end with a last watermark, a Spark query keeps what waits",
-    "whole milliseconds": "Flink reckons in ms, Spark in us",
-    "clean-up": "Flink's SQL kept expired rows longer before 1.18",
+    "end of input": "Flink's inputs end with a last watermark, a Spark query keeps waiting rows",
+    "whole milliseconds": "Flink computes in ms, Spark in us",
+    "cleanup timer": "Flink's SQL kept expired rows longer before 1.18",
     "sessions": "of both inputs together, or of each by itself",
-    "eviction": "when a buffered row leaves, to the ms",
+    "eviction": "the ms at which a buffered row is evicted",
     "not derived": "none of these",
 }
-"""Every rule with what it says; each but the last is a section of docs/dialects.md."""
+"""Every rule with a description; each but the last is a section of docs/dialects.md."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One dialect."""
+class DialectResult:
+    """Result of one dialect."""
 
     dialect: str
-    """Its name; with what is told otherwise than in the pipeline file, where that is so."""
+    """Name of the dialect, with a setting that differs from the pipeline file's, if any."""
     emissions: int | None
-    """How many rows it emits; None where it does not know the join."""
+    """Number of emitted rows; None if the dialect does not support the join."""
     late: int
-    """Input rows behind its watermark."""
-    refused: str | None
-    """What it does not know."""
+    """Number of input rows behind its watermark."""
+    unsupported: str | None
+    """The part of the join that it does not support."""
 
 
 @dataclass(frozen=True)
-class Difference:
+class DialectDifference:
     """Rows that one dialect emits and another does not, by one rule."""
 
     only_in: str
@@ -83,292 +84,311 @@ class Difference:
 
     @property
     def section(self) -> str | None:
-        """Where the rule is described."""
+        """The documentation of the rule."""
         return None if self.rule == "not derived" else f"docs/dialects.md#{self.rule.replace(' ', '-')}"
 
 
 @dataclass(frozen=True)
-class Dialects:
-    """The answers of all dialects, and their differences."""
+class DialectComparison:
+    """Results of all dialects, and their differences."""
 
     pipeline: str
     start: str
     end: str
-    answered: tuple[Answered, ...]
-    differences: tuple[Difference, ...]
-    identity: tuple[str, ...]
-    """The columns of an example that tell most of it: keys and event times."""
+    results: tuple[DialectResult, ...]
+    differences: tuple[DialectDifference, ...]
+    key_columns: tuple[str, ...]
+    """The most informative columns of an example: keys and event times."""
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return {
-            **asdict(self),
-            "differences": [{**asdict(one), "section": one.section} for one in self.differences],
-        }
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and the section of each rule, as a JSON-ready dictionary."""
+        differences = [{**asdict(difference), "section": difference.section} for difference in self.differences]
+        return {**asdict(self), "differences": differences}
 
 
-def dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> Dialects:
-    """Replay slices from empty state under every dialect that knows the join, their inputs ending behind them.
+def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> DialectComparison:
+    """Replay slices from empty state under every dialect that supports the join, and compare the emissions.
+
+    The inputs end after the last slice.
 
     Raises:
-        InputError: an input does not serve.
+        InputError: an input is missing or unusable.
     """
-    inputs = stored_inputs(spark, pipeline, lake)
-    many = rows_of(inputs) * len(get_args(Dialect)) > TINY_ROWS
-    with spread(spark) if many else nullcontext():
-        return _told(pipeline, inputs, slices)
+    inputs = open_inputs(spark, pipeline, lake)
+    is_large = count_rows(inputs) * len(get_args(Dialect)) > TINY_ROWS
+    with spread(spark) if is_large else nullcontext():
+        return _compare_variants(pipeline, inputs, slices)
 
 
-def _told(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> Dialects:
+def _compare_variants(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> DialectComparison:
     grid = Grid.of(pipeline.slices)
-    asked = {name: {"dialect": name} for name in get_args(Dialect)} | _otherwise(pipeline)
-    # Side by side: most of the time of each is planning, in one thread.
+    variants = {name: {"dialect": name} for name in get_args(Dialect)} | _list_version_variants(pipeline)
+    # In threads, because most of the time of each replay is planning on one core.
     with ThreadPoolExecutor() as pool:
-        replays = list(pool.map(lambda name: _answer(pipeline, name, asked[name], inputs, slices), asked))
-        answers = [answer for _, answer in replays if answer]
-        pairs = (two for two in combinations(answers, 2) if _are_compared(*two))
-        differing = pool.map(lambda pair: _differences(*pair), pairs)
-        found = [difference for part in differing for difference in part]
-    names = ((one.side.name, [*_key_columns(pipeline, one), one.side.event.name]) for one in inputs)
-    identity = tuple(f"{side}_{name}" for side, mine in names for name in mine)
-    start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
-    return Dialects(pipeline.name, start, end, tuple(answered for answered, _ in replays), tuple(found), identity)
+        outcomes = list(
+            pool.map(lambda name: _replay_variant(pipeline, name, variants[name], inputs, slices), variants)
+        )
+        replays = [replay for _, replay in outcomes if replay]
+        pairs = (pair for pair in combinations(replays, 2) if _is_comparable(*pair))
+        differences = [part for parts in pool.map(lambda pair: _diff(*pair), pairs) for part in parts]
+    return DialectComparison(
+        pipeline=pipeline.name,
+        start=grid.name(slices[0]),
+        end=grid.name(slices[-1] + 1),
+        results=tuple(result for result, _ in outcomes),
+        differences=tuple(differences),
+        key_columns=tuple(
+            f"{source.side.name}_{name}"
+            for source in inputs
+            for name in (*_find_key_columns(pipeline, source), source.side.event_time.name)
+        ),
+    )
 
 
-def _key_columns(pipeline: Pipeline, source: StoredInput) -> list[str]:
-    """The columns of an input that are its keys, or that these are made of."""
-    told = (name for pair in pipeline.join.keys for name in pair.told_by(source.side.name))
-    return [name for name in told if name in source.side.schema.names]
+def _find_key_columns(pipeline: Pipeline, source: StoredInput) -> list[str]:
+    """Return the columns of an input that its keys consist of."""
+    names = (name for pair in pipeline.join.keys for name in pair.list_source_names(source.side.name))
+    return [name for name in names if name in source.side.schema.names]
 
 
-def _otherwise(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Settings by which other versions of the engine go, by what they are called here."""
+def _list_version_variants(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Return settings that correspond to other versions of the engine, by a name for each."""
     if pipeline.dialect != "flink-sql" or not pipeline.join.interval:
         return {}
-    if pipeline.join.min_cleanup:
-        return {"flink-sql, min_cleanup 0 s": {"join.min_cleanup": "0 s"}}
-    return {"flink-sql, min_cleanup half": {"join.min_cleanup": "half"}}
+    interval = "0 s" if pipeline.join.min_cleanup_interval else "half"
+    return {f"flink-sql, min_cleanup_interval {interval}": {"join.min_cleanup_interval": interval}}
 
 
-def _are_compared(one: _DialectAnswer, other: _DialectAnswer) -> bool:
-    """Another version is held against its own dialect alone."""
-    return other.dialect in {one.dialect, other.name}
+def _is_comparable(first: _DialectReplay, second: _DialectReplay) -> bool:
+    """True unless the second is another version of a different dialect."""
+    return second.dialect in {first.dialect, second.name}
 
 
-def _answer(
+def _replay_variant(
     pipeline: Pipeline,
     name: str,
     changes: dict[str, str],
     inputs: tuple[StoredInput, StoredInput],
     slices: range,
-) -> tuple[Answered, _DialectAnswer | None]:
-    """What a dialect makes of the data, if it knows the join."""
+) -> tuple[DialectResult, _DialectReplay | None]:
+    """Replay the data under other settings; no replay if the dialect does not support the join."""
     try:
-        under = _under(pipeline, changes)
+        variant = _apply_dialect(pipeline, changes)
     except PipelineFileError as error:
-        return Answered(name, None, 0, str(error)), None
-    replay = replayed(under, inputs, slices, drain=under.trace is None)
-    answer = _DialectAnswer.of(replay, name, under, inputs)
-    return Answered(name, answer.emitted.count(), answer.late, None), answer
+        return DialectResult(name, None, 0, str(error)), None
+    answer = replay_slices(variant, inputs, slices, drain=variant.checkpoint_arrival is None)
+    replay = _DialectReplay.create(answer, name, variant, inputs)
+    return DialectResult(name, replay.emitted.count(), replay.late, None), replay
 
 
-def _under(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
-    """The pipeline with other settings and all columns, a row per pair, without those that only another dialect knows.
+def _apply_dialect(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
+    """Return the pipeline under other settings, with all columns and a row per pair.
+
+    Settings that only another dialect supports are removed.
 
     Raises:
-        PipelineFileError: the dialect does not know the join; says what.
+        PipelineFileError: the dialect does not support the join.
     """
     dialect = changes.get("dialect", pipeline.dialect)
     foreign = [] if dialect == "spark" else ["spark"]
     if dialect != "flink-sql":
-        foreign += ["engine", "join.min_cleanup"]
+        foreign += ["flink_version", "join.min_cleanup_interval"]
     try:
-        return changed(pipeline, {"select": None, "flatten": None, **dict.fromkeys(foreign), **changes})
+        return with_overrides(pipeline, {"select": None, "explode": None, **dict.fromkeys(foreign), **changes})
     except PipelineFileError as error:
         raise PipelineFileError(str(error).split("the pipeline: ", 1)[-1]) from None
 
 
 @dataclass(frozen=True)
-class _DialectAnswer:
-    """What a dialect made of the data."""
+class _DialectReplay:
+    """Materialized output of one dialect."""
 
     name: str
-    """That of `Answered`."""
+    """Name of the `DialectResult`."""
     pipeline: Pipeline
     inputs: tuple[StoredInput, StoredInput]
     emitted: DataFrame
     labels: dict[SideName, DataFrame]
-    """What became of input rows where there is something to tell, by side and `_hash`: the struct `label` of the
-    `reason` in the side output, the starts of windows `lost` to lateness one by one, and whether the row still `waits`.
-    """
+    """Labels of late, rejected and buffered input rows, by side. Columns `_hash` and the struct `label`: `reason` in
+    the side output, `lost`, the starts of single windows that the row was late for, and `waits`, true if it is
+    buffered."""
     late: int
 
     @classmethod
-    def of(
+    def create(
         cls, answer: Replay, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
-    ) -> _DialectAnswer:
-        """Keep what is told of a replay, which can then be released."""
-        emitted = computed_once(emissions(answer.joined, pipeline, Grid.of(pipeline.slices)), now=True)
-        labels = computed_once(_labels(answer, inputs), now=True)
+    ) -> _DialectReplay:
+        """Materialize a replay, which can be released afterwards."""
+        emitted = computed_once(select_emissions(answer.joined, pipeline, Grid.of(pipeline.slices)), now=True)
+        labels = computed_once(_label_rows(answer, inputs), now=True)
         late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
         by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
         return cls(name, pipeline, inputs, emitted, by_side, late)
 
     @property
     def dialect(self) -> str:
-        """The dialect whose rules gave the answer."""
+        """The dialect whose rules were applied."""
         return self.pipeline.dialect
 
 
-def _labels(answer: Replay, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
-    """Labels of both sides' rows, by `_side` and `_hash`, and how many were `_late`: each output is computed once."""
-    aside = answer.late.select(
+def _label_rows(answer: Replay, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
+    """Label the rows of both sides, by `_side` and `_hash`, with the number of `_late` rows; reads each output once."""
+    side_output = answer.late.select(
         "side", *SIDES, F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window")
     )
-    none = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
-    held = answer.carried.where(F.col("evicted_in").isNull()).select("side", *SIDES).transform(with_columns, none)
-    both = aside.withColumn("_waits", F.lit(False)).unionByName(held.withColumn("_waits", F.lit(True)))
-    columns = {one.side.name: _columns_of(one) for one in inputs}
+    no_reason = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
+    is_buffered = F.col("evicted_in").isNull()
+    buffered = answer.carried.where(is_buffered).select("side", *SIDES).transform(with_columns, no_reason)
+    both = side_output.withColumn("_waits", F.lit(False)).unionByName(buffered.withColumn("_waits", F.lit(True)))
+    columns = {source.side.name: _map_columns(source) for source in inputs}
     wide = both.select(
         *("side", "_reason", "_window", "_waits"),
-        *(F.col(side)[name].alias(told) for side, names in columns.items() for name, told in names.items()),
+        *(F.col(side)[name].alias(alias) for side, names in columns.items() for name, alias in names.items()),
     )
     hashes = (F.when(F.col("side") == side, content_hash(wide, names.values())) for side, names in columns.items())
     hashed = wide.select(
         F.col("side").alias("_side"), F.coalesce(*hashes).alias("_hash"), "_reason", "_window", "_waits"
     )
-    partly = F.col("_reason") == "late_for_window"
+    is_partial = F.col("_reason") == "late_for_window"
     return hashed.groupBy("_side", "_hash").agg(
         F.struct(
-            F.first(F.when(~partly, F.col("_reason")), ignorenulls=True).alias("reason"),
-            F.collect_set(F.when(partly, F.col("_window"))).alias("lost"),
+            F.first(F.when(~is_partial, F.col("_reason")), ignorenulls=True).alias("reason"),
+            F.collect_set(F.when(is_partial, F.col("_window"))).alias("lost"),
             F.max("_waits").alias("waits"),
         ).alias("label"),
         F.count_if(F.col("_reason").isin("late", "behind_watermark")).alias("_late"),
     )
 
 
-def _columns_of(source: StoredInput) -> dict[str, str]:
-    """An input's columns, and what emissions call them."""
+def _map_columns(source: StoredInput) -> dict[str, str]:
+    """Map an input's columns to their names in emissions."""
     return {name: f"{source.side.name}_{name}" for name in source.side.schema.names}
 
 
-def _differences(one: _DialectAnswer, other: _DialectAnswer) -> list[Difference]:
-    """Rows that only one of two emits, by rule; in the order of `RULES`."""
-    names = [name for name in one.emitted.columns if name in other.emitted.columns and name not in NOT_COMPARED]
-    aligned = align(one.emitted, other.emitted, names, {})
-    if aligned.alike:
+def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifference]:
+    """Return the rows that only one of two dialects emits, by rule, in the order of `RULES`."""
+    names = [name for name in first.emitted.columns if name in second.emitted.columns and name not in NOT_COMPARED]
+    diff = diff_multisets(first.emitted, second.emitted, names, {})
+    if diff.is_empty:
         return []
-    rows = computed_once(aligned.differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
-    for source in one.inputs:
-        rows = _with_labels(rows, source, one, other)
-    rules = {STREAM: _first(_Pair(other, one)), BATCH: _first(_Pair(one, other))}
+    rows = computed_once(diff.differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
+    for source in first.inputs:
+        rows = _add_labels(rows, source, first, second)
+    rules = {STREAM: _DialectPair(second, first).first_rule(), BATCH: _DialectPair(first, second).first_rule()}
     missing = F.col("_missing_in")
     rows = computed_once(
         rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])), now=True
     )
-    ruled = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
-    by_rule = rows.withColumn("_rule", ruled).groupBy("_missing_in", "_rule")
-    counted = by_rule.agg(
-        F.sum("_copies").alias("rows"), F.min(F.to_json(F.struct(*map(quoted, names)))).alias("example")
+    rule = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
+    counts = (
+        rows.withColumn("_rule", rule)
+        .groupBy("_missing_in", "_rule")
+        .agg(
+            F.sum("_copies").alias("rows"),
+            F.min(F.to_json(F.struct(*map(quote_identifier, names)))).alias("example"),
+        )
     )
-    only = {STREAM: (one.name, other.name), BATCH: (other.name, one.name)}
-    found = [
-        Difference(*only[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
-        for row in counted.collect()
+    dialects = {STREAM: (first.name, second.name), BATCH: (second.name, first.name)}
+    differences = [
+        DialectDifference(*dialects[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
+        for row in counts.collect()
     ]
-    return sorted(found, key=lambda its: (its.only_in != one.name, list(RULES).index(its.rule)))
+    order = list(RULES)
+    return sorted(differences, key=lambda difference: (difference.only_in != first.name, order.index(difference.rule)))
 
 
-def _with_labels(rows: DataFrame, source: StoredInput, *answers: _DialectAnswer) -> DataFrame:
-    """`_SIDE`, the hash of the row of that input, null without one, and `_SIDE_DIALECT`, what each did with it."""
-    side, columns = source.side.name, list(_columns_of(source).values())
-    absent = {"left": ("padded_right",), "right": ("padded_left", *HALVES)}[side]
-    part = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
-    rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent), part))
-    for answer in answers:
-        labels = answer.labels[side].withColumnsRenamed({"_hash": f"_{side}", "label": f"_{side}_{answer.name}"})
+def _add_labels(rows: DataFrame, source: StoredInput, *replays: _DialectReplay) -> DataFrame:
+    """Add `_SIDE`, the hash of that input's row (null if absent), and its label by each dialect, `_SIDE_NAME`."""
+    side, columns = source.side.name, list(_map_columns(source).values())
+    absent_in = {"left": ("padded_right",), "right": ("padded_left", *SEMI_ANTI_TYPES)}[side]
+    row_hash = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
+    rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent_in), row_hash))
+    for replay in replays:
+        labels = replay.labels[side].withColumnsRenamed({"_hash": f"_{side}", "label": f"_{side}_{replay.name}"})
         rows = rows.join(labels, f"_{side}", "left")
     return rows
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """A dialect that lacks rows which another has, and what its rules say of them."""
+class _DialectPair:
+    """A dialect without certain rows, and another one that emits them."""
 
-    lacks: _DialectAnswer
-    has: _DialectAnswer
+    without: _DialectReplay
+    emitting: _DialectReplay
 
-    def rules(self) -> Iterator[tuple[str, Column]]:
-        """What tells each rule; the first that applies counts."""
-        join, lacks = self.has.pipeline.join, self.lacks.dialect
-        if self.has.dialect == lacks:
-            yield "clean-up", F.lit(True)
+    def first_rule(self) -> Column:
+        """Return the first rule that applies; null for none."""
+        return F.coalesce(*(F.when(applies, F.lit(rule)) for rule, applies in self._list_rules()))
+
+    def _list_rules(self) -> Iterator[tuple[str, Column]]:
+        """Yield the rules with their conditions, in the order of precedence."""
+        join, dialect = self.emitting.pipeline.join, self.without.dialect
+        if self.emitting.dialect == dialect:
+            yield "cleanup timer", F.lit(True)
             return
-        late = self._either(lambda side: self._dropped(side) | self._behind(side, self.lacks))
-        yield "null keys", self._either(self._keyless)
-        yield "null event times", self._either(lambda side: self._clock(side).raw.isNull())
-        yield "late rows still join", self._either(lambda side: self._dropped(side) & self._behind(side, self.has))
-        if self.has.dialect == "spark":
+        late = self._any_row(lambda side: self._is_dropped(side) | self._is_late(side, self.without))
+        yield "null keys", self._any_row(self._has_null_key)
+        yield "null event times", self._any_row(lambda side: self._event_time(side).raw.isNull())
+        is_joined_late = self._any_row(lambda side: self._is_dropped(side) & self._is_late(side, self.emitting))
+        yield "late rows still join", is_joined_late
+        if self.emitting.dialect == "spark":
             yield "watermark by batch", late
-        elif lacks == "spark":
-            follows_faster = self.lacks.pipeline.spark.watermark_policy == "max"
+        elif dialect == "spark":
+            follows_faster = self.without.pipeline.spark.multiple_watermark_policy == "max"
             yield "watermark policy" if follows_faster else "at the watermark", late
-            waits = self._either(lambda side: self._label(side, self.lacks, "waits"))
-            yield "end of input", (F.col("_emission") != "matched") & waits
+            is_waiting = self._any_row(lambda side: self._label(side, self.without, "waits"))
+            yield "end of input", (F.col("_emission") != "matched") & is_waiting
         else:
             yield "watermark kind", late
-        if "spark" in {lacks, self.has.dialect}:
-            finer = self._either(lambda side: F.pmod(self._clock(side).micros, F.lit(1000)) != 0)
-            yield "whole milliseconds", finer
+        if "spark" in {dialect, self.emitting.dialect}:
+            has_micros = self._any_row(lambda side: F.pmod(self._event_time(side).micros, F.lit(1000)) != 0)
+            yield "whole milliseconds", has_micros
         if join.window and join.window.session:
             yield "sessions", F.lit(True)
-        if join.interval and lacks != "spark":
+        if join.interval and dialect != "spark":
             yield "eviction", F.col("_emission") == "matched"
 
-    def _either(self, holds: Callable[[SideName], Column]) -> Column:
-        """Whether something holds of a row that the emission is made of."""
-        sides = SIDES[:1] if self.has.pipeline.join.type in HALVES else SIDES
-        return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & holds(side) for side in sides))
+    def _any_row(self, condition: Callable[[SideName], Column]) -> Column:
+        """True if an input row of the emission meets a condition."""
+        sides = SIDES[:1] if self.emitting.pipeline.join.type in SEMI_ANTI_TYPES else SIDES
+        return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & condition(side) for side in sides))
 
     @staticmethod
-    def _label(side: SideName, answer: _DialectAnswer, part: str) -> Column:
-        return F.col(quoted(f"_{side}_{answer.name}"))[part]
+    def _label(side: SideName, replay: _DialectReplay, field: str) -> Column:
+        return F.col(quote_identifier(f"_{side}_{replay.name}"))[field]
 
-    def _behind(self, side: SideName, answer: _DialectAnswer) -> Column:
-        return F.coalesce(self._label(side, answer, "reason") == "behind_watermark", F.lit(False))
+    def _is_late(self, side: SideName, replay: _DialectReplay) -> Column:
+        return F.coalesce(self._label(side, replay, "reason") == "behind_watermark", F.lit(False))
 
-    def _dropped(self, side: SideName) -> Column:
-        late = F.coalesce(self._label(side, self.lacks, "reason") == "late", F.lit(False))
-        if self.has.pipeline.join.window is None:
+    def _is_dropped(self, side: SideName) -> Column:
+        late = F.coalesce(self._label(side, self.without, "reason") == "late", F.lit(False))
+        if self.emitting.pipeline.join.window is None:
             return late
-        lost = F.array_contains(self._label(side, self.lacks, "lost"), F.col("_window_start"))
+        lost = F.array_contains(self._label(side, self.without, "lost"), F.col("_window_start"))
         return late | F.coalesce(lost, F.lit(False))
 
-    def _keyless(self, side: SideName) -> Column:
-        of = self.has.inputs[SIDES.index(side)].side
-        return reduce(Column.__or__, (F.expr(key_over_pair(of.schema, side, name)).isNull() for name, _ in of.keys))
+    def _has_null_key(self, name: SideName) -> Column:
+        side = self.emitting.inputs[SIDES.index(name)].side
+        return reduce(
+            Column.__or__, (F.expr(key_sql_over_pair(side.schema, name, key)).isNull() for key, _ in side.keys)
+        )
 
-    def _clock(self, side: SideName) -> Clock:
-        event = self.has.inputs[SIDES.index(side)].side.event
-        return replace(event, name=f"{side}_{event.name}")
-
-
-def _first(pair: _Pair) -> Column:
-    return F.coalesce(*(F.when(applies, F.lit(rule)) for rule, applies in pair.rules()))
+    def _event_time(self, name: SideName) -> Clock:
+        event_time = self.emitting.inputs[SIDES.index(name)].side.event_time
+        return replace(event_time, name=f"{name}_{event_time.name}")
 
 
 def _rule_of_partner() -> Column:
-    """The rule of a pair that only the other dialect makes of a row which is alone here."""
-    matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
+    """Return the rule of a pair that only the other dialect emits, for a row of it that is unmatched here."""
+    is_matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
 
-    def of(side: SideName) -> Column:
-        same = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
-        pairs = {
-            at: F.first(F.when(matched & (missing == at), F.col("_rule")), ignorenulls=True).over(same)
-            for at in (BATCH, STREAM)
+    def rule_of_pair(side: SideName) -> Column:
+        same_row = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
+        rules = {
+            table: F.first(F.when(is_matched & (missing == table), F.col("_rule")), ignorenulls=True).over(same_row)
+            for table in (BATCH, STREAM)
         }
-        opposite = F.when(missing == BATCH, pairs[STREAM]).otherwise(pairs[BATCH])
-        return F.when(~matched & F.col(f"_{side}").isNotNull(), opposite)
+        opposite = F.when(missing == BATCH, rules[STREAM]).otherwise(rules[BATCH])
+        return F.when(~is_matched & F.col(f"_{side}").isNotNull(), opposite)
 
-    return F.coalesce(*map(of, SIDES))
+    return F.coalesce(*map(rule_of_pair, SIDES))

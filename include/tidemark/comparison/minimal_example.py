@@ -1,6 +1,6 @@
-"""One difference of a comparison as a vector: the fewest input rows that still show it, and what the stream wrote.
+"""Reduce one difference of a comparison to the fewest input rows that still show it.
 
-`tidemark conformance` replays the vector, and fails on exactly that row.
+The result is a vector file: `tidemark conformance` replays it, and fails on exactly that emission.
 """
 
 from __future__ import annotations
@@ -18,30 +18,41 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.compare import Cause, Comparison
 from tidemark.comparison.multiset_diff import STREAM
+from tidemark.comparison.result import Cause, Comparison
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros, micros, millis
+from tidemark.config.types import format_instant, from_micros, to_micros, to_millis
 from tidemark.errors import UserError
-from tidemark.joins.keys import has_null_key, key_columns
-from tidemark.joins.rules.flink_common import watermark_kind
+from tidemark.execution.replay import Replay, replay
+from tidemark.joins.factory import create_join, create_lane
+from tidemark.joins.keys import has_null_key, key_columns, key_name
+from tidemark.joins.rules.flink_common import find_watermark_strategy
 from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.sources.normalization import create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark_conformance import Case, Cut, Vector, replays
+from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.watermarks import Watermarks
 
-MOST = 40
-"""How many rows of the same keys are tried, those nearest to the difference in event time."""
-_OF_THE_JOIN = (
+Vector = dict[str, Any]
+
+MAX_CANDIDATES = 40
+"""Largest number of rows of the same keys to try, those nearest to the difference in event time."""
+_CAUSES = (
     "late in the stream",
     "late in the batch",
-    "padded before its partner came",
+    "padded before its partner arrived",
     "other settings",
-    "evicted before its partner",
+    "partner already evicted",
     "unexplained",
 )
-_PLACE = ("clock", "tiebreak", "side")
+"""The causes that the rules of the join decide."""
+_ORDER = ("clock", "tiebreak", "side")
+_GRID = Grid(0, 1 << 20)
+"""Slices of more microseconds than an example has events."""
+_EVENT_TABLE = "key string, lane long, id string, arrival long, ts long"
 
 
 @dataclass(frozen=True)
@@ -49,83 +60,118 @@ class _Event:
     """An input row."""
 
     clock: int
+    """Arrival, or event time where slices follow that, in microseconds UTC."""
     tiebreak: int
     side: SideName
     ts: int
+    """Event time in ms UTC."""
     key: str | None
-    number: int
-    """The hash of those of its columns that the emissions have."""
-
-    def of_vector(self) -> dict[str, Any]:
-        """The event as a vector has it."""
-        return {"side": self.side[0].upper(), "key": self.key, "ts": self.ts, "id": self.id}
+    row_hash: int
+    """Hash of the columns that the emissions have."""
 
     @property
     def id(self) -> str:
-        """The event's name in the vector: when it arrived, and the end of its hash."""
-        return f"{self.side} {format_instant(from_micros(self.clock))} {self.number % 2**32:08x}"
+        """Name of the event in the vector: its clock and the end of its hash."""
+        return f"{self.side} {format_instant(from_micros(self.clock))} {self.row_hash % 2**32:08x}"
+
+    def to_vector_event(self) -> dict[str, Any]:
+        """Return the event in the form of vector files."""
+        return {"side": self.side[0].upper(), "key": self.key, "ts": self.ts, "id": self.id}
 
 
-def reproduce(
+def write_minimal_example(
     spark: SparkSession, pipeline: Pipeline, lake: str, comparison: Comparison, number: int, file: Path
 ) -> Vector:
-    """Write the vector of the difference with that number among the comparison's examples; gzipped if `file` ends so.
+    """Write a vector that reproduces one difference of a comparison.
+
+    Args:
+        number: number of the difference among the comparison's examples.
+        file: JSON lines; gzipped where the name ends in `.gz`.
 
     Raises:
-        UserError: there is no such difference, it is not one of the join's rules, or so few rows do not show it.
-        InputError: an input does not serve.
+        UserError: no such difference, not a matter of the join's rules, or not shown by the rows around it.
+        InputError: an input is missing or unusable.
     """
-    cause, example = _chosen(comparison, number)
-    if pipeline.dialect == "spark" or not pipeline.join.interval or pipeline.join.condition or pipeline.by_clock_alone:
-        raise UserError("--reproduce: is for interval joins of Flink's dialects on event time, without a condition")
-    if pipeline.flatten is not None:
-        raise UserError("--reproduce: a row of `flatten` is not a pair, which a vector has; compare without flatten")
-    if any(source.partition or source.idle_after for source in (pipeline.left, pipeline.right)):
-        raise UserError("--reproduce: a vector has neither partitions nor idle inputs")
-    if pipeline.recorded:
+    cause, example = _find_example(comparison, number)
+    _require_reproducible(pipeline)
+    if cause.cause not in _CAUSES or not any(example.get(f"_{side}") for side in SIDES):
         raise UserError(
-            f"--reproduce: the watermark of {pipeline.recorded[0]} is recorded, and a few rows do not have all of it; "
-            "compare with a watermark_delay in its place"
+            f"--reproduce {number}: its cause '{cause.cause}' does not follow from the join's rules. "
+            "Choose another difference."
         )
-    if pipeline.restarts:
-        raise UserError("--reproduce: where the job has restarted, a few rows do not tell; compare without restarts")
-    sources = (pipeline.left, pipeline.right)
-    if any(source.where is not None and not pipeline.filters_at_source(source) for source in sources):
-        raise UserError("--reproduce: a vector has no rows that `where` leaves out behind the watermark")
-    if cause.cause not in _OF_THE_JOIN or not any(example.get(f"_{side}") for side in SIDES):
-        raise UserError(f"--reproduce {number}: a difference by '{cause.cause}' is not one of the join's rules")
-    wanted = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
-    targets, others = _events(CommittedView.read(spark, pipeline, lake), wanted)
+    hashes = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
+    targets, context = _collect_events(CommittedView.read(spark, pipeline, lake), hashes)
     with tuned_for_tiny_queries(spark):
-        shown = _Shown(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
-        if not shown([others])[0]:
-            raise UserError(f"--reproduce {number}: {len(targets) + len(others)} rows around it do not show it")
-        vector = _vector(pipeline, f"{pipeline.name}_{number}", [*targets, *smallest(others, shown)])
-        vector["expected"] = shown.as_the_stream(vector)
+        check = _DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
+        if not check([context])[0]:
+            raise UserError(
+                f"--reproduce {number}: the {len(targets) + len(context)} rows around it do not show it. "
+                "Choose another difference."
+            )
+        events = _sorted([*targets, *minimize(context, check)])
+        vector = _create_vector(pipeline, f"{pipeline.name}_{number}", events)
+        vector["expected"] = check.expect_stream_output(events)
     opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
     with opener(file, "wt", encoding="utf-8") as lines:
         lines.write(json.dumps(vector) + "\n")
     return vector
 
 
-def smallest(rows: Sequence[Any], shows: Callable[[Sequence[Sequence[Any]]], Sequence[bool]]) -> list[Any]:
-    """Rows of which none can be left out: delta debugging, all the parts of one round tried together.
+def _require_reproducible(pipeline: Pipeline) -> None:
+    """Refuse joins that a vector of interval joins cannot express.
 
-    >>> smallest("abcdefgh", lambda parts: [{"c", "f"} <= set(part) for part in parts])
+    Raises:
+        UserError: says which setting is the obstacle.
+    """
+    inputs = (pipeline.left, pipeline.right)
+    if (
+        pipeline.dialect == "spark"
+        or not pipeline.join.interval
+        or pipeline.join.condition
+        or pipeline.uses_processing_time_only
+    ):
+        raise UserError(
+            "--reproduce supports interval joins of Flink's dialects on event time, without a condition. "
+            "Compare without --reproduce."
+        )
+    if pipeline.explode is not None:
+        raise UserError("--reproduce: a row of `explode` is not a pair, as vectors need. Compare without explode.")
+    if any(source.partition or source.idle_timeout for source in inputs):
+        raise UserError("--reproduce: vectors support neither partitions nor idle inputs. Compare without them.")
+    if pipeline.recorded_watermark_sides:
+        raise UserError(
+            f"--reproduce: the watermark of {pipeline.recorded_watermark_sides[0]} is recorded, and a few rows do not "
+            "contain all of it. Compare with a watermark_delay instead."
+        )
+    if pipeline.restarts:
+        raise UserError("--reproduce: a few rows do not show where the job restarted. Compare without restarts.")
+    if any(source.where is not None and not pipeline.has_filter_before_watermark(source) for source in inputs):
+        raise UserError(
+            "--reproduce: vectors cannot contain rows that `where` removes after the watermark. Remove `where`."
+        )
+
+
+def minimize(rows: Sequence[Any], passes: Callable[[Sequence[Sequence[Any]]], Sequence[bool]]) -> list[Any]:
+    """Minimise rows by delta debugging, until none can be left out.
+
+    Args:
+        passes: tests all candidate subsets of one round together; one result for each.
+
+    >>> minimize("abcdefgh", lambda subsets: [{"c", "f"} <= set(subset) for subset in subsets])
     ['c', 'f']
     """
-    found = list(rows)
-    while found:
-        parts = list(_without_some(found))
-        passing = [part for part, holds in zip(parts, shows(parts), strict=True) if holds]
+    smallest = list(rows)
+    while smallest:
+        subsets = list(_list_subsets(smallest))
+        passing = [subset for subset, passed in zip(subsets, passes(subsets), strict=True) if passed]
         if not passing:
             break
-        found = min(passing, key=len)
-    return found
+        smallest = min(passing, key=len)
+    return smallest
 
 
-def _without_some(rows: list[Any]) -> Iterator[list[Any]]:
-    """Nothing, then each part and each complement of a division into 2, 4, 8 parts and so on, to single rows."""
+def _list_subsets(rows: list[Any]) -> Iterator[list[Any]]:
+    """Yield the empty set, then parts and complements of divisions into 2, 4, 8 parts, and so on."""
     yield []
     pieces = 1
     while pieces < len(rows):
@@ -133,94 +179,110 @@ def _without_some(rows: list[Any]) -> Iterator[list[Any]]:
         ends = [len(rows) * n // pieces for n in range(pieces + 1)]
         for start, end in pairwise(ends):
             yield rows[:start] + rows[end:]
-            if pieces > 2:  # noqa: PLR2004 - of two parts one is the other's complement
+            if pieces > 2:  # noqa: PLR2004 - of two parts each is the complement of the other
                 yield rows[start:end]
 
 
-def _chosen(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
-    shown = [(cause, one) for cause in comparison.causes for one in cause.examples]
-    for cause, example in shown:
+def _find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
+    examples = [(cause, example) for cause in comparison.causes for example in cause.examples]
+    for cause, example in examples:
         if example["_number"] == number:
             return cause, example
-    known = f"the comparison shows differences 1 to {len(shown)}" if shown else "the comparison shows no difference"
-    raise UserError(f"--reproduce {number}: {known}; --examples says how many of each cause it shows")
-
-
-def _events(view: CommittedView, wanted: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
-    """The rows that the difference is made of, and others that may decide it.
-
-    Those are rows of the same keys within reach, and for each row the two that the watermark which it met is of.
-    """
-    left, right = (_placed(view, source) for source in view.inputs)
-    rows = left.unionByName(right)
-    found = [rows.where((F.col("side") == side) & (F.col("number") == hash_)) for side, hash_ in wanted.items()]
-    targets = [_event(one) for part in found for one in part.orderBy(*_PLACE).limit(1).collect()]
-    if len(targets) < len(wanted):
-        raise UserError("--reproduce: an input no longer has a row that the difference is made of, or never had")
-    times = [one.ts for one in targets]
-    reach = micros(view.pipeline.join.reach or timedelta()) // 1000
-    near = F.col("ts").between(min(times) - reach, max(times) + reach) & (F.col("key") == targets[0].key)
-    apart = F.least(*(F.abs(F.col("ts") - at) for at in times), F.lit(2**62))
-    mates = [_event(one) for one in rows.where(near).orderBy(apart).limit(MOST).collect()]
-    places = rows.sparkSession.createDataFrame(
-        sorted({(one.clock, one.tiebreak) for one in [*targets, *mates]}), "met_clock long, met_tiebreak long"
+    available = f"differences 1 to {len(examples)}" if examples else "no difference"
+    raise UserError(
+        f"--reproduce {number}: the comparison shows {available}. Raise --examples to see more of each cause."
     )
-    before = F.struct("clock", "tiebreak") < F.struct("met_clock", "met_tiebreak")
-    ahead = rows.join(F.broadcast(places), before).groupBy(*places.columns, F.col("side").alias("of"))
-    leading = ahead.agg(F.max_by(F.struct(*rows.columns), F.col("ts")).alias("row")).select("row.*").distinct()
-    others = {*mates, *map(_event, leading.collect())} - set(targets)
-    return targets, sorted(others, key=lambda one: (one.clock, one.tiebreak, one.side, one.ts))
 
 
-def _placed(view: CommittedView, source: StoredInput) -> DataFrame:
-    """The rows of an input that take part, in the columns of `_Event`."""
+def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
+    """Find the rows of the difference, and other rows that may decide it.
+
+    The others are rows of the same keys within the join's reach. For each row they include the two rows that determine
+    the watermark at its position.
+    """
+    left, right = (_select_events(view, source) for source in view.inputs)
+    rows = left.unionByName(right)
+    matches = [rows.where((F.col("side") == side) & (F.col("row_hash") == value)) for side, value in hashes.items()]
+    targets = [_to_event(row) for match in matches for row in match.orderBy(*_ORDER).limit(1).collect()]
+    if len(targets) < len(hashes):
+        raise UserError("--reproduce: an input does not contain a row of the difference. Run compare again.")
+    times = [event.ts for event in targets]
+    reach = to_micros(view.pipeline.join.max_time_distance or timedelta()) // 1000
+    in_reach = F.col("ts").between(min(times) - reach, max(times) + reach) & (F.col("key") == targets[0].key)
+    distance = F.least(*(F.abs(F.col("ts") - time) for time in times), F.lit(2**62))
+    neighbours = [_to_event(row) for row in rows.where(in_reach).orderBy(distance).limit(MAX_CANDIDATES).collect()]
+    positions = rows.sparkSession.createDataFrame(
+        sorted({(event.clock, event.tiebreak) for event in [*targets, *neighbours]}),
+        "position_clock long, position_tiebreak long",
+    )
+    is_earlier = F.struct("clock", "tiebreak") < F.struct("position_clock", "position_tiebreak")
+    earlier = rows.join(F.broadcast(positions), is_earlier)
+    newest = earlier.groupBy(*positions.columns, F.col("side").alias("of")).agg(
+        F.max_by(F.struct(*rows.columns), F.col("ts")).alias("row")
+    )
+    raising = map(_to_event, newest.select("row.*").distinct().collect())
+    context = {*neighbours, *raising} - set(targets)
+    return targets, sorted(context, key=lambda event: (event.clock, event.tiebreak, event.side, event.ts))
+
+
+def _select_events(view: CommittedView, source: StoredInput) -> DataFrame:
+    """Return the rows of an input that take part, in the columns of `_Event`."""
     side, grid = source.side, view.grid
-    source.refuse_untold(grid, 0)
-    rows = side.normalized(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
-    known = {
+    source.changes.require_exact_arrivals(grid, 0)
+    rows = side.normalize(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
+    key_text = F.concat_ws(", ", *(F.col(key).cast("string") for key in key_columns(rows)))
+    fields = {
         "_clock": F.col("clock"),
         "_tiebreak": F.col("tiebreak"),
         "_ts": F.col("event_time"),
-        "_key": F.when(
-            ~has_null_key(rows), F.concat_ws(", ", *(F.col(key).cast("string") for key in key_columns(rows)))
-        ),
+        "_key": F.when(~has_null_key(rows), key_text),
     }
-    flat = rows.where("rejected IS NULL").select(*(one.alias(name) for name, one in known.items()), f"{side.name}.*")
-    number = content_hash(flat, view.columns(side.name).values())
+    flat = rows.where("rejected IS NULL").select(
+        *(column.alias(name) for name, column in fields.items()), f"{side.name}.*"
+    )
+    row_hash = content_hash(flat, view.map_columns(side.name).values())
     return flat.select(
-        *(F.col(name).alias(name[1:]) for name in known), F.lit(side.name).alias("side"), number.alias("number")
+        *(F.col(name).alias(name[1:]) for name in fields), F.lit(side.name).alias("side"), row_hash.alias("row_hash")
     )
 
 
-def _event(row: Row) -> _Event:
+def _to_event(row: Row) -> _Event:
     return _Event(**row.asDict())
 
 
-def _vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
-    """The events under the pipeline's settings, with nothing expected yet."""
-    interval, sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
-    assert interval and interval.lower is not None and interval.upper is not None, "settings.dialects sees to it"  # noqa: PT018
-    lower, upper = millis(interval.lower), millis(interval.upper)
-    closed = interval.lower_inclusive, interval.upper_inclusive
-    bounds = dict(zip(("lower", "upper"), (-upper, -lower) if sql else (lower, upper), strict=True))
-    ends = zip(("lower_inclusive", "upper_inclusive"), reversed(closed) if sql else closed, strict=True)
-    of_sql = {"join_type": pipeline.join.type, "allowed_lateness": 0}
-    of_sql |= {"min_cleanup_interval": pipeline.join.min_cleanup_ms}
-    delays = {f"delay_ms_{side}": millis(getattr(pipeline, side).watermark_delay) for side in SIDES}
+def _sorted(events: Sequence[_Event]) -> list[_Event]:
+    return sorted(events, key=lambda event: (event.clock, event.tiebreak, event.side))
+
+
+def _create_vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
+    """Return sorted events under the pipeline's settings as a vector, without expected output."""
+    interval, is_sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
+    assert interval and interval.lower is not None and interval.upper is not None, "checked by the pipeline file"  # noqa: PT018
+    lower, upper = to_millis(interval.lower), to_millis(interval.upper)
+    inclusive = interval.lower_inclusive, interval.upper_inclusive
+    # Flink SQL's vectors bound the left time by the right one.
+    bounds = dict(zip(("lower", "upper"), (-upper, -lower) if is_sql else (lower, upper), strict=True))
+    ends = zip(("lower_inclusive", "upper_inclusive"), reversed(inclusive) if is_sql else inclusive, strict=True)
+    sql_params = {
+        "join_type": pipeline.join.type,
+        "allowed_lateness": 0,
+        "min_cleanup_interval": pipeline.join.min_cleanup_interval_ms,
+    }
+    delays = {f"delay_ms_{side}": to_millis(getattr(pipeline, side).watermark_delay) for side in SIDES}
     return {
         "name": name,
-        "dialect": "sql_interval" if sql else "datastream_interval",
-        "params": {**bounds, **dict(ends), **(of_sql if sql else {})},
-        "watermark": {"kind": watermark_kind(pipeline), **delays},
+        "dialect": "sql_interval" if is_sql else "datastream_interval",
+        "params": {**bounds, **dict(ends), **(sql_params if is_sql else {})},
+        "watermark": {"kind": find_watermark_strategy(pipeline), **delays},
         "drain": True,
-        "events": [one.of_vector() for one in sorted(events, key=lambda one: (one.clock, one.tiebreak, one.side))],
+        "events": [event.to_vector_event() for event in events],
         "expected": {"rows": [], "dropped": []},
     }
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """Which rows show the difference."""
+class _DifferenceCheck:
+    """Tests whether rows reproduce the difference."""
 
     spark: SparkSession
     pipeline: Pipeline
@@ -228,40 +290,70 @@ class _Shown:
     only_batch: bool
 
     @property
-    def row(self) -> tuple[str | None, str | None]:
-        """The left and the right id of the emission."""
-        left, right = (next((one.id for one in self.targets if one.side == side), None) for side in SIDES)
+    def emission(self) -> tuple[str | None, str | None]:
+        """Left and right id of the emission that differs."""
+        left, right = (next((event.id for event in self.targets if event.side == side), None) for side in SIDES)
         return left, right
 
-    def __call__(self, others: Sequence[Sequence[_Event]]) -> list[bool]:
-        """Whether each of these rows do, beside those of the difference itself: lanes of one job."""
-        cases = [Case(_vector(self.pipeline, "", [*self.targets, *some]), Cut("1", ())) for some in others]
-        emitted = [False] * len(cases)
-        for answer in replays(self.spark, cases):
-            lane = F.coalesce("left.lane", "right.lane")
-            ids = answer.joined.select(lane.alias("lane"), "left.id", F.col("right.id").alias("other")).distinct()
-            for one in ids.collect():
-                emitted[one["lane"]] |= (one["id"], one["other"]) == self.row
-        return [one == self.only_batch for one in emitted]
+    def __call__(self, contexts: Sequence[Sequence[_Event]]) -> list[bool]:
+        """Test whether each set of rows, added to those of the difference, reproduces it. Runs one job."""
+        answer = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
+        lane = F.coalesce("left.lane", "right.lane")
+        pairs = answer.joined.select(lane.alias("lane"), F.col("left.id").alias("l"), F.col("right.id").alias("r"))
+        emitting = {row["lane"] for row in pairs.distinct().collect() if (row["l"], row["r"]) == self.emission}
+        return [(lane in emitting) == self.only_batch for lane in range(len(contexts))]
 
-    def as_the_stream(self, vector: Vector) -> dict[str, Any]:
-        """What is expected of a vector: the pipeline's answer, but for the difference."""
-        last = len(vector["events"]) - 1
-        case = Case(vector, Cut("each", tuple(range(1, last + 1)), one_job=True))
-        (answer,) = (
-            (a.joined.collect(), a.late.where("reason = 'late'").collect()) for a in replays(self.spark, [case])
-        )
-        joined, late = answer
+    def expect_stream_output(self, events: Sequence[_Event]) -> dict[str, Any]:
+        """Return the output that the stream wrote for sorted events: the pipeline's, but for the difference."""
+        answer = self._replay([events], slice_per_event=True)
+        joined, late = answer.joined.collect(), answer.late.where("reason = 'late'").collect()
         rows = [
-            {**{f"{s}_id": row[s] and row[s]["id"] for s in SIDES}, "ts": row["result_time"], "at": row["slice"]}
+            {
+                **{f"{side}_id": row[side] and row[side]["id"] for side in SIDES},
+                "ts": row["result_time"],
+                "at": row["slice"],
+            }
             for row in joined
         ]
-        mine = dict(zip(("left_id", "right_id"), self.row, strict=True))
+        emission = dict(zip(("left_id", "right_id"), self.emission, strict=True))
         if self.only_batch:
-            rows = [row for row in rows if not mine.items() <= row.items()]
+            rows = [row for row in rows if not emission.items() <= row.items()]
         else:
-            at = max(n for n, event in enumerate(vector["events"]) if event["id"] in self.row)
-            datastream = vector["dialect"] == "datastream_interval"
-            rows.append({**mine, "ts": max(one.ts for one in self.targets) if datastream else None, "at": at})
-        dropped = [{"side": r["side"][0].upper(), "id": r[r["side"]]["id"], "at": r["slice"]} for r in late]
+            last = max(number for number, event in enumerate(events) if event.id in self.emission)
+            has_time = self.pipeline.dialect == "flink-datastream"
+            rows.append({**emission, "ts": max(event.ts for event in self.targets) if has_time else None, "at": last})
+        dropped = [{"side": row["side"][0].upper(), "id": row[row["side"]]["id"], "at": row["slice"]} for row in late]
         return {"rows": rows, "dropped": dropped}
+
+    def _replay(self, streams: Sequence[Sequence[_Event]], *, slice_per_event: bool) -> Replay:
+        """Replay streams of sorted events as lanes of one job; each arrives in one slice or in a slice per event."""
+        rows: dict[str, list[tuple[Any, ...]]] = {side: [] for side in SIDES}
+        for lane, events in enumerate(streams):
+            for number, event in enumerate(events):
+                arrival = number + (number * _GRID.every if slice_per_event else 0)
+                rows[event.side].append((event.key, lane, event.id, arrival, event.ts))
+        slices = range(max(map(len, streams)) if slice_per_event else 1)
+        pipeline = _pipeline_over_events(self.pipeline)
+        tables = {side: self.spark.createDataFrame(rows[side], _EVENT_TABLE) for side in SIDES}
+        key_types = [tables["left"].schema[name].dataType for name in ("key", "lane")]
+        left, right = (
+            create_side(pipeline, side, tables[side].schema, key_types).normalize(tables[side], _GRID, 0)
+            for side in SIDES
+        )
+        normalized = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(1)))
+        join = create_join(pipeline, self.spark, {side: table.schema for side, table in tables.items()})
+        lanes = [create_lane(pipeline, Watermarks(), slices[-1])] * len(streams)
+        return replay(normalized, None, lanes, join, Buckets.create(_GRID, slices, join.buckets_per_slice))
+
+
+def _pipeline_over_events(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline's join over tables of events, which have the columns of `_EVENT_TABLE`."""
+    join_settings = {"name", "dialect", "flink_version", "watermark_strategy", "join"}
+    settings = pipeline.model_dump(mode="json", exclude_unset=True, include=join_settings)
+    settings["join"]["keys"] = ["key", "lane"]
+    times = {"event_time": {"column": "ts", "unit": "ms"}, "arrival": {"column": "arrival", "unit": "us"}}
+    for side in SIDES:
+        delay = f"{to_millis(getattr(pipeline, side).watermark_delay)} ms"
+        settings[side] = {"table": side, "watermark_delay": delay, **times}
+    slices = {"every": "1 s", "start": "1970-01-01T00:00:00Z"}
+    return Pipeline.model_validate({**settings, "slices": slices, "time_bounds": False})

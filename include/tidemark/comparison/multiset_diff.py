@@ -1,4 +1,4 @@
-"""Two tables of emissions as multisets: which rows one has more often than the other."""
+"""Compare two tables of emissions as multisets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.materialization import computed_once
 
@@ -17,71 +17,79 @@ BATCH, STREAM = "batch", "stream"
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """How often rows occur on both sides.
-
-    `differing` has a row for each content that one side has more often: the columns of the tables (`_slice` is null for
-    rows that only the stream has), `_missing_in` (`batch` or `stream`), `_copies` (how many more the other side has),
-    `_batch` and `_stream` (how many each has).
-    """
+class MultisetDiff:
+    """Rows that one table contains more often than the other."""
 
     differing: DataFrame
-    alike: bool
-    """Whether there are none."""
+    """One row per content: the columns of the tables (`_slice` is null for rows of the stream only), `_missing_in`
+    (`batch` or `stream`), `_copies` (surplus of the other table), `_batch` and `_stream` (copies in each)."""
+    is_empty: bool
+    """True if the tables are equal."""
 
 
-def align(batch: DataFrame, stream: DataFrame, names: Sequence[str], within: dict[str, float]) -> Aligned:
-    """Compare tables by the columns `names`, which both have in the same types; other columns are carried along.
+def diff_multisets(
+    batch: DataFrame, stream: DataFrame, names: Sequence[str], tolerances: dict[str, float]
+) -> MultisetDiff:
+    """Compute the multiset difference of two tables.
 
-    Columns in `within` may differ by so much. Rows that are equal in all others are then paired in the order of these
-    columns. Rows are told apart by 64-bit hashes, and only rows whose hashes differ in number are read as a whole.
+    Rows are compared by 64-bit hashes; full rows are read only where the counts of a hash differ. Rows that are equal
+    in all columns without tolerance are paired in the order of the columns with one.
+
+    Args:
+        names: columns to compare, of equal types in both tables. Others are passed through.
+        tolerances: columns that may differ, with the largest accepted difference.
     """
-    exact = [name for name in names if name not in within]
-    sides = {side: _marked(rows, side, exact, within) for side, rows in ((BATCH, batch), (STREAM, stream))}
-    keys = ["_hash", *(["_place"] if within else [])]
-    counted = _counted(sides, keys, within)
-    unequal = computed_once(counted.where(F.greatest(BATCH, STREAM) > F.col("_same")), now=True)
-    found = [
-        _more(rows, unequal, keys, side, other)
-        for (side, rows), other in zip(sides.items(), (STREAM, BATCH), strict=True)
+    exact = [name for name in names if name not in tolerances]
+    tables = {side: _add_hash(rows, side, exact, tolerances) for side, rows in ((BATCH, batch), (STREAM, stream))}
+    keys = ["_hash", *(["_position"] if tolerances else [])]
+    counts = _count_copies(tables, keys, tolerances)
+    unequal = computed_once(counts.where(F.greatest(BATCH, STREAM) > F.col("_same")), now=True)
+    surpluses = [
+        _select_surplus(rows, unequal, keys, side, other)
+        for (side, rows), other in zip(tables.items(), (STREAM, BATCH), strict=True)
     ]
-    differing = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), found)
-    return Aligned(differing.drop(*keys), unequal.isEmpty())
+    differing = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), surpluses)
+    return MultisetDiff(differing.drop(*keys), unequal.isEmpty())
 
 
-def _marked(rows: DataFrame, side: str, exact: Sequence[str], within: dict[str, float]) -> DataFrame:
+def _add_hash(rows: DataFrame, side: str, exact: Sequence[str], tolerances: dict[str, float]) -> DataFrame:
+    """Add `_hash`, `_side`, and with tolerances the `_position` among rows of equal hash."""
     rows = rows.withColumn("_hash", content_hash(rows, exact)).withColumn("_side", F.lit(side))
-    if within:
-        place = Window.partitionBy("_hash").orderBy(*(quoted(name) for name in within))
-        rows = rows.withColumn("_place", F.row_number().over(place))
+    if tolerances:
+        order = Window.partitionBy("_hash").orderBy(*(quote_identifier(name) for name in tolerances))
+        rows = rows.withColumn("_position", F.row_number().over(order))
     return rows
 
 
-def _counted(sides: dict[str, DataFrame], keys: Sequence[str], within: dict[str, float]) -> DataFrame:
-    """How often each side has a key, and how many of those are the same."""
+def _count_copies(tables: dict[str, DataFrame], keys: Sequence[str], tolerances: dict[str, float]) -> DataFrame:
+    """Count the copies of each key in both tables (`batch`, `stream`), and those that agree (`_same`)."""
     both = reduce(
         DataFrame.unionByName,
-        (rows.select(*keys, "_side", *map(quoted, within)) for rows in sides.values()),
+        (rows.select(*keys, "_side", *map(quote_identifier, tolerances)) for rows in tables.values()),
     )
-    counts = [F.count_if(F.col("_side") == side).alias(side) for side in sides]
-    values = [F.max(F.when(F.col("_side") == side, F.col(quoted(name)))) for name in within for side in sides]
+    counts = [F.count_if(F.col("_side") == side).alias(side) for side in tables]
+    values = [
+        F.max(F.when(F.col("_side") == side, F.col(quote_identifier(name)))) for name in tolerances for side in tables
+    ]
     grouped = both.groupBy(*keys).agg(*counts, *(value.alias(f"_value_{n}") for n, value in enumerate(values)))
-    close = F.lit(True)
-    for number, allowed in enumerate(within.values()):
-        one, other = F.col(f"_value_{2 * number}"), F.col(f"_value_{2 * number + 1}")
-        close = close & (one.eqNullSafe(other) | F.coalesce(F.abs(one - other) <= allowed, F.lit(False)))
-    return grouped.select(*keys, *sides, F.when(close, F.least(*sides)).otherwise(F.lit(0)).alias("_same"))
+    is_close = F.lit(True)
+    for number, tolerance in enumerate(tolerances.values()):
+        left, right = F.col(f"_value_{2 * number}"), F.col(f"_value_{2 * number + 1}")
+        is_close &= left.eqNullSafe(right) | F.coalesce(F.abs(left - right) <= tolerance, F.lit(False))
+    return grouped.select(*keys, *tables, F.when(is_close, F.least(*tables)).otherwise(F.lit(0)).alias("_same"))
 
 
-def _more(rows: DataFrame, unequal: DataFrame, keys: Sequence[str], side: str, other: str) -> DataFrame:
-    """The contents that a side has more often, one row for each."""
-    more: Column = F.col(side) - F.col("_same")
-    wanted = unequal.where(more > 0).select(
-        *keys, more.alias("_copies"), *(F.col(s).alias(f"_{s}") for s in (BATCH, STREAM))
+def _select_surplus(rows: DataFrame, unequal: DataFrame, keys: Sequence[str], side: str, other: str) -> DataFrame:
+    """Select the contents that one table has more often, one row for each."""
+    surplus: Column = F.col(side) - F.col("_same")
+    counts = unequal.where(surplus > 0).select(
+        *keys, surplus.alias("_copies"), *(F.col(name).alias(f"_{name}") for name in (BATCH, STREAM))
     )
-    found = rows.drop("_side").join(wanted, list(keys))
     content = [name for name in rows.columns if name not in {*keys, "_side"}]
-    one = found.groupBy(*keys, "_copies", "_batch", "_stream").agg(
-        F.first(F.struct(*map(quoted, content))).alias("_row")
+    grouped = (
+        rows.drop("_side")
+        .join(counts, list(keys))
+        .groupBy(*keys, "_copies", "_batch", "_stream")
+        .agg(F.first(F.struct(*map(quote_identifier, content))).alias("_row"))
     )
-    return one.select("_row.*", *keys, "_copies", "_batch", "_stream", F.lit(other).alias("_missing_in"))
+    return grouped.select("_row.*", *keys, "_copies", "_batch", "_stream", F.lit(other).alias("_missing_in"))

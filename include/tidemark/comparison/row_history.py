@@ -1,9 +1,9 @@
-"""The life of one input row, told from what is committed: when it came, what it met, what became of it."""
+"""Reconstruct the history of one input row from committed tables: arrival, lateness, emissions, eviction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import reduce
@@ -11,394 +11,339 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.row_lookup import find_rows
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_duration, format_instant, from_micros, micros, parse_instant
-from tidemark.delta.pipeline_tables import read_now
-from tidemark.errors import UserError, nearest
+from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
+from tidemark.delta.pipeline_tables import read_newest
 from tidemark.execution.job_spec import is_tiny
 from tidemark.execution.replay import STILL_IN, replay, with_exact_watermarks
-from tidemark.formatting import quoted
-from tidemark.joins import join_of, lane_of
-from tidemark.joins.output_schema import pairs
-from tidemark.joins.window_output import HALVES
-from tidemark.ledger.checkpoint_files import kept_runs, numbered, restore
-from tidemark.ledger.committed_snapshot import committed
+from tidemark.formatting import quote_identifier
+from tidemark.joins.factory import create_join, create_lane
+from tidemark.joins.output_schema import flatten_emissions
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, with_slice_numbers
+from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Entry
 from tidemark.ledger.staleness import NOTHING_CONSUMED
 from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.quality.quarantine import EXPECTATIONS
-from tidemark.sources.stored_input import StoredInput, rows_of_slices, schemas_of, trace_of
+from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
+from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import confined
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Watermarks
+from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.row_status import FILTERED
+from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
 
-MOST = 5
-"""How many rows one question may be about."""
 _NO_ARRIVAL = ("null_arrival", "arrival_out_of_range")
 _NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
-_EMITTED = {"matched": "matched", "semi": "emitted, for it has a partner", "anti": "emitted, for it has no partner"}
-
-
-_IN_A_WINDOW = {
-    "lost_at_end": "lost: the input ended before the clock had come to the timer of",
-    "no_event_time_for_window": "left out of a firing, since a time evictor fails without its event time, of",
+_EMISSION_LABELS = {
+    "matched": "matched",
+    "semi": "emitted, because it has a partner",
+    "anti": "emitted, because it has no partner",
+}
+_WINDOW_LOSSES = {
+    "lost_at_end": "lost: the input ended before the clock reached the timer of",
+    "no_event_time_for_window": "left out of a firing, because a time evictor fails without its event time, of",
 }
 
 
 @dataclass(frozen=True)
-class Life:
-    """What happened to one input row, step by step."""
+class RowHistory:
+    """Events in the life of one input row."""
 
     side: SideName
     row: dict[str, Any]
     steps: tuple[str, ...]
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return {**asdict(self), "row": {name: _plain(value) for name, value in self.row.items()}}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready dictionary."""
+        return {**asdict(self), "row": {name: _to_plain(value) for name, value in self.row.items()}}
 
 
-def parse_row(text: str) -> dict[str, str]:
-    """Read what tells a row, such as `carrier=UA,flight=1545`.
+def explain_rows(
+    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, values: Mapping[str, str]
+) -> tuple[RowHistory, ...]:
+    """Return the histories of the rows of an input with these values.
 
-    Raises:
-        ValueError: not of that form.
-
-    >>> parse_row("carrier=UA, flight=1545")
-    {'carrier': 'UA', 'flight': '1545'}
-    """
-    parts = [part.partition("=") for part in text.split(",")]
-    if not all(name.strip() and equals for name, equals, _ in parts):
-        raise ValueError(f"{text!r} does not tell a row; write columns and values, such as 'carrier=UA,flight=1545'")
-    return {name.strip(): value.strip() for name, _, value in parts}
-
-
-def explain(
-    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, wanted: Mapping[str, str]
-) -> tuple[Life, ...]:
-    """The lives of the rows of an input that have these values.
+    Args:
+        values: texts by column; `parse_row` reads them.
 
     Raises:
-        UserError: no such column, no such row, or more than `MOST` of them.
+        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
         SliceOrderError: nothing is committed.
     """
-    return lives(CommittedView.read(spark, pipeline, lake), side, wanted)
+    return read_row_histories(CommittedView.read(spark, pipeline, lake), side, values)
 
 
-def lives(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> tuple[Life, ...]:
-    """`explain` with a view that is read already."""
-    return tuple(_Story(view, side, row).life() for row in _found(view, side, wanted))
-
-
-def telling(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:
-    """The few values of an input row that tell it from others: key and event time, one more if need be, or all.
-
-    None where the input has no such row, or more than `MOST`.
-    """
-    source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
-    usual = {getattr(pipeline, side).event_time.column}.union(*(pair.columns(side) for pair in pipeline.join.keys))
-    table = source.table.read()
-    meets = {name: _meets(source, name, value) for name, value in row.items()}
-    base = {name: value for name, value in row.items() if name in usual}
-    among = reduce(Column.__and__, (meets[name] for name in base), F.lit(True))
-    each = [F.count_if(among & one) for one in meets.values()]
-    counts = table.agg(F.count_if(among), F.count_if(reduce(Column.__and__, meets.values())), *each).first()
-    assert counts is not None, "an aggregate has one row"
-    alike, same, *narrowed = counts
-    if not 0 < same <= MOST:
-        return None
-    if alike == same:
-        return base
-    best = min(range(len(narrowed)), key=narrowed.__getitem__)
-    name, value = list(row.items())[best]
-    return {**base, name: value} if narrowed[best] == same else dict(row)
-
-
-def _meets(source: StoredInput, name: str, value: str) -> Column:
-    """Whether a row of an input has a value, given as text."""
-    kind = source.side.schema[name].dataType
-    if isinstance(kind, T.TimestampType | T.TimestampNTZType):
-        with suppress(ValueError):
-            value = parse_instant(value).isoformat()  # Spark reads no time without seconds, as we write them
-    return F.col(quoted(name)) == F.lit(value).try_cast(kind)
-
-
-def _found(view: CommittedView, side: SideName, wanted: Mapping[str, str]) -> list[Row]:
-    source = view.inputs[SIDES.index(side)]
-    schema = source.side.schema
-    for name in wanted:
-        if name not in schema.names:
-            hint = nearest(name, schema.names, "it has")
-            raise UserError(f"--{side}: input {source.table.name} has no column {name}; {hint}")
-    meets = (_meets(source, name, value) for name, value in wanted.items())
-    table = source.table.read().where(reduce(Column.__and__, meets))
-    rows = source.side.told(table, view.grid, view.grid.start)
-    found = rows.withColumn("_hash", content_hash(rows, [side])).limit(MOST + 1).collect()
-    asked = ", ".join(f"{name}={value}" for name, value in wanted.items())
-    if not found:
-        raise UserError(f"--{side} {asked}: input {source.table.name} has no such row")
-    if len(found) > MOST:
-        raise UserError(f"--{side} {asked}: more than {MOST} rows are so; name more of its columns")
-    return found
+def read_row_histories(view: CommittedView, side: SideName, values: Mapping[str, str]) -> tuple[RowHistory, ...]:
+    """Return the same histories as `explain_rows`, from a view."""
+    return tuple(_HistoryReader(view, side, row).read() for row in find_rows(view, side, values))
 
 
 @dataclass(frozen=True)
-class _Story:
+class _HistoryReader:
     view: CommittedView
     side: SideName
     row: Row
 
-    def life(self) -> Life:
-        """All that is known of the row."""
-        steps = self._steps_left_out() if self.row["rejected"] == FILTERED else self._steps()
-        return Life(self.side, self.row[self.side].asDict(), tuple(steps))
+    def read(self) -> RowHistory:
+        """Collect the events of the row."""
+        steps = self._describe_filtered() if self.row["rejected"] == FILTERED else self._describe()
+        return RowHistory(self.side, self.row[self.side].asDict(), tuple(steps))
 
-    def _steps(self) -> Iterator[str]:
+    def _describe(self) -> Iterator[str]:
         view, row, label = self.view, self.row, self.view.grid.name
         by_arrival = view.pipeline.clock == "arrival"
         happened = self._happened
         if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
             yield f"{happened}, arrived at no usable time" if by_arrival else happened
-            taken = [view.grid.number_at(one["_slice"]) for one in self._aside()]
-            where = f"in slice {label(taken[0])}" if taken else "by the next slice that runs"
+            slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
+            where = f"in slice {label(slices[0])}" if slices else "by the next slice that runs"
             yield f"rejected {where}: {row['rejected']}"
             return
         home = view.grid.number_at(row["clock"])
-        known = view.inputs[SIDES.index(self.side)].arrivals_known_from()
-        if known and row["clock"] < micros(known[0]):
-            yield f"{happened}, arrived before {format_instant(known[0])}: when is not known, because {known[1]}"
+        exact_arrivals = view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
+        if exact_arrivals and row["clock"] < to_micros(exact_arrivals[0]):
+            start, reason = exact_arrivals
+            yield f"{happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
         else:
-            came = f", arrived {_instant(row['clock'])}" if by_arrival else ""
-            yield f"{happened}{came}: slice {label(home)}"
+            arrival = f", arrived {_instant(row['clock'])}" if by_arrival else ""
+            yield f"{happened}{arrival}: slice {label(home)}"
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
-        aside, held = self._aside(), self._held()
-        aside, cut_off = (
-            [one for one in aside if one["reason"] not in _IN_A_WINDOW],
-            [one for one in aside if one["reason"] in _IN_A_WINDOW],
-        )
-        slices = [*(one["_slice"] for one in aside), *(one["arrived"] for one in held)]
-        arrived = max((view.grid.number_at(slice_of) for slice_of in slices), default=home)
+        side_output, buffered = self._read_side_output(), self._read_buffered()
+        losses = [late for late in side_output if late["reason"] in _WINDOW_LOSSES]
+        rejected_or_late = [late for late in side_output if late["reason"] not in _WINDOW_LOSSES]
+        slices = [*(late["_slice"] for late in rejected_or_late), *(rows["arrived"] for rows in buffered)]
+        arrived = max((view.grid.number_at(start) for start in slices), default=home)
         if arrived > home:
-            yield f"landed after that slice was committed, and arrived at the start of slice {label(arrived)}"
-        late = [one for one in aside if one["watermark"] is not None]
-        if len(late) < len(aside):
-            yield f"rejected: {next(one['reason'] for one in aside if one['watermark'] is None)}"
+            yield f"arrived after that slice was committed, so slice {label(arrived)} read it at its start"
+        late_rows = [late for late in rejected_or_late if late["watermark"] is not None]
+        if len(late_rows) < len(rejected_or_late):
+            yield f"rejected: {next(late['reason'] for late in rejected_or_late if late['watermark'] is None)}"
             return
-        yield from (self._lateness(one) for one in late)
-        if not late:
-            yield self._on_time(home) if arrived == home else "on time"
-        replayed = self._paired(home, held) if view.pipeline.flatten is not None and arrived == home else None
-        emitted = self._emitted() if replayed is None else replayed
+        yield from (self._describe_lateness(late) for late in late_rows)
+        if not late_rows:
+            yield self._describe_on_time(home) if arrived == home else "on time"
+        has_explode = view.pipeline.explode is not None
+        replayed = self._describe_replayed(home, buffered) if has_explode and arrived == home else None
+        emitted = self._describe_emitted() if replayed is None else replayed
         yield from emitted
         if not emitted:
-            unknown = view.pipeline.flatten is not None and replayed is None
-            yield f"nothing was emitted of it{', or flatten made no row of its pairs' if unknown else ''}"
+            is_unknown = has_explode and replayed is None
+            yield f"no emission contains it{', or explode made no row of its pairs' if is_unknown else ''}"
         if emitted:
-            yield from self._taken()
-        yield from (_cut_off(one) for one in cut_off)
-        if not late or late[0]["reason"] in STILL_IN:
-            yield self._end(held)
+            yield from self._describe_evictions()
+        yield from (_describe_loss(late) for late in losses)
+        if not late_rows or late_rows[0]["reason"] in STILL_IN:
+            yield self._describe_end(buffered)
 
     @property
     def _happened(self) -> str:
-        return f"happened {self._time(self.row['event_time']) or 'at no known time'}"
+        event_time = self.row["event_time"]
+        return f"happened {'at no known time' if event_time is None else self._format_event_time(event_time)}"
 
-    def _steps_left_out(self) -> Iterator[str]:
-        """Of a row that `where` leaves out: which it does, and whether the watermark has seen it."""
+    def _describe_filtered(self) -> Iterator[str]:
+        """Yield the events of a row that `where` removes, and its effect on the watermark."""
         source = getattr(self.view.pipeline, self.side)
-        if self.view.pipeline.filters_at_source(source):
-            moves = "at the source, so that it is as if the table did not have it"
+        if self.view.pipeline.has_filter_before_watermark(source):
+            effect = "before the watermark, as if the table did not contain it"
         elif self.row["event_time"] is None:
-            moves = "and as its times are not to be believed, it does not move the watermark either"
+            effect = "it does not take part, nor move the watermark, because its times are out of bounds"
         else:
-            moves = "it takes no part, and moves the watermark"
+            effect = "it does not take part, but moves the watermark"
         yield self._happened
-        yield f"left out by where ({source.where}): {moves}"
+        yield f"filtered by where ({source.where}): {effect}"
 
-    def _aside(self) -> list[Row]:
-        """The row in the side output, once for each window that it was late for; without a watermark if rejected."""
-        late = committed(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
-        mine = late.where(content_hash(late, [self.side]) == self.row["_hash"])
+    def _read_side_output(self) -> list[Row]:
+        """Read the row in table `late`, once per window that it was late for; without a watermark if rejected."""
+        late = read_committed_rows(self.view.spark, self.view.ledger, "late").where(F.col("side") == self.side)
+        matches = late.where(content_hash(late, [self.side]) == self.row["_hash"])
         names = ("_slice", "watermark", "window_start")
         times = {name: F.unix_micros(F.col(name).cast("timestamp")) for name in names}
-        return mine.transform(with_columns, times).collect()
+        return matches.transform(with_columns, times).collect()
 
-    def _lateness(self, late: Row) -> str:
+    def _describe_lateness(self, late: Row) -> str:
         sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
-        holder = getattr(self.view.pipeline, late["held_by"])
-        recorded = f", as its column {holder.watermark.column} has it" if holder.watermark else ""
-        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held{recorded}{self._anew}"
+        source = getattr(self.view.pipeline, late["held_by"])
+        recorded = (
+            f", as recorded in its column {source.recorded_watermark.column}" if source.recorded_watermark else ""
+        )
+        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held{recorded}{self._restart}"
         if late["window_start"] is not None:
-            sentence += f", for the window from {self._bound(late['window_start'])}"
+            sentence += f", for the window from {self._format_bound(late['window_start'])}"
         if late["fate"]:
             sentence += f"; {late['fate']}"
-        partner = {True: "a partner had come", False: "no partner had come", None: None}[late["would_match"]]
+        partner = {True: "a partner had arrived", False: "no partner had arrived", None: None}[late["would_match"]]
         return f"{sentence}; {partner}" if partner else sentence
 
-    def _bound(self, microseconds: int) -> str:
-        """The start of a window, in a time zone the local time."""
-        zone = self.view.pipeline.zone_of_windows
+    def _format_bound(self, microseconds: int) -> str:
+        """Format the start of a window, in local time if the windows have a time zone."""
+        zone = self.view.pipeline.window_time_zone
         return f"{_instant(microseconds).removesuffix('Z')} {zone}" if zone else _instant(microseconds)
 
-    def _on_time(self, number: int) -> str:
-        """How far on time the row was, by the watermark that it met, which a replay of its slice tells."""
+    def _describe_on_time(self, number: int) -> str:
+        """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
         view = self.view
         pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
         if pipeline.join.time == "processing":
             return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
-        rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
-        join = join_of(pipeline, view.spark, schemas_of(view.inputs))
-        lane = lane_of(pipeline, entry.watermarks if entry else Watermarks(), None, trace_of(view.inputs))
-        rows_with_marks = with_exact_watermarks(rows, lane, join, Buckets.of(grid, slices, join.buckets_per_slice))
-        mine = rows_with_marks.where(
-            (F.col("side") == self.side) & (content_hash(rows_with_marks, [self.side]) == self.row["_hash"])
-        )
-        met = mine.select("watermark").first()
-        if met is None:
+        rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
+        join = create_join(pipeline, view.spark, get_schemas(view.inputs))
+        lane = create_lane(pipeline, entry.watermarks if entry else Watermarks(), None, get_query_trace(view.inputs))
+        marked = with_exact_watermarks(rows, lane, join, Buckets.create(grid, slices, join.buckets_per_slice))
+        matches = marked.where((F.col("side") == self.side) & (content_hash(marked, [self.side]) == self.row["_hash"]))
+        match = matches.select("watermark").first()
+        if match is None:
             return "on time"
-        if met["watermark"] is None or met["watermark"] <= NO_WATERMARK:
-            return f"on time: there was no watermark yet{self._anew}"
-        ahead = self.row["event_time"] * pipeline.tick // 1000 - met["watermark"]
-        return f"on time by {_span(ahead)}: the watermark was {_instant(met['watermark'] * 1000)}{self._anew}"
+        watermark = match["watermark"]
+        if watermark is None or watermark <= NO_WATERMARK:
+            return f"on time: there was no watermark yet{self._restart}"
+        margin = self.row["event_time"] * pipeline.tick_micros // 1000 - watermark
+        return f"on time by {_span(margin)}: the watermark was {_instant(watermark * 1000)}{self._restart}"
 
     @property
-    def _anew(self) -> str:
-        """The last restart before the row, with which the watermark that it met had begun anew."""
-        restarts = (at for at in map(micros, self.view.pipeline.restarts) if self.view.grid.start < at)
-        began = max((at for at in restarts if at <= self.row["clock"]), default=None)
-        return "" if began is None else f", the job having restarted at {_instant(began)}"
+    def _restart(self) -> str:
+        """The last restart before the row, which reset its watermark; may be empty."""
+        restarts = (
+            instant for instant in map(to_micros, self.view.pipeline.restarts) if self.view.grid.start < instant
+        )
+        latest = max((instant for instant in restarts if instant <= self.row["clock"]), default=None)
+        return "" if latest is None else f", the job having restarted at {_instant(latest)}"
 
-    def _emitted(self) -> list[str]:
-        """A line for each slice and kind of emission."""
-        columns = self.view.columns(self.side)
+    def _describe_emitted(self) -> list[str]:
+        """Return a line per slice and kind of emission."""
+        columns = self.view.map_columns(self.side)
         if not columns:
-            return ["its emissions cannot be told: they do not have its columns"]
-        rows = self.view.emissions()
-        mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
-        counted = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").count().orderBy("at", "_emission")
-        grid = self.view.grid
-        lines = ((one["_emission"], one["count"], grid.name(grid.number_at(one["at"]))) for one in counted.collect())
-        published = [
-            f"{_EMITTED.get(kind, 'padded')} in slice {start}, rows emitted: {count:,}" for kind, count, start in lines
+            return ["its emissions are unknown: they do not contain its columns"]
+        matches = self._select_matches(self.view.read_emissions(), columns)
+        counts = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").count()
+        lines = [
+            f"{_EMISSION_LABELS.get(row['_emission'], 'padded')} in slice {self._slice_name(row)}, "
+            f"rows emitted: {row['count']:,}"
+            for row in counts.orderBy("start", "_emission").collect()
         ]
-        return published + list(self._apart(columns))
+        return lines + list(self._describe_quarantined(columns))
 
-    def _paired(self, home: int, held: Sequence[Row]) -> list[str] | None:
-        """Under `flatten`: a line for each slice and kind of pairs, by a replay of the slices that had the row.
+    def _describe_replayed(self, home: int, buffered: Sequence[Row]) -> list[str] | None:
+        """Return a line per slice and kind of pair under `explode`, by a replay of the slices with the row.
 
-        None of a coGroup, and where the checkpoint that the first of these slices continued has expired.
+        Returns:
+            None for coGroups, and if the checkpoint that the first of these slices continued has expired.
         """
         view, pipeline, before = self.view, self.view.pipeline, self.view.ledger.entry(home - 1)
-        if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in HALVES):
+        if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in SEMI_ANTI_TYPES):
             return None
         carried = before if before and any(before.carried) else None
-        if carried and carried.run not in kept_runs(view.tables, [carried], view.grid):
+        if carried and carried.run not in list_available_checkpoints(view.tables, [carried], view.grid):
             return None
-        gone = max((one["carried_until"] for one in held), default=home)
-        slices = range(home, min(gone, view.last.number) + 1)
+        last = max((rows["carried_until"] for rows in buffered), default=home)
+        slices = range(home, min(last, view.last.number) + 1)
         read = sum(sum(entry.read) for number in slices if (entry := view.ledger.entry(number)))
         with tuned_for_tiny_queries(view.spark) if is_tiny(read, before) else nullcontext():
-            wide = self._replayed(slices, carried)
             schema = view.inputs[SIDES.index(self.side)].side.schema
             columns = {f"{self.side}_{name}": name for name in schema.names}
-            mine = wide.where(content_hash(wide, list(columns)) == self._part(columns))
-            size = F.size(confined(view.spark, pipeline.flatten or "").column)
-            counts = F.count("*").alias("pairs"), F.sum(F.greatest(size, F.lit(0))).alias("made")
-            by_slice = mine.groupBy(F.unix_micros("_slice").alias("at"), "_emission").agg(*counts)
-            found = by_slice.orderBy("at", "_emission").collect()
-        name = view.grid.name
+            matches = self._select_matches(self._replay_pairs(slices, carried), columns)
+            size = F.size(confined(view.spark, pipeline.explode or "").column)
+            counts = F.count("*").alias("pairs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
+            by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
+            collected = by_slice.orderBy("start", "_emission").collect()
         return [
-            f"{_EMITTED.get(one['_emission'], 'padded')} in slice {name(view.grid.number_at(one['at']))}, pairs: "
-            f"{one['pairs']:,}, rows that flatten made of them: {one['made']:,}"
-            for one in found
+            f"{_EMISSION_LABELS.get(row['_emission'], 'padded')} in slice {self._slice_name(row)}, "
+            f"pairs: {row['pairs']:,}, rows that explode made of them: {row['rows']:,}"
+            for row in collected
         ]
 
-    def _replayed(self, slices: range, carried: Entry | None) -> DataFrame:
-        """What slices join, behind the state of the slice before them."""
+    def _replay_pairs(self, slices: range, carried: Entry | None) -> DataFrame:
+        """Replay slices from the state before them, and return their pairs."""
         view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
         before, last, lane = view.ledger.entry(slices[0] - 1), view.last, F.lit(0)
-        rows = rows_of_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", lane)
-        state = restore(view.spark, view.tables, carried.number, grid).withColumn("lane", lane) if carried else None
-        join = join_of(pipeline, view.spark, schemas_of(view.inputs))
+        rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn(
+            "lane", lane
+        )
+        state = (
+            read_buffered_rows(view.spark, view.tables, carried.number, grid).withColumn("lane", lane)
+            if carried
+            else None
+        )
+        join = create_join(pipeline, view.spark, get_schemas(view.inputs))
         marks, drain = before.watermarks if before else Watermarks(), last.number if last.drained else None
-        stream = lane_of(pipeline, marks, drain, trace_of(view.inputs))
-        answer = replay(rows, state, [stream], join, Buckets.of(grid, slices, join.buckets_per_slice))
-        return pairs(answer.joined, pipeline, grid)
+        stream = create_lane(pipeline, marks, drain, get_query_trace(view.inputs))
+        answer = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
+        return flatten_emissions(answer.joined, pipeline, grid)
 
-    def _apart(self, columns: Mapping[str, str]) -> Iterator[str]:
-        """A line for each slice in which rows of it are in quarantine."""
-        rows, grid = self.view.quarantined(), self.view.grid
+    def _describe_quarantined(self, columns: Mapping[str, str]) -> Iterator[str]:
+        """Yield a line per slice with emissions of the row in quarantine."""
+        rows = self.view.read_quarantined()
         if rows is None:
             return
-        mine = rows.where(content_hash(rows, list(columns)) == self._part(columns))
-        breaks = F.array_sort(F.array_distinct(F.flatten(F.collect_list(EXPECTATIONS))))
-        counts = F.count("*").alias("rows"), breaks.alias("breaks")
-        for one in mine.groupBy(F.unix_micros("_slice").alias("at")).agg(*counts).orderBy("at").collect():
-            start = grid.name(grid.number_at(one["at"]))
-            yield f"in quarantine in slice {start}, rows: {one['rows']:,}, which break {'; '.join(one['breaks'])}"
+        matches = self._select_matches(rows, columns)
+        failed = F.array_sort(F.array_distinct(F.flatten(F.collect_list(FAILED_EXPECTATIONS_COLUMN))))
+        by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"))
+        for row in by_slice.agg(F.count("*").alias("rows"), failed.alias("failed")).orderBy("start").collect():
+            start = self._slice_name(row)
+            yield f"in quarantine in slice {start}, rows: {row['rows']:,}, which fail {'; '.join(row['failed'])}"
 
-    def _taken(self) -> Iterator[str]:
-        """A line for each window that the row was emitted in, and that went on without it."""
-        join, columns = self.view.pipeline.join, self.view.columns(self.side)
-        purging = join.trigger is not None and join.trigger.purging
+    def _describe_evictions(self) -> Iterator[str]:
+        """Yield a line per window that the row was emitted in, and that fired again without it."""
+        join, columns = self.view.pipeline.join, self.view.map_columns(self.side)
+        is_purging = join.trigger is not None and join.trigger.purging
         names = {getattr(pair, self.side) for pair in join.keys}
         keys = {name: source for name, source in columns.items() if source in names}
-        if not (purging or join.evictor) or set(keys.values()) != names:
+        if not (is_purging or join.evictor) or set(keys.values()) != names:
             return
         row, window = self.row[self.side], ("_window_start", "_window_end")
-        rows = self.view.emissions()
-        alike = rows.where(
-            reduce(Column.__and__, (F.col(quoted(n)) == F.lit(row[source]) for n, source in keys.items()))
-        )
-        mine = alike.where(content_hash(rows, list(columns)) == self._part(columns))
-        last = mine.groupBy(*window).agg(F.max("_pane").alias("last"))
-        later = alike.join(last, list(window)).where(F.col("_pane") > F.col("last"))
+        has_same_key = (F.col(quote_identifier(name)) == F.lit(row[source]) for name, source in keys.items())
+        same_key = self.view.read_emissions().where(reduce(Column.__and__, has_same_key))
+        last = self._select_matches(same_key, columns).groupBy(*window).agg(F.max("_pane").alias("last"))
+        later = same_key.join(last, list(window)).where(F.col("_pane") > F.col("last"))
         start = F.unix_micros("_window_start").alias("start")
-        by = " or ".join([*(["the evictor"] if join.evictor else []), *(["a purge"] if purging else [])])
-        for one in later.groupBy(start).agg(F.min("_pane").alias("pane")).orderBy("start").collect():
-            yield f"left the window from {_instant(one['start'])} by {by} before pane {one['pane']}"
+        reasons = " or ".join([*(["the evictor"] if join.evictor else []), *(["a purge"] if is_purging else [])])
+        for pane in later.groupBy(start).agg(F.min("_pane").alias("pane")).orderBy("start").collect():
+            yield f"left the window from {_instant(pane['start'])} by {reasons} before pane {pane['pane']}"
 
-    def _part(self, columns: Mapping[str, str]) -> Column:
-        """The hash of those columns of the row that emissions have."""
+    def _select_matches(self, rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """Select emissions whose `columns` equal the row's."""
         spark, schema = self.view.spark, self.view.inputs[SIDES.index(self.side)].side.schema
-        alone = spark.createDataFrame([self.row[self.side]], schema)
-        hashed = alone.select(content_hash(alone, columns.values()).alias("hash")).first()
+        single = spark.createDataFrame([self.row[self.side]], schema)
+        hashed = single.select(content_hash(single, columns.values()).alias("hash")).first()
         assert hashed is not None, "one row"
-        return F.lit(hashed["hash"])
+        return rows.where(content_hash(rows, list(columns)) == F.lit(hashed["hash"]))
 
-    def _held(self) -> list[Row]:
-        """Where checkpoints have the row: the slice of its arrival, and those at whose end it is in the buffers."""
+    def _read_buffered(self) -> list[Row]:
+        """Read from the checkpoints when the row arrived, and the slices at whose end it is buffered."""
         view = self.view
-        held = numbered(read_now(view.spark, view.tables.checkpoint), view.grid)
-        mine = held.where((F.col("side") == self.side) & (content_hash(held, [self.side]) == self.row["_hash"]))
-        start = self.view.grid.timestamp_column(F.col("slice"))
-        return mine.select(F.unix_micros(start).alias("arrived"), "carried_from", "carried_until").collect()
+        checkpoint = with_slice_numbers(read_newest(view.spark, view.tables.checkpoint), view.grid)
+        is_row = content_hash(checkpoint, [self.side]) == self.row["_hash"]
+        matches = checkpoint.where((F.col("side") == self.side) & is_row)
+        start = view.grid.timestamp_column(F.col("slice"))
+        return matches.select(F.unix_micros(start).alias("arrived"), "carried_from", "carried_until").collect()
 
-    def _end(self, held: Sequence[Row]) -> str:
+    def _describe_end(self, buffered: Sequence[Row]) -> str:
         label, last = self.view.grid.name, self.view.last.number
-        if not held:
+        if not buffered:
             return "left the buffers before the end of that slice"
-        newest = max(held, key=lambda one: one["carried_from"])
+        newest = max(buffered, key=lambda rows: rows["carried_from"])
         if newest["carried_until"] > last:
             return f"waits in the buffers at the end of slice {label(last)}"
         return f"left the buffers in slice {label(newest['carried_until'])}"
 
-    def _time(self, ticks: int | None) -> str | None:
-        return None if ticks is None else _instant(ticks * self.view.pipeline.tick)
+    def _slice_name(self, row: Row) -> str:
+        return self.view.grid.name(self.view.grid.number_at(row["start"]))
+
+    def _format_event_time(self, ticks: int) -> str:
+        return _instant(ticks * self.view.pipeline.tick_micros)
 
 
-def _cut_off(aside: Row) -> str:
-    what = "it" if aside["window_start"] is None else f"the window from {_instant(aside['window_start'])}"
-    return f"{_IN_A_WINDOW[aside['reason']]} {what}"
+def _describe_loss(late: Row) -> str:
+    window = "it" if late["window_start"] is None else f"the window from {_instant(late['window_start'])}"
+    return f"{_WINDOW_LOSSES[late['reason']]} {window}"
 
 
 def _instant(microseconds: int) -> str:
@@ -409,5 +354,5 @@ def _span(milliseconds: int) -> str:
     return format_duration(timedelta(milliseconds=milliseconds))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""Which other settings rows without a cause suggest: few sets, each of one kind."""
+"""Suggest settings that may explain rows without a cause: few sets, each of one kind."""
 
 from __future__ import annotations
 
@@ -13,149 +13,157 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH
-from tidemark.config import Pipeline, changed
+from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration, format_instant, from_micros
 from tidemark.errors import PipelineFileError
 
 _UNITS = (timedelta(minutes=1), timedelta(seconds=1), timedelta(milliseconds=1))
-_LONGER = (0.5, 0.9, 1.0)
-"""The shares of the late rows that only the stream has which longer delays are to keep."""
+_QUANTILES = (0.5, 0.9, 1.0)
+"""Shares of the late rows in the stream only that longer delays are to include."""
 _SHORTER = (0.5, 0)
-"""How much of a delay is tried where the stream lacks rows."""
-Changes = Mapping[str, str | tuple[str, ...]]
-"""Settings by their dotted names, as a pipeline file has them."""
+"""Fractions of a delay to try if the stream lacks rows."""
+SettingChanges = Mapping[str, str | tuple[str, ...]]
+"""Settings by dotted name, in the form of a pipeline file."""
 
 
-def candidates(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
-    """Settings under which the stream may have come to rows that differ; those of the pipeline's dialect first."""
-    pipeline, found = view.pipeline, _Extent.of(unexplained)
-    wanted: list[Changes] = [*_bounds(pipeline, found, view, stream), *_longer_delays(pipeline, found)]
-    # With more rows late an interval join lacks rows, where a window may fire again and an anti join emits more.
-    if found.lacks or pipeline.join.window:
-        wanted += _shorter_delays(pipeline)
-    # Of flink-sql a restart would have all rows replayed one by one.
-    if found.late_since is not None and not pipeline.restarts and pipeline.dialect == "flink-datastream":
-        wanted.append({"restarts": (format_instant(from_micros(found.late_since)),)})
-    wanted += [{"dialect": dialect} for dialect in get_args(Dialect) if dialect != pipeline.dialect]
-    once = {tuple(changes.items()): changes for changes in wanted}
-    yield from (changes for changes in once.values() if _allowed(pipeline, changes))
+def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[SettingChanges]:
+    """Yield valid settings that may explain rows without a cause; those of the pipeline's dialect first."""
+    pipeline, evidence = view.pipeline, _Evidence.from_rows(unexplained)
+    suggestions: list[SettingChanges] = [
+        *_suggest_bounds(pipeline, evidence, view, stream),
+        *_suggest_longer_delays(pipeline, evidence),
+    ]
+    # More late rows mean missing pairs of an interval join, but further firings of a window or rows of an anti join.
+    if evidence.stream_lacks_rows or pipeline.join.window:
+        suggestions += _suggest_shorter_delays(pipeline)
+    # In flink-sql a restart would force a replay row by row.
+    first_late = evidence.first_late_clock
+    if first_late is not None and not pipeline.restarts and pipeline.dialect == "flink-datastream":
+        suggestions.append({"restarts": (format_instant(from_micros(first_late)),)})
+    suggestions += [{"dialect": dialect} for dialect in get_args(Dialect) if dialect != pipeline.dialect]
+    unique = {tuple(changes.items()): changes for changes in suggestions}
+    yield from (changes for changes in unique.values() if _is_valid(pipeline, changes))
 
 
 @dataclass(frozen=True)
-class _Extent:
-    """What is known of rows without a cause."""
+class _Evidence:
+    """Statistics of rows without a cause."""
 
-    behind: dict[str, tuple[timedelta, ...]]
-    """How much longer a delay would have to be for each of `_LONGER` of the rows that only the stream has: those for
-    which the `left` or the `right` input held the watermark, and `all`; empty where there are none."""
-    apart: tuple[timedelta, timedelta] | None
-    """How far apart the times of pairs are that only the stream has, at least and at most."""
-    lacks: bool
-    """Whether the stream lacks rows."""
-    late_since: int | None
-    """The clock of the first late row, in microseconds, of which only the stream has something; None for none."""
+    delay_increases: dict[str, tuple[timedelta, ...]]
+    """Increase of a delay that makes each of `_QUANTILES` of the late rows in the stream only punctual. By the input
+    that held the watermark, `left` or `right`, and `all`; empty if there are no such rows."""
+    pair_distance: tuple[timedelta, timedelta] | None
+    """Least and greatest distance (right - left) of the event times of pairs in the stream only."""
+    stream_lacks_rows: bool
+    first_late_clock: int | None
+    """Clock in microseconds of the first late row with emissions in the stream only; None without one."""
 
     @classmethod
-    def of(cls, rows: DataFrame) -> _Extent:
-        mine = F.col("_missing_in") == BATCH
-        left, right = (F.col(f"_{side}_batch") for side in SIDES)
+    def from_rows(cls, rows: DataFrame) -> _Evidence:
+        """Compute the statistics in one query."""
+        only_stream = F.col("_missing_in") == BATCH
+        labels = left, right = tuple(F.col(f"_{side}_batch") for side in SIDES)
 
-        def asked(*held_by: str) -> Column:
-            """How far behind a watermark held by these inputs the later row of a pair was."""
-            lateness = [F.when(mine & of["held_by"].isin(*held_by), of["behind_ms"]) for of in (left, right)]
-            return F.percentile(F.greatest(*lateness), _LONGER)
+        def lateness(*sides: str) -> Column:
+            """Quantiles of the lateness (ms) of the later row of a pair, for watermarks that these inputs held."""
+            by_row = (F.when(only_stream & label["held_by"].isin(*sides), label["behind_ms"]) for label in labels)
+            return F.percentile(F.greatest(*by_row), _QUANTILES)
 
-        late = [F.when(mine & of["behind_ms"].isNotNull(), of["clock"]) for of in (left, right)]
-        apart = F.when(mine & (F.col("_emission") == "matched"), right["event_time"] - left["event_time"])
-        extent = rows.agg(
-            *(asked(side).alias(side) for side in SIDES), asked(*SIDES).alias("all"),
-            F.min(apart).alias("least"), F.max(apart).alias("most"), F.count_if(~mine).alias("lacks"),
-            F.min(F.least(*late)).alias("late_since"),
+        late_clocks = [F.when(only_stream & label["behind_ms"].isNotNull(), label["clock"]) for label in labels]
+        is_pair = only_stream & (F.col("_emission") == "matched")
+        distance = F.when(is_pair, right["event_time"] - left["event_time"])
+        statistics = rows.agg(
+            *(lateness(side).alias(side) for side in SIDES), lateness(*SIDES).alias("all"),
+            F.min(distance).alias("min"), F.max(distance).alias("max"), F.count_if(~only_stream).alias("lacking"),
+            F.min(F.least(*late_clocks)).alias("first_late_clock"),
         ).first()  # fmt: skip
-        assert extent is not None, "an aggregate has one row"
-        behind = {
-            held_by: tuple(timedelta(milliseconds=int(ms) + 1) for ms in extent[held_by] or ())
-            for held_by in (*SIDES, "all")
+        assert statistics is not None, "an aggregate has one row"
+        increases = {
+            name: tuple(timedelta(milliseconds=int(ms) + 1) for ms in statistics[name] or ())
+            for name in (*SIDES, "all")
         }
-        return cls(behind, _spans(extent), extent["lacks"] > 0, extent["late_since"])
+        return cls(increases, _read_distance(statistics), statistics["lacking"] > 0, statistics["first_late_clock"])
 
 
-def _longer_delays(pipeline: Pipeline, found: _Extent) -> Iterator[Changes]:
-    """Delays with which late rows that the stream has would have been on time: of both inputs, and of each alone."""
-    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES if found.behind[side]}
+def _suggest_longer_delays(pipeline: Pipeline, evidence: _Evidence) -> Iterator[SettingChanges]:
+    """Yield delays with which late rows of the stream would be punctual: of both inputs, then of each alone."""
+    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES if evidence.delay_increases[side]}
     delays = {side: delay for side, delay in delays.items() if delay is not None}
-    for number in range(len(_LONGER) if delays else 0):
-        both = {side: found.behind[side][number] for side in delays}
-        for more in [both, *({side: found.behind["all"][number]} for side in delays)]:
+    for number in range(len(_QUANTILES) if delays else 0):
+        both = {side: evidence.delay_increases[side][number] for side in delays}
+        for increases in [both, *({side: evidence.delay_increases["all"][number]} for side in delays)]:
             yield {
-                f"{side}.watermark_delay": format_duration(_widened(delays[side] + span, delays[side]))
-                for side, span in more.items()
+                f"{side}.watermark_delay": format_duration(_round_up(delays[side] + increase, delays[side]))
+                for side, increase in increases.items()
             }
 
 
-def _shorter_delays(pipeline: Pipeline) -> Iterator[Changes]:
+def _suggest_shorter_delays(pipeline: Pipeline) -> Iterator[SettingChanges]:
     for side in SIDES:
         if delay := getattr(pipeline, side).watermark_delay:
-            for part in _SHORTER:
-                yield {f"{side}.watermark_delay": format_duration(delay * part // _UNITS[-1] * _UNITS[-1])}
+            for fraction in _SHORTER:
+                yield {f"{side}.watermark_delay": format_duration(delay * fraction // _UNITS[-1] * _UNITS[-1])}
 
 
-def _bounds(pipeline: Pipeline, found: _Extent, view: CommittedView, stream: DataFrame) -> Iterator[Changes]:
-    """Bounds as wide as those of the rows that only the stream has; as narrow as those of all that it has."""
+def _suggest_bounds(
+    pipeline: Pipeline, evidence: _Evidence, view: CommittedView, stream: DataFrame
+) -> Iterator[SettingChanges]:
+    """Yield wider bounds that include the pairs in the stream only, and narrower ones that include just its pairs."""
     interval = pipeline.join.interval
     if interval is None:
         return
     bounds = {"join.interval.lower": interval.lower, "join.interval.upper": interval.upper}
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
-    beyond = {"join.interval.lower": lt, "join.interval.upper": gt}
-    if found.apart:
-        seen = dict(zip(bounds, found.apart, strict=True))
-        wider = {name: _outward(name, seen[name], bound) for name, bound in given.items()}
-        wider = {name: span for name, span in wider.items() if beyond[name](span, given[name])}
+    finite = {name: bound for name, bound in bounds.items() if bound is not None}
+    is_wider = {"join.interval.lower": lt, "join.interval.upper": gt}
+    if evidence.pair_distance:
+        limits = dict(zip(bounds, evidence.pair_distance, strict=True))
+        wider = {name: _round_outward(name, limits[name], bound) for name, bound in finite.items()}
+        wider = {name: span for name, span in wider.items() if is_wider[name](span, finite[name])}
         if wider:
             yield {name: format_duration(span) for name, span in wider.items()}
-    if found.lacks and (extent := _seen_apart(view, stream)):
-        seen = dict(zip(bounds, extent, strict=True))
-        narrower = {name: _outward(name, seen[name], bound) for name, bound in given.items()}
-        narrower = {name: span for name, span in narrower.items() if beyond[name](given[name], span)}
-        for chosen in [narrower, *({name: span} for name, span in narrower.items())]:
-            if chosen:
-                yield {name: format_duration(span) for name, span in chosen.items()}
+    if evidence.stream_lacks_rows and (distance := _measure_pair_distance(view, stream)):
+        limits = dict(zip(bounds, distance, strict=True))
+        narrower = {name: _round_outward(name, limits[name], bound) for name, bound in finite.items()}
+        narrower = {name: span for name, span in narrower.items() if is_wider[name](finite[name], span)}
+        for changes in [narrower, *({name: span} for name, span in narrower.items())]:
+            if changes:
+                yield {name: format_duration(span) for name, span in changes.items()}
 
 
-def _outward(name: str, span: timedelta, bound: timedelta) -> timedelta:
-    """A bound that just lets a span in, as round as the present one."""
-    return -_widened(-span, bound) if name.endswith("lower") else _widened(span, bound)
+def _round_outward(name: str, span: timedelta, bound: timedelta) -> timedelta:
+    """Return the tightest bound that includes a span, in the unit of the present bound."""
+    return -_round_up(-span, bound) if name.endswith("lower") else _round_up(span, bound)
 
 
-def _widened(span: timedelta, like: timedelta) -> timedelta:
-    """A span, up to the next whole minute, second or ms, in which `like` is whole."""
-    unit = next(unit for unit in _UNITS if not like % unit)
+def _round_up(span: timedelta, pattern: timedelta) -> timedelta:
+    """Round a span up to the largest unit (minute, second or ms) of which `pattern` is a multiple."""
+    unit = next(unit for unit in _UNITS if not pattern % unit)
     return -(-span // unit) * unit
 
 
-def _seen_apart(view: CommittedView, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
+def _measure_pair_distance(view: CommittedView, stream: DataFrame) -> tuple[timedelta, timedelta] | None:
+    """Return least and greatest distance of the event times of the stream's pairs; None without event times."""
     sides = [source.side for source in view.inputs]
-    clocks = [replace(side.event, name=f"{side.name}_{side.event.name}") for side in sides]
-    if not {clock.name for clock in clocks} <= set(stream.columns):
+    times = [replace(side.event_time, name=f"{side.name}_{side.event_time.name}") for side in sides]
+    if not {time.name for time in times} <= set(stream.columns):
         return None
-    left, right = (clock.micros for clock in clocks)
-    apart = F.when(F.col("_emission") == "matched", right - left)
-    extent = stream.agg(F.min(apart).alias("least"), F.max(apart).alias("most")).first()
-    return _spans(extent) if extent else None
+    left, right = (time.micros for time in times)
+    distance = F.when(F.col("_emission") == "matched", right - left)
+    statistics = stream.agg(F.min(distance).alias("min"), F.max(distance).alias("max")).first()
+    return _read_distance(statistics) if statistics else None
 
 
-def _spans(extent: Row) -> tuple[timedelta, timedelta] | None:
-    if extent["least"] is None:
+def _read_distance(statistics: Row) -> tuple[timedelta, timedelta] | None:
+    if statistics["min"] is None:
         return None
-    return timedelta(microseconds=extent["least"]), timedelta(microseconds=extent["most"])
+    return timedelta(microseconds=statistics["min"]), timedelta(microseconds=statistics["max"])
 
 
-def _allowed(pipeline: Pipeline, changes: Changes) -> bool:
+def _is_valid(pipeline: Pipeline, changes: SettingChanges) -> bool:
     try:
-        changed(pipeline, changes)
+        with_overrides(pipeline, changes)
     except PipelineFileError:
         return False
     return True

@@ -1,7 +1,7 @@
-"""Under which other settings a stream may have run: few sets of them, each replayed once over all committed slices.
+"""Search the settings under which a stream may have run, by replays of all committed slices.
 
-A stream has one set of settings. So a set is judged over all rows: by those without a cause that it explains, and by
-those that are the same now and would differ under it.
+A stream has one set of settings. So a trial is judged over all rows: by the rows without a cause that it explains, and
+by the equal rows that would differ under it.
 """
 
 from __future__ import annotations
@@ -16,214 +16,230 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.in_memory_replay import replayed, side_by_side, tuned_for, with_lane
-from tidemark.comparison.setting_candidates import Changes, candidates
-from tidemark.config import changed
+from tidemark.comparison.in_memory_replay import add_lane, replay_lanes, replay_slices, tune_for_replays
+from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
+from tidemark.config import with_overrides
 from tidemark.config.sides import SIDES, SideName
-from tidemark.formatting import counted, quoted
-from tidemark.joins.output_schema import emissions
+from tidemark.formatting import format_count, quote_identifier
+from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 
-WINDOWS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
-"""The bounds of windows, where emissions tell them."""
-PROVENANCE = ("_emission", *WINDOWS)
-"""What emissions tell beside columns of the inputs, and engines too."""
+WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
+"""Bounds of windows, in emissions that contain them."""
+PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
+"""Columns of emissions other than the inputs' that engines can provide too."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A set of settings under which all slices were replayed."""
+class SettingTrial:
+    """Result of a replay under other settings."""
 
     settings: dict[str, str | tuple[str, ...]]
-    """Those in which it is not the pipeline's, by their dotted names."""
+    """Settings that differ from the pipeline's, by dotted name."""
     explains: int
-    """Rows without another cause that it gives as often as the stream has them."""
+    """Number of rows without another cause that the trial emits as often as the stream."""
     contradicts: int
-    """Rows that it gives more or less often than the stream, beyond those that differ now."""
+    """Number of rows that the trial emits more or less often than the stream, beyond those that differ now."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the stream as a whole speaks for it."""
+    def is_supported(self) -> bool:
+        """True if the trial explains more rows than it contradicts."""
         return self.explains > self.contradicts
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """By what the best one has least: where as much speaks for two, that is the one with fewer settings."""
+    def sort_key(self) -> tuple[int, int]:
+        """Key that sorts the best trial first; of equal ones that with fewer settings."""
         return self.contradicts - self.explains, len(self.settings)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The settings and both counts, in words."""
-        values = {name: one if isinstance(one, str) else ", ".join(one) for name, one in self.settings.items()}
+        values = {name: value if isinstance(value, str) else ", ".join(value) for name, value in self.settings.items()}
         settings = " and ".join(f"{name}: {value}" for name, value in values.items())
-        return f"{settings} explains {counted(self.explains, 'row')} and contradicts {self.contradicts:,}"
+        return f"{settings} explains {format_count(self.explains, 'row')} and contradicts {self.contradicts:,}"
 
 
-def emissions_under(view: CommittedView, changes: Changes) -> DataFrame:
-    """The emissions of a view's slices under other settings, from empty state; as the table has them."""
-    pipeline = changed(view.pipeline, changes)
-    result = replayed(pipeline, view.inputs, _slices(view), drain=view.last.drained)
-    return emissions(result.joined, pipeline, view.grid)
+def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
+    """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
+    pipeline = with_overrides(view.pipeline, changes)
+    answer = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
+    return select_emissions(answer.joined, pipeline, view.grid)
 
 
-def try_settings(
+def search_settings(
     unexplained: DataFrame, view: CommittedView, stream: DataFrame, names: Sequence[str], until: int | None
-) -> tuple[tuple[Tried, ...], DataFrame | None]:
-    """The sets of settings that rows without a cause suggest, the best first; and the `_id` of the rows it explains.
+) -> tuple[tuple[SettingTrial, ...], DataFrame | None]:
+    """Try the settings that rows without a cause suggest.
 
-    Rows are compared by the columns `names`. `until` is how far the stream has come on the clock (microseconds,
-    exclusive): what a set gives later than that contradicts nothing.
+    Args:
+        names: the columns to compare.
+        until: clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
+
+    Returns:
+        The trials, the best first, and the `_id` of the rows that the best one explains.
     """
-    sets, contents = list(candidates(unexplained, view, stream)), _Contents.of(view, names)
-    if not sets:
+    candidates, hasher = list(suggest_settings(unexplained, view, stream)), _RowHasher.create(view, names)
+    if not candidates:
         return (), None
-    judged = [_Judged(f"_set_{number}") for number in range(len(sets))]
+    scores = [_Score(f"_set_{number}") for number in range(len(candidates))]
     totals = Observation()
-    with tuned_for(view.spark, view.inputs, len(sets)):
-        # Planning keeps one core busy, and each has jobs of its own.
+    with tune_for_replays(view.spark, view.inputs, len(candidates)):
+        # Planning keeps one core busy, and each replay has jobs of its own.
         with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(lambda part: _answer(view, part, contents, until), _by_kind(sets)))
-        parts = [
-            _copies(unexplained, contents.of_rows(unexplained), F.lit(_OPEN), F.col("_copies")),
+            replays = list(
+                pool.map(lambda group: _replay_candidates(view, group, hasher, until), _group_by_job(candidates))
+            )
+        contents = [
+            _select_contents(unexplained, hasher.hash(unexplained), F.lit(_OPEN), F.col("_copies")),
             *(
-                _copies(rows, contents.of_rows(rows), F.lit(of))
-                for of, rows in ((_OURS, view.emissions()), (_THEIRS, stream))
+                _select_contents(rows, hasher.hash(rows), F.lit(name))
+                for name, rows in ((_BATCH, view.read_emissions()), (_STREAM, stream))
             ),
-            *answers,
+            *replays,
         ]
-        whole = _counted(reduce(DataFrame.unionByName, parts), judged)
-        whole = whole.observe(totals, *(sum_ for one in judged for sum_ in one.sums())).where(F.col(_OPEN) > 0)
-        agreeing = computed_once(whole.select("_content", *(one.agrees.alias(one.name) for one in judged)), now=True)
-    tried = [one.told(changes, totals) for one, changes in zip(judged, sets, strict=True)]
-    order = sorted(range(len(sets)), key=lambda number: tried[number].rank)
-    explained = unexplained.select("_id", contents.of_rows(unexplained).alias("_content")).join(
-        agreeing.where(judged[order[0]].name), "_content", "semi"
-    )
-    return tuple(tried[number] for number in order), explained.select("_id")
+        counts = _count_contents(reduce(DataFrame.unionByName, contents), scores)
+        sums = (column for score in scores for column in score.sum_columns())
+        counts = counts.observe(totals, *sums).where(F.col(_OPEN) > 0)
+        agreeing = computed_once(
+            counts.select("_content", *(score.agrees.alias(score.name) for score in scores)), now=True
+        )
+    trials = [score.to_trial(changes, totals) for score, changes in zip(scores, candidates, strict=True)]
+    order = sorted(range(len(candidates)), key=lambda number: trials[number].sort_key)
+    hashed = unexplained.select("_id", hasher.hash(unexplained).alias("_content"))
+    explained = hashed.join(agreeing.where(scores[order[0]].name), "_content", "semi")
+    return tuple(trials[number] for number in order), explained.select("_id")
 
 
 @dataclass(frozen=True)
-class _Contents:
-    """What rows are compared by: columns of each input, by their names in the emissions, and others."""
+class _RowHasher:
+    """Hashes emissions of the table, of the stream and of replays alike."""
 
-    sides: dict[SideName, dict[str, str]]
-    others: list[str]
-    by_hash: bool
-    """Whether emissions can be told by hashes of their input rows, so that a replay need not carry their columns."""
+    input_columns: dict[SideName, dict[str, str]]
+    """Compared columns of each input, by their names in the emissions."""
+    other_columns: list[str]
+    from_input_hashes: bool
+    """True if hashes of the input rows suffice, so that a replay need not carry their columns."""
 
     @classmethod
-    def of(cls, view: CommittedView, names: Sequence[str]) -> _Contents:
-        """Sort out the columns compared."""
-        sides: dict[SideName, dict[str, str]] = {
-            side: {name: source for name, source in view.columns(side).items() if name in names} for side in SIDES
+    def create(cls, view: CommittedView, names: Sequence[str]) -> _RowHasher:
+        """Divide the compared columns by their origin."""
+        input_columns: dict[SideName, dict[str, str]] = {
+            side: {name: source for name, source in view.map_columns(side).items() if name in names} for side in SIDES
         }
-        others = [name for name in names if not any(name in columns for columns in sides.values())]
-        as_joined = view.pipeline.join.condition is None and view.pipeline.flatten is None
-        return cls(sides, others, by_hash=set(others).issubset(PROVENANCE) and as_joined)
+        other_columns = [name for name in names if not any(name in columns for columns in input_columns.values())]
+        is_plain = view.pipeline.join.condition is None and view.pipeline.explode is None
+        from_hashes = set(other_columns).issubset(PROVENANCE_COLUMNS) and is_plain
+        return cls(input_columns, other_columns, from_input_hashes=from_hashes)
 
-    def of_rows(self, rows: DataFrame) -> Column:
-        """A hash of rows of emissions."""
-        return self._combined(rows, [_hash_of_side(rows, list(columns)) for columns in self.sides.values() if columns])
+    def hash(self, rows: DataFrame) -> Column:
+        """Return a hash of emissions."""
+        parts = [_hash_side(rows, list(columns)) for columns in self.input_columns.values() if columns]
+        return self._combine(rows, parts)
 
-    def carried(self, rows: DataFrame) -> DataFrame:
-        """The rows that a replay reads; where hashes tell emissions, `left` and `right` have nothing else."""
-        if not self.by_hash:
+    def reduce_inputs(self, rows: DataFrame) -> DataFrame:
+        """Replace `left` and `right` of the rows of a replay by their hashes, if these suffice."""
+        if not self.from_input_hashes:
             return rows
-        for side, columns in self.sides.items():
+        for side, columns in self.input_columns.items():
             flat = {f"_column_{number}": F.col(side)[source] for number, source in enumerate(columns.values())}
             wide = rows.transform(with_columns, flat)
-            part = F.struct(_hash_of_side(wide, list(flat)).alias("_hash"))
-            rows = wide.withColumn(side, F.when(F.col("side") == side, part)).drop(*flat)
+            hashed = F.struct(_hash_side(wide, list(flat)).alias("_hash"))
+            rows = wide.withColumn(side, F.when(F.col("side") == side, hashed)).drop(*flat)
         return rows
 
-    def of_replayed(self, rows: DataFrame) -> Column:
-        """The hash, as `of_rows`, of emissions that a replay makes of `carried`."""
-        if not self.by_hash:
-            return self.of_rows(rows)
-        return self._combined(rows, [F.col(f"{side}__hash") for side, columns in self.sides.items() if columns])
+    def hash_replayed(self, rows: DataFrame) -> Column:
+        """Return the hash, equal to `hash`, of emissions of a replay of `reduce_inputs`."""
+        if not self.from_input_hashes:
+            return self.hash(rows)
+        return self._combine(rows, [F.col(f"{side}__hash") for side, columns in self.input_columns.items() if columns])
 
-    def _combined(self, rows: DataFrame, parts: Sequence[Column]) -> Column:
-        return F.xxhash64(*parts, *([content_hash(rows, self.others)] if self.others else []))
+    def _combine(self, rows: DataFrame, parts: Sequence[Column]) -> Column:
+        return F.xxhash64(*parts, *([content_hash(rows, self.other_columns)] if self.other_columns else []))
 
 
-def _hash_of_side(rows: DataFrame, names: Sequence[str]) -> Column:
-    """A hash of an input's columns; null where all of them are, as in padded rows."""
+def _hash_side(rows: DataFrame, names: Sequence[str]) -> Column:
+    """Return a hash of an input's columns; null if all are null, as in padded rows."""
     if not names:
         return F.lit(None).cast("long")
-    absent = reduce(Column.__and__, (F.col(quoted(name)).isNull() for name in names))
-    return F.when(~absent, content_hash(rows, names))
+    is_absent = reduce(Column.__and__, (F.col(quote_identifier(name)).isNull() for name in names))
+    return F.when(~is_absent, content_hash(rows, names))
 
 
-_OPEN, _OURS, _THEIRS = "_open", "_ours", "_theirs"
-"""How often the rows without a cause, the emissions and the stream have a content; beside them the sets' own counts."""
+_OPEN, _BATCH, _STREAM = "_open", "_batch", "_stream"
+"""Columns with the copies of a content among rows without a cause, emissions and stream. Each trial has another one."""
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """A set whose answer is counted in a column of this name."""
+class _Score:
+    """Score of a trial, whose copies of each content are in column `name`."""
 
     name: str
 
     @property
     def agrees(self) -> Column:
-        """Whether it gives a content as often as the stream has it."""
-        return F.col(self.name) == F.col(_THEIRS)
+        """True if the trial emits a content as often as the stream."""
+        return F.col(self.name) == F.col(_STREAM)
 
-    def sums(self) -> Iterator[Column]:
-        """How many rows it explains, and how many it contradicts."""
-        differs_now = F.abs(F.col(_OURS) - F.col(_THEIRS))
-        would_differ = F.abs(F.col(self.name) - F.col(_THEIRS))
-        excused = F.col("_not_due") & (F.col(self.name) > F.col(_THEIRS))
-        worse = F.when(~excused, F.greatest(would_differ - differs_now, F.lit(0)))
+    def sum_columns(self) -> Iterator[Column]:
+        """Yield the number of rows that the trial explains, and that it contradicts."""
+        differs_now = F.abs(F.col(_BATCH) - F.col(_STREAM))
+        would_differ = F.abs(F.col(self.name) - F.col(_STREAM))
+        is_excused = F.col("_not_due") & (F.col(self.name) > F.col(_STREAM))
+        worse = F.when(~is_excused, F.greatest(would_differ - differs_now, F.lit(0)))
         yield F.sum(F.when(self.agrees, F.least(_OPEN, differs_now))).alias(f"{self.name}_explains")
         yield F.sum(worse).alias(f"{self.name}_contradicts")
 
-    def told(self, settings: Changes, totals: Observation) -> Tried:
-        """What came of it."""
-        return Tried(dict(settings), *(totals.get[f"{self.name}_{sum_}"] or 0 for sum_ in ("explains", "contradicts")))
+    def to_trial(self, settings: SettingChanges, totals: Observation) -> SettingTrial:
+        """Return the trial with its observed totals."""
+        explains, contradicts = (totals.get[f"{self.name}_{name}"] or 0 for name in ("explains", "contradicts"))
+        return SettingTrial(dict(settings), explains, contradicts)
 
 
-def _by_kind(sets: Sequence[Changes]) -> Iterator[dict[int, Changes]]:
-    """Sets by their number, those together that can be lanes of one job."""
-    for _, part in groupby(enumerate(sets), key=lambda one: (one[1].get("dialect"), "restarts" in one[1])):
-        yield dict(part)
+def _group_by_job(candidates: Sequence[SettingChanges]) -> Iterator[dict[int, SettingChanges]]:
+    """Group consecutive candidates that can be lanes of one job, by their number."""
+    for _, group in groupby(enumerate(candidates), key=lambda item: (item[1].get("dialect"), "restarts" in item[1])):
+        yield dict(group)
 
 
-def _answer(view: CommittedView, sets: Mapping[int, Changes], contents: _Contents, until: int | None) -> DataFrame:
-    """`_copies` of what sets with successive numbers give."""
-    pipelines = [changed(view.pipeline, changes) for changes in sets.values()]
-    if contents.by_hash:
-        pipelines = [one.model_copy(update={"select": None}) for one in pipelines]
-    drain, altered = view.last.drained, contents.carried
-    result = side_by_side(pipelines, view.inputs, _slices(view), drain=drain, altered=altered)
-    emitted = emissions(with_lane(result.joined), pipelines[0], view.grid)
-    # A column that this dialect does not know is null.
-    unknown = {name for name in contents.others if name not in emitted.columns}
-    emitted = emitted.transform(with_columns, dict.fromkeys(unknown, F.lit(None)))
-    number = (F.col("_lane") + min(sets)).cast("string")
-    not_due = F.lit(False) if until is None else view.grid.end_column(F.unix_micros("_slice")) > until
-    return _copies(emitted, contents.of_replayed(emitted), F.concat(F.lit("_set_"), number), not_due=not_due)
-
-
-def _copies(
-    rows: DataFrame, content: Column, of: Column, copies: Column | None = None, not_due: Column | None = None
+def _replay_candidates(
+    view: CommittedView, candidates: Mapping[int, SettingChanges], hasher: _RowHasher, until: int | None
 ) -> DataFrame:
+    """Replay candidates with successive numbers as lanes of one job, and return the contents they emit."""
+    pipelines = [with_overrides(view.pipeline, changes) for changes in candidates.values()]
+    if hasher.from_input_hashes:
+        pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
+    slices, drain = _committed_range(view), view.last.drained
+    answer = replay_lanes(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
+    emitted = select_emissions(add_lane(answer.joined), pipelines[0], view.grid)
+    # Columns that this dialect does not provide are null.
+    missing = {name for name in hasher.other_columns if name not in emitted.columns}
+    emitted = emitted.transform(with_columns, dict.fromkeys(missing, F.lit(None)))
+    number = (F.col("_lane") + min(candidates)).cast("string")
+    not_due = F.lit(False) if until is None else view.grid.end_column(F.unix_micros("_slice")) > until
+    name = F.concat(F.lit("_set_"), number)
+    return _select_contents(emitted, hasher.hash_replayed(emitted), name, not_due=not_due)
+
+
+def _select_contents(
+    rows: DataFrame, content: Column, name: Column, copies: Column | None = None, not_due: Column | None = None
+) -> DataFrame:
+    """Select the hash of each row's content, and the name of the column that counts it."""
     return rows.select(
         content.alias("_content"),
-        of.alias("_of"),
+        name.alias("_of"),
         (F.lit(1) if copies is None else copies).cast("long").alias("_copies"),
         (F.lit(False) if not_due is None else not_due).alias("_not_due"),
     )
 
 
-def _counted(contents: DataFrame, judged: Sequence[_Judged]) -> DataFrame:
-    """How often each content is whose, in columns."""
-    names = [_OPEN, _OURS, _THEIRS, *(one.name for one in judged)]
+def _count_contents(contents: DataFrame, scores: Sequence[_Score]) -> DataFrame:
+    """Count the copies of each content, in a column for each name."""
+    names = [_OPEN, _BATCH, _STREAM, *(score.name for score in scores)]
     counts = (F.sum(F.when(F.col("_of") == name, F.col("_copies")).otherwise(0)).alias(name) for name in names)
     return contents.groupBy("_content").agg(F.bool_or("_not_due").alias("_not_due"), *counts)
 
 
-def _slices(view: CommittedView) -> range:
+def _committed_range(view: CommittedView) -> range:
     return range(next(iter(view.ledger.entries)), view.end)

@@ -1,41 +1,43 @@
-"""What the user wrote, validated: the pipeline file and its settings."""
+"""Validate the pipeline file, which holds everything that a user configures."""
 
 from tidemark.config.airflow import AirflowSettings
-from tidemark.config.inputs import Commits, Completeness, Input, TimeColumn, Trace
+from tidemark.config.compare import Budget, CompareSettings
+from tidemark.config.inputs import CheckpointArrival, CommitArrival, Completeness, Input, TimeColumn
 from tidemark.config.join import Interval, Join, KeyPair, WindowInequality, WindowSettings
+from tidemark.config.json_schema import build_json_schema
 from tidemark.config.loader import (
-    changed,
+    get_pipelines_folder,
+    list_pipeline_files,
     load_pipeline,
     load_reference,
-    pipeline_files,
-    pipeline_schema,
-    pipelines_folder,
+    with_overrides,
 )
-from tidemark.config.pipeline import Guard, Pipeline, Slices
-from tidemark.config.quality import Budget, CompareSettings, Expectation
+from tidemark.config.pipeline import Pipeline, TimeBounds
+from tidemark.config.quality import Expectation
+from tidemark.config.slices import Slices
 
 __all__ = [
     "AirflowSettings",
     "Budget",
-    "Commits",
+    "CheckpointArrival",
+    "CommitArrival",
     "CompareSettings",
     "Completeness",
     "Expectation",
-    "Guard",
     "Input",
     "Interval",
     "Join",
     "KeyPair",
     "Pipeline",
     "Slices",
+    "TimeBounds",
     "TimeColumn",
-    "Trace",
     "WindowInequality",
     "WindowSettings",
-    "changed",
+    "build_json_schema",
+    "get_pipelines_folder",
+    "list_pipeline_files",
     "load_pipeline",
     "load_reference",
-    "pipeline_files",
-    "pipeline_schema",
-    "pipelines_folder",
+    "with_overrides",
 ]

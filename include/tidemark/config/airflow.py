@@ -1,4 +1,4 @@
-"""How Airflow runs a pipeline."""
+"""Settings of the Airflow DAGs of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from tidemark.config.types import PositiveDuration
 
 
 class AirflowSettings(Settings):
-    """How Airflow runs the pipeline; no row depends on it."""
+    """Settings of the Airflow DAGs. They do not affect output rows."""
 
     owner: str = Field(default="tidemark", pattern=r"^[\w.@-]+$")
-    """Whose DAGs they are, as Airflow's list shows it: letters, digits, _, -, . and @."""
+    """Owner of the DAGs in Airflow's DAG list: letters, digits, _, -, . and @."""
     retries: int = Field(default=2, ge=0, le=100)
-    """How often a fault is tried again; mistakes and failed checks are not."""
+    """Number of retries after an infrastructure fault. User errors and failed checks are not retried."""
     retry_delay: PositiveDuration = timedelta(minutes=1)
+    """Delay before a retry."""
     execution_timeout: PositiveDuration | None = None
-    """A job that takes longer is ended, and tried again."""
-    poll: PositiveDuration = timedelta(minutes=1)
-    """How often a waiting slice looks whether its inputs are complete."""
-    wait_at_most: PositiveDuration | None = None
-    """A slice that has waited longer fails; by default it waits on."""
+    """Maximum duration of a job. A job that exceeds it is killed and retried. Default: unlimited."""
+    poll_interval: PositiveDuration = timedelta(minutes=1)
+    """Interval at which a waiting slice checks if its inputs are complete."""
+    wait_timeout: PositiveDuration | None = None
+    """Maximum time that a slice waits for its inputs before it fails. Default: unlimited."""
     deadline: PositiveDuration | None = None
-    """A run that is not over so long after it was queued is told of, by a call back; it goes on."""
+    """Time after queueing by which a run should end. Airflow calls the project's callback for a run that misses it;
+    the run continues. Default: none."""
     pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """The pool of its jobs; by default one of the pipeline's own, where the project makes them (`TIDEMARK_POOLS`)."""
+    """Airflow pool of the pipeline's jobs. Default: one pool per pipeline if the project creates them
+    (`TIDEMARK_POOLS`), otherwise `default_pool`."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
-    """The connection that names the Spark to submit to."""
+    """Airflow connection of the Spark cluster that jobs are submitted to."""

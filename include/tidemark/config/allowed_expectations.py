@@ -1,7 +1,7 @@
-"""Which of Great Expectations' expectations a pipeline file may have, and with which arguments.
+"""Check which Great Expectations types and arguments a pipeline file may use.
 
-Those that judge the output by values that stand in the file. What asks SQL, reads another table or fetches something is
-none of them, nor is an argument that does.
+Allowed expectations compare the output with values in the file. Types and arguments that run SQL, read other tables or
+fetch resources are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import date, time
 from difflib import get_close_matches
 from typing import Any
 
-from tidemark.errors import nearest
+from tidemark.errors import suggest_name
 
 _BOUNDS = "min_value max_value strict_min strict_max"
 _ARGUMENTS = {
@@ -59,22 +59,24 @@ _ARGUMENTS = {
     _BOUNDS: "expect_table_row_count_to_be_between",
     "value": "expect_table_column_count_to_equal expect_table_row_count_to_equal",
 }
-ARGUMENTS: Mapping[str, frozenset[str]] = dict(
-    sorted((name, frozenset(given.split())) for given, names in _ARGUMENTS.items() for name in names.split())
+ALLOWED_ARGUMENTS: Mapping[str, frozenset[str]] = dict(
+    sorted((name, frozenset(arguments.split())) for arguments, names in _ARGUMENTS.items() for name in names.split())
 )
-"""The arguments of each expectation that there is."""
+"""Arguments of each allowed expectation type."""
 
-_NOT_OF_A_ROW = {
-    "expect_column_values_to_be_of_type",  # of the column
+_NOT_ROW_EXPECTATIONS = {
+    "expect_column_values_to_be_of_type",  # validates the column
     "expect_column_values_to_be_in_type_list",
     "expect_column_values_to_be_decreasing",  # rows have no order
     "expect_column_values_to_be_increasing",
-    "expect_column_values_to_be_dateutil_parseable",  # Great Expectations has none of these for Spark
-    *(name for name in ARGUMENTS if "_like_pattern" in name),
+    "expect_column_values_to_be_dateutil_parseable",  # not implemented for Spark, like all LIKE patterns
+    *(name for name in ALLOWED_ARGUMENTS if "_like_pattern" in name),
 }
-ON_SINGLE_ROWS = frozenset(name for name, given in ARGUMENTS.items() if "mostly" in given) - _NOT_OF_A_ROW
-"""Those that say of each row whether it breaks them."""
-OF_OTHER_ROWS = frozenset(
+ROW_EXPECTATIONS = (
+    frozenset(name for name, arguments in ALLOWED_ARGUMENTS.items() if "mostly" in arguments) - _NOT_ROW_EXPECTATIONS
+)
+"""Expectation types that each row passes or fails."""
+CROSS_ROW_EXPECTATIONS = frozenset(
     {
         "expect_column_values_to_be_unique",
         "expect_compound_columns_to_be_unique",
@@ -82,50 +84,54 @@ OF_OTHER_ROWS = frozenset(
         "expect_column_values_to_not_be_outliers",
     }
 )
-"""Those of them for which the other rows decide."""
+"""Row expectations whose result for a row depends on other rows."""
 
-_OTHER_TABLES = "asks for what lies outside the output; compare with another table by `compare`, or join it"
-_CONDITION = "is SQL beside the output; compute a column under `select` that is null where the row does not matter"
+_OTHER_TABLES = "reads data outside the output. Compare with another table by `compare`, or join it."
+_CONDITION = "is SQL. Compute a column under `select` that is null for rows to ignore."
 _REFUSED = {
     "expect_query_results_to_match_comparison": _OTHER_TABLES,
     "expect_table_row_count_to_equal_other_table": _OTHER_TABLES,
-    "unexpected_rows_expectation": "asks SQL; compute a column under `select`, and expect its values",
-    "expect_column_values_to_match_json_schema": "fetches what a schema refers to; expect a column of from_json(...)",
+    "unexpected_rows_expectation": "runs SQL. Compute a column under `select`, and validate its values.",
+    "expect_column_values_to_match_json_schema": "fetches references of a schema. Validate a column of from_json(...).",
     "row_condition": _CONDITION,
     "condition_parser": _CONDITION,
-    "result_format": "decides which rows are shown; `show_rows: true` shows some",
-    "catch_exceptions": "would pass over what went wrong; leave it out",
-    "description": "takes the place of what it asks for; write `notes`",
+    "result_format": "selects which rows are shown. Set `expose_row_values: true` to show some.",
+    "catch_exceptions": "would hide errors. Remove it.",
+    "description": "replaces the generated description. Write `notes`.",
 }
-_PLAIN = (str, int, float, date, time, type(None))
+_LITERAL_TYPES = (str, int, float, date, time, type(None))
 
 
 def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
-    """See that an expectation judges the output by values that stand in the file.
+    """Check that an expectation is allowed and compares the output with values in the file.
+
+    Args:
+        name: The expectation type.
+        arguments: Its keyword arguments.
 
     Raises:
-        ValueError: names the expectation or the argument, why not, and the remedy.
+        ValueError: The type or an argument is not allowed. The message has reason and remedy.
     """
-    if (known := ARGUMENTS.get(name)) is None:
-        near = get_close_matches(name, ARGUMENTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/pipeline.schema.json lists them"
-        raise ValueError(f"{name} {_REFUSED.get(name) or f'is no expectation that a pipeline file may have; {hint}'}")
+    if (allowed := ALLOWED_ARGUMENTS.get(name)) is None:
+        matches = get_close_matches(name, ALLOWED_ARGUMENTS, n=1)
+        hint = f"Did you mean {matches[0]}?" if matches else "docs/pipeline.schema.json lists the allowed ones."
+        raise ValueError(f"{name} {_REFUSED.get(name) or f'is not an allowed expectation. {hint}'}")
     for argument, value in arguments.items():
-        if argument not in known:
-            hint = _REFUSED.get(argument) or f"is no argument of it; {nearest(argument, sorted(known), 'it has')}"
-            raise ValueError(f"{name}: {argument} {hint}")
-        if not _is_plain(value) and not (argument == "quantile_ranges" and _are_ranges(value)):
-            raise ValueError(f"{name}: {argument} has to be a value or a list of values; write them out")
+        if argument not in allowed:
+            reason = _REFUSED.get(argument) or f"is not an argument. {suggest_name(argument, sorted(allowed))}"
+            raise ValueError(f"{name}: {argument} {reason}")
+        if not _is_literal(value) and not (argument == "quantile_ranges" and _is_quantile_ranges(value)):
+            raise ValueError(f"{name}: {argument} is not a value or a list of values. Write literal values.")
 
 
-def _is_plain(value: Any) -> bool:
-    # Other values are Great Expectations' own language: {$PARAMETER: ...} reckons, and looks into its stores.
-    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, _PLAIN)
+def _is_literal(value: Any) -> bool:
+    # Mappings such as {$PARAMETER: ...} are Great Expectations' own language, which evaluates code and reads stores.
+    return all(map(_is_literal, value)) if isinstance(value, list) else isinstance(value, _LITERAL_TYPES)
 
 
-def _are_ranges(value: Any) -> bool:
+def _is_quantile_ranges(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and value.keys() == {"quantiles", "value_ranges"}
-        and all(map(_is_plain, value.values()))
+        and all(map(_is_literal, value.values()))
     )

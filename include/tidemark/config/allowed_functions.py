@@ -1,8 +1,8 @@
-"""What an expression of a pipeline file may call and read, whichever parser has taken it apart.
+"""Check which functions and columns an expression in a pipeline file may use.
 
-Each of Spark's functions stands in `allowed_functions.csv`, which `bin/list-functions` brings up to another version of Spark,
-with why it is refused, or with nothing: then it is allowed. Reviewed by hand: an allowed one gives the same for the
-same row in every run, and knows nothing but the row.
+`allowed_functions.csv` lists each of Spark's functions, with the reason if it is refused. `bin/list-functions` updates
+it to another Spark version. Entries are reviewed by hand: an allowed function is deterministic and depends on the row
+alone. Both parsers use these checks (`config.expressions`, `spark.expression_sandbox`).
 """
 
 from __future__ import annotations
@@ -15,101 +15,104 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from tidemark.errors import nearest
+from tidemark.errors import suggest_name
 
-CATALOGUE = Path(__file__).with_name("allowed_functions.csv")
-"""Columns: `function`, Spark's own `group` of it, and `refused`: a key of `WHY`, or nothing."""
+CATALOGUE_FILE = Path(__file__).with_name("allowed_functions.csv")
+"""CSV columns: `function`; `group` in Spark's documentation; `refused`, a key of `REFUSAL_REASONS` or empty."""
 
-WHY = {
-    "random": "gives something else in each run, where a replay gives the same; take a column's hash, by xxhash64()",
-    "clock": "tells the time of the run; take a column with a time, and to_unix_timestamp for its number",
-    "session": "tells of the session, not of the row; write the value itself",
-    "task": "tells how Spark has cut its work, which is another way in each run; take a column",
-    "java": "calls Java; take a function of SQL",
-    "aggregate": "is over many rows, and an expression has one row or pair; aggregate where the emissions are read",
-    "rows": "makes other rows of a row; give `flatten` the array, or do so where the emissions are read",
-    "stops": "stops the job with a row's values; write an expectation under quality",
-    "files": "can read files; parse the column where the table is written",
-    "unreviewed": "has not been reviewed; compute the column where the table is written",
+REFUSAL_REASONS = {
+    "random": "returns another value in each run, so a replay would differ. Use a column's hash, such as xxhash64().",
+    "clock": "returns the time of the run. Use a time column, and to_unix_timestamp for its number.",
+    "session": "depends on the session, not on the row. Write the value itself.",
+    "task": "depends on how Spark partitions its work. Use a column.",
+    "java": "calls Java. Use a function of SQL.",
+    "aggregate": "aggregates many rows, but an expression has one row or pair. Aggregate the emissions instead.",
+    "rows": "changes the number of rows. Set `explode` to the array, or do it with the emissions.",
+    "stops": "fails the job with a row's values. Write an expectation under quality.",
+    "files": "can read files. Parse the column when the table is written.",
+    "unreviewed": "has not been reviewed. Compute the column when the table is written.",
 }
-"""Why a function is refused, with the remedy."""
+"""Reasons to refuse a function, with the remedy."""
 
-_OF_THE_GRAMMAR = ("timestampadd", "timestampdiff")
-"""Functions that Spark's grammar has and its catalogue has not."""
+_GRAMMAR_FUNCTIONS = ("timestampadd", "timestampdiff")
+"""Functions in Spark's grammar that are missing in its function list."""
 _COLUMN = re.compile(r"(left|right)(_.*)?|_(slice|emission|pane|result_time|(right_)?window_(start|end))", re.DOTALL)
 
 
-def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+def split_words(text: str) -> frozenset[str]:
+    """Split text into its set of words."""
     return frozenset(text.split())
 
 
-CheckColumn = Callable[[str], None]
-"""Sees that a name is that of a column of the rows that an expression is over; a ValueError says which there are."""
+ColumnCheck = Callable[[str], None]
+"""Function that raises a ValueError if a name is not a column of the rows of an expression."""
 
-
-_BARE = words(
+_PARAMETERLESS_FUNCTIONS = split_words(
     """
     current_catalog current_database current_date current_schema current_time current_timestamp current_user
     localtimestamp session_user
     """
 )
-"""What Spark takes for a call without brackets where no column is called so, and hardly a column is."""
+"""Names that Spark resolves to a function without parentheses if no column has the name."""
 
 
 @cache
-def catalogue() -> Mapping[str, str]:
-    """Spark's functions in lower case, each with why it is refused (a key of `WHY`), empty if it is allowed."""
-    with CATALOGUE.open(encoding="utf-8", newline="") as file:
-        return {row["function"]: row["refused"] for row in csv.DictReader(file)} | dict.fromkeys(_OF_THE_GRAMMAR, "")
+def load_catalogue() -> Mapping[str, str]:
+    """Return Spark's functions in lower case with the key of their refusal reason, empty if allowed."""
+    with CATALOGUE_FILE.open(encoding="utf-8", newline="") as file:
+        refusals = {row["function"]: row["refused"] for row in csv.DictReader(file)}
+    return refusals | dict.fromkeys(_GRAMMAR_FUNCTIONS, "")
 
 
 def check_function(path: Sequence[str]) -> None:
-    """See that a function may be called.
+    """Check that a function is allowed.
+
+    Args:
+        path: The function's name, after catalog and schema if there are any.
 
     Raises:
-        ValueError: names it, why not, and the remedy.
+        ValueError: The function is unknown or refused. The message has reason and remedy.
     """
     name = path[-1].lower()
     if len(path) > 1:
-        raise ValueError(
-            f"{'.'.join(path)}() names a catalog or a schema; only Spark's own functions serve, by their bare names"
-        )
-    if (why := catalogue().get(name)) is None:
-        near = get_close_matches(name, (known for known, reason in catalogue().items() if not reason), n=1)
-        hint = f"did you mean {near[0]}?" if near else "take one of these"
-        raise ValueError(f"{name}() is none of Spark's own functions; {hint}")
-    if why:
-        raise ValueError(f"{name}() {WHY[why]}")
+        raise ValueError(f"{'.'.join(path)}() names a catalog or a schema. Use Spark's own functions without a prefix.")
+    if (reason := load_catalogue().get(name)) is None:
+        allowed = [function for function, refusal in load_catalogue().items() if not refusal]
+        matches = get_close_matches(name, allowed, n=1)
+        hint = f"Did you mean {matches[0]}?" if matches else "Use Spark's own functions only."
+        raise ValueError(f"{name}() is not a function of Spark. {hint}")
+    if reason:
+        raise ValueError(f"{name}() {REFUSAL_REASONS[reason]}")
 
 
 def check_column(name: str) -> None:
-    """See that a name is that of a column of a pair, or of what Tidemark says of it.
+    """Check that a name is a column of a pair, or a column that Tidemark adds.
 
-    Spark takes bare words such as `current_user` for functions, and tables have columns that nobody has written.
+    Spark would resolve bare names such as `current_user` to functions, and tables have hidden columns such as
+    `_metadata`.
 
     Raises:
-        ValueError: says which columns there are.
+        ValueError: The name is not such a column.
     """
     if not _COLUMN.fullmatch(name.lower()):
-        raise ValueError(f"{name} is no column of the join; columns are left_NAME and right_NAME")
+        raise ValueError(f"{name} is not a column of the join. Columns are named left_NAME and right_NAME.")
 
 
 @dataclass(frozen=True)
-class ColumnsOf:
-    """`check_column` for expressions over one input's own columns."""
+class InputColumns:
+    """Column check for expressions over the columns of one input."""
 
     names: tuple[str, ...] | None = None
-    """None where no table has been looked at: then only what can be no column is refused."""
+    """Columns of the input's table. None before the table is read: only names that cannot be columns are refused."""
 
     def __call__(self, name: str) -> None:
-        """See that a name is that of a column.
+        """Check that a name is a column of the input.
 
         Raises:
-            ValueError: says which columns there are, or that Spark takes the name for a function.
+            ValueError: The column does not exist, or Spark would resolve the name to a function.
         """
         if self.names is None:
-            if name.lower() in _BARE:
-                raise ValueError(f"{name} tells the time or the user of the run; take a column, called otherwise")
-        elif name.lower() not in {known.lower() for known in self.names}:
-            raise ValueError(f"{name} is no column of it; {nearest(name, self.names, 'it has')}")
+            if name.lower() in _PARAMETERLESS_FUNCTIONS:
+                raise ValueError(f"{name} returns the time or the user of the run. Use a column with another name.")
+        elif name.lower() not in {column.lower() for column in self.names}:
+            raise ValueError(f"{name} is not a column of the input. {suggest_name(name, self.names)}")

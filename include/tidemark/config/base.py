@@ -1,4 +1,4 @@
-"""What all settings are."""
+"""Base class of the pipeline file's settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, and an unknown field is an error."""
+    """Base class of all settings. Instances are frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -1,4 +1,4 @@
-"""A shadow: a new version of a pipeline that runs beside the one that is served, in tables of its own."""
+"""Candidate versions of a pipeline, which are built next to the live version in tables of their own."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from pydantic import ValidationError
 from tidemark.config.pipeline import Pipeline
 from tidemark.errors import PipelineFileError, UserError
 
-FOLDER = "shadows"
-"""Where they are, in the folder of the pipeline's own tables."""
-DROPPED = "dropped"
-"""The file that a shadow's folder has from the moment it is dropped until all other files are gone."""
+CANDIDATES_FOLDER = "candidates"
+"""Folder of candidate versions in the folder of the pipeline's tables."""
+DROP_MARKER = "dropped"
+"""File that exists in a candidate's folder while its other files are being deleted."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
-_OUTPUT = re.compile(rf"(.*)/{FOLDER}/({_NAME.pattern})")
+_OUTPUT = re.compile(rf"(.*)/{CANDIDATES_FOLDER}/({_NAME.pattern})")
 
 
-def shadow_of(pipeline: Pipeline, name: str | None) -> Pipeline:
-    """The pipeline with its tables in those of a shadow; without a name, as it is.
+def to_candidate(pipeline: Pipeline, name: str | None) -> Pipeline:
+    """Return the pipeline with the output folder of a candidate version, or unchanged if `name` is None.
 
     Raises:
-        UserError: no name for a folder.
+        UserError: The name is not a valid folder name.
     """
     if name is None:
         return pipeline
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is no name for a shadow; use lower-case letters, digits, _ and -, a letter first, 50 at most"
+            f"{name!r} is not a valid candidate name. Begin with a lower-case letter, and use at most 50 lower-case "
+            "letters, digits, _ and -."
         )
-    return pipeline.model_copy(update={"output": f"{pipeline.output}/{FOLDER}/{name}"})
+    return pipeline.model_copy(update={"output": f"{pipeline.output}/{CANDIDATES_FOLDER}/{name}"})
 
 
-def served(pipeline: Pipeline) -> Pipeline:
-    """The pipeline whose shadow this is; as it is, where it is none."""
-    found = _OUTPUT.fullmatch(pipeline.output)
-    return pipeline.model_copy(update={"output": found[1]}) if found else pipeline
+def to_live(pipeline: Pipeline) -> Pipeline:
+    """Return the live version of a candidate; other pipelines are returned unchanged."""
+    candidate = _OUTPUT.fullmatch(pipeline.output)
+    return pipeline.model_copy(update={"output": candidate[1]}) if candidate else pipeline
 
 
-def called(pipeline: Pipeline) -> str:
-    """What a command takes to mean this pipeline.
+def cli_arguments(pipeline: Pipeline) -> str:
+    """Return the command line arguments that select this pipeline and candidate version.
 
     >>> from tidemark.config import load_pipeline
-    >>> called(shadow_of(load_pipeline("include/pipelines/flights_weather.yaml"), "wide"))
-    'flights_weather --shadow wide'
+    >>> cli_arguments(to_candidate(load_pipeline("include/pipelines/flights_weather.yaml"), "wide"))
+    'flights_weather --candidate wide'
     """
-    found = _OUTPUT.fullmatch(pipeline.output)
-    return f"{pipeline.name} --shadow {found[2]}" if found else pipeline.name
+    candidate = _OUTPUT.fullmatch(pipeline.output)
+    return f"{pipeline.name} --candidate {candidate[2]}" if candidate else pipeline.name
 
 
-def under(pipeline: Pipeline, settings: Mapping[str, Any]) -> Pipeline:
-    """The pipeline as it was under other settings that decide the answer, as the ledger has them.
+def with_stored_config(pipeline: Pipeline, settings: Mapping[str, Any]) -> Pipeline:
+    """Return the pipeline with the output-affecting settings that the ledger has stored.
 
     Raises:
-        PipelineFileError: an earlier version has stored them, whose settings this one does not read.
+        PipelineFileError: The stored settings are those of an earlier Tidemark version, which this version cannot read.
     """
-    # Columns are named in one place or the other.
-    named = set() if settings.get("flatten") else {"select"}
-    kept = pipeline.model_dump(mode="json", by_alias=True, include={"name", "output", *named})
+    # `explode` names the output columns itself; without it, the current `select` does.
+    select = set() if settings.get("explode") else {"select"}
+    current = pipeline.model_dump(mode="json", include={"name", "output", *select})
     try:
-        return Pipeline.model_validate({**kept, **settings})
+        return Pipeline.model_validate({**current, **settings})
     except ValidationError:
         raise PipelineFileError(
-            f"the settings under which {pipeline.name} has run were stored by an earlier version of Tidemark, and this "
-            "one does not read them; name the pipeline file that has them"
+            f"An earlier Tidemark version stored the settings of {pipeline.name} in a form that this version cannot "
+            "read. Name the pipeline file with these settings."
         ) from None

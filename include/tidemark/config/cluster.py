@@ -1,4 +1,4 @@
-"""What a job takes of a cluster; no answer depends on it."""
+"""Settings of the Spark cluster resources of a job."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ from pydantic import Field, model_validator
 
 from tidemark.config.base import Settings
 
-Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$", description="as Spark has it: 900m, 4g")]
-Count = Annotated[int, Field(ge=1, le=10_000)]
-SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
-"""The environment variable from which Spark itself takes the secret of a standalone cluster."""
+MemorySize = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
+ExecutorCount = Annotated[int, Field(ge=1, le=10_000)]
+SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
+"""Environment variable from which Spark reads the authentication secret of a standalone cluster."""
 CONNECT_SCHEME = "sc://"
-"""How the address of a Spark Connect server begins."""
-CONNECT_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name
-"""The environment variable from which Spark itself takes the token of a server."""
+"""URL scheme of Spark Connect servers."""
+CONNECT_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name
+"""Environment variable from which Spark reads the authentication token of a Spark Connect server."""
 _TASKS_PER_CORE = 4
-"""Of a shuffle: when the last ones run, few cores wait, and Spark merges what is small."""
+"""Shuffle partitions per core. Small tasks keep cores busy at the end of a stage; AQE coalesces tiny partitions."""
 
 
 class Executors(Settings):
-    """As many executors as there is work for (dynamic allocation)."""
+    """Bounds on the number of executors under dynamic allocation."""
 
-    least: int = Field(default=0, ge=0, le=10_000)
-    """How many are kept while there is none."""
-    most: Count
+    min: int = Field(default=0, ge=0, le=10_000)
+    """Number of executors that stay allocated when idle."""
+    max: ExecutorCount
+    """Maximum number of executors."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Executors:
-        if self.least > self.most:
-            raise ValueError(f"least ({self.least}) is more than most ({self.most})")
+    def _check_order(self) -> Executors:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is above max ({self.max}). Swap them.")
         return self
 
 
 class Cluster(Settings):
-    """What a job takes of a cluster, and what it leaves there; a session on one machine takes that machine."""
+    """Cluster resources of a job. Ignored for local sessions. They do not affect output rows."""
 
-    executors: Count | Executors = 2
-    """How many, or `{least: 1, most: 8}` for as many as there is work for."""
+    executors: ExecutorCount | Executors = 2
+    """Number of executors, or `{min: 1, max: 8}` for dynamic allocation."""
     executor_cores: Annotated[int, Field(ge=1, le=1_000)] = 2
-    executor_memory: Memory = "2g"
-    """The heap of each executor."""
+    """Number of cores per executor."""
+    executor_memory: MemorySize = "2g"
+    """JVM heap size of each executor, such as 900m or 4g."""
     shuffle_partitions: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Four for each core by default."""
+    """Number of shuffle partitions. Default: 4 per core."""
     event_log: bool = True
-    """Whether the job is kept for Spark's history server, where the operator has a place for it
+    """Enable Spark's event log for the history server, if the operator has set its folder
     (`TIDEMARK_EVENT_LOGS`)."""
 
-    def spark_settings(self) -> dict[str, str]:
-        """Spark's settings of a job on a cluster."""
-        most = self.executors if isinstance(self.executors, int) else self.executors.most
-        cores = most * self.executor_cores
-        settings = {
+    def to_spark_config(self) -> dict[str, str]:
+        """Return the Spark properties of a job on a cluster."""
+        max_executors = self.executors if isinstance(self.executors, int) else self.executors.max
+        cores = max_executors * self.executor_cores
+        properties = {
             "spark.executor.cores": str(self.executor_cores),
             "spark.executor.memory": self.executor_memory,
-            "spark.cores.max": str(cores),  # a standalone master gives all that it has otherwise
+            "spark.cores.max": str(cores),  # without it, a standalone master allocates all its cores
             "spark.sql.shuffle.partitions": str(self.shuffle_partitions or _TASKS_PER_CORE * cores),
             "spark.dynamicAllocation.enabled": str(not isinstance(self.executors, int)).lower(),
         }
         if isinstance(self.executors, int):
-            return {**settings, "spark.executor.instances": str(self.executors)}
+            return {**properties, "spark.executor.instances": str(self.executors)}
         return {
-            **settings,
-            "spark.dynamicAllocation.minExecutors": str(self.executors.least),
-            "spark.dynamicAllocation.maxExecutors": str(most),
-            # Nobody else keeps an executor's shuffle files for it.
+            **properties,
+            "spark.dynamicAllocation.minExecutors": str(self.executors.min),
+            "spark.dynamicAllocation.maxExecutors": str(max_executors),
+            # Without an external shuffle service, executors with live shuffle files must stay allocated.
             "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         }

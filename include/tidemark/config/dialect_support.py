@@ -1,22 +1,22 @@
-"""Which joins each dialect has: what an engine would refuse is refused when the pipeline file is read."""
+"""Refuse joins and settings that the engine of a dialect does not support."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidemark.config.inputs import Commits
+from tidemark.config.inputs import CommitArrival
 from tidemark.config.sides import SIDES, SideName
 
 if TYPE_CHECKING:
     from tidemark.config.join import Join, WindowSettings
     from tidemark.config.pipeline import Pipeline
 
-TICK = {"flink-datastream": 1000, "flink-sql": 1000, "spark": 1}
-"""Microseconds: what each dialect compares event times in."""
+TICK_MICROS = {"flink-datastream": 1000, "flink-sql": 1000, "spark": 1}
+"""Precision of event times in each dialect, in microseconds."""
 
 _SHAPES = ("interval", "window", "event_time_equality", "window_inequality")
-_TYPES = {
+_JOIN_TYPES = {
     "flink-datastream": {"interval": "inner", "window": "inner"},
     "flink-sql": {"interval": "inner left right full", "window": "inner left right full semi anti"},
     "spark": dict.fromkeys(_SHAPES, "inner left right full semi"),
@@ -29,27 +29,27 @@ TRIGGERS = (
     "count",
     "delta",
 )
-"""Of Flink's DataStream API."""
+"""Triggers of Flink's DataStream API."""
 _WINDOWS = (("flink-datastream", "window"),)
 _SQL_INTERVALS = (("flink-sql", "interval"),)
-_ONLY_FOR = {
+_SUPPORTED_BY = {
     "api": _WINDOWS,
     "allowed_lateness": _WINDOWS,
     "emit": _WINDOWS,
     "trigger": _WINDOWS,
     "evictor": _WINDOWS,
     "time": _WINDOWS + _SQL_INTERVALS,
-    "min_cleanup": _SQL_INTERVALS,
+    "min_cleanup_interval": _SQL_INTERVALS,
 }
-"""The dialects and shapes that have a setting."""
-_IN_UTC = {
-    "flink-datastream": "windows of Flink's DataStream API are told in UTC; give them an `offset` in place of it",
-    "spark": "Spark's window() counts from 1970 in UTC, whatever the session's time zone; leave it out",
+"""Dialects and join shapes that support a setting of the join."""
+_UTC_ONLY = {
+    "flink-datastream": "windows of Flink's DataStream API are in UTC. Set their `offset` instead.",
+    "spark": "Spark's window() counts from 1970 in UTC, whatever the session's time zone. Remove it.",
 }
-"""Why a dialect's windows have no time zone."""
-_SOURCES = ("partition", "idle_after")
-_RE_FIRING = ("allowed_lateness", "emit", "trigger", "evictor", "time")
-"""What makes windows fire again, or otherwise."""
+"""Error messages of dialects without time zones of windows."""
+_SOURCE_SETTINGS = ("partition", "idle_timeout")
+_FIRING_SETTINGS = ("allowed_lateness", "emit", "trigger", "evictor", "time")
+"""Settings that change how often windows fire."""
 _BY_UPPER = "right.watermark_delay and join.interval.upper"
 _BY_LOWER = "left.watermark_delay and join.interval.lower"
 _BY_LESSER = "right.watermark_delay and left > right (or >=)"
@@ -57,209 +57,227 @@ _BY_GREATER = "left.watermark_delay and left < right (or <=)"
 
 
 def check_join(dialect: str, join: Join) -> None:
-    """See that a dialect has the join.
+    """Check that a dialect supports the join.
 
     Raises:
-        ValueError: says which setting the dialect does not have, and what it has.
+        ValueError: The dialect does not support a setting. The message has the supported ones.
     """
-    for wrong in _mistakes(dialect, join):
-        raise ValueError(wrong)
+    for problem in _find_join_problems(dialect, join):
+        raise ValueError(problem)
 
 
 def check_watermarks(pipeline: Pipeline) -> None:
-    """See that the inputs have the watermarks that the dialect asks for, and settings of its own only.
+    """Check that the inputs have the watermark settings that the dialect needs, and none that it does not support.
 
     Raises:
-        ValueError: says what is missing.
+        ValueError: A setting is missing or unsupported.
     """
-    rules = _missing_watermarks, _recorded_watermarks, _missing_clock, _filters_of_spark
-    for wrong in (wrong for rule in rules for wrong in rule(pipeline)):
-        raise ValueError(wrong)
+    rules = (
+        _find_watermark_problems,
+        _find_recorded_watermark_problems,
+        _find_clock_problems,
+        _find_filter_problems,
+    )
+    for problem in (problem for rule in rules for problem in rule(pipeline)):
+        raise ValueError(problem)
 
 
 def check_time_zone(pipeline: Pipeline) -> None:
-    """See that the dialect has local time where a time zone asks for it.
+    """Check that the dialect supports local time if a time zone is set.
 
     Raises:
-        ValueError: says what goes by UTC.
+        ValueError: The join or the dialect has no local time.
     """
     if pipeline.time_zone == "UTC":
         return
     if not pipeline.join.window:
-        raise ValueError("time_zone: is for windows; bounds of an interval are the same in every zone: leave it out")
+        raise ValueError("time_zone: needs windows, because interval bounds are equal in every zone. Remove it.")
     if pipeline.dialect != "flink-sql":
-        raise ValueError(f"time_zone: {_IN_UTC[pipeline.dialect]}")
+        raise ValueError(f"time_zone: {_UTC_ONLY[pipeline.dialect]}")
 
 
 def check_restarts(pipeline: Pipeline) -> None:
-    """See that restarts of a job are told of a join for which it is known what they do.
+    """Check that the effect of job restarts on the join is known.
 
     Raises:
-        ValueError: says of which setting it is not.
+        ValueError: A setting is not supported together with restarts.
     """
-    for wrong in _restarted(pipeline) if pipeline.restarts else ():
-        raise ValueError(f"restarts: {wrong}")
+    for problem in _find_restart_problems(pipeline) if pipeline.restarts else ():
+        raise ValueError(f"restarts: {problem}")
 
 
-def defaults_of_flink(version: str) -> dict[str, Any]:
-    """What a version of Flink has where an interval join of its SQL is told nothing else, if it is not as here.
+def flink_version_defaults(version: str) -> dict[str, Any]:
+    """Return the defaults of Flink SQL's interval join in a Flink version, where they differ from ours.
 
-    >>> defaults_of_flink("1.17.2"), defaults_of_flink("1.18")
-    ({'min_cleanup': 'half'}, {})
+    >>> flink_version_defaults("1.17.2"), flink_version_defaults("1.18")
+    ({'min_cleanup_interval': 'half'}, {})
     """
-    before_it_could_be_set = [int(part) for part in version.split(".") if part.isdigit()] < [1, 18]
-    return {"min_cleanup": "half"} if before_it_could_be_set else {}
+    is_before_1_18 = [int(part) for part in version.split(".") if part.isdigit()] < [1, 18]
+    return {"min_cleanup_interval": "half"} if is_before_1_18 else {}
 
 
-def takes_null_keys(dialect: str) -> bool:
-    """Whether a row may take part in the join though its key is null."""
+def can_join_null_keys(dialect: str) -> bool:
+    """True if a row with a null key can take part in the join."""
     return dialect in {"flink-sql", "spark"}
 
 
-def _recorded_watermarks(pipeline: Pipeline) -> Iterator[str]:
-    """What a job has recorded is of the order in which rows arrived, and one watermark for an input."""
-    for side in pipeline.recorded:
+def _find_recorded_watermark_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield problems of recorded watermarks, which exist in arrival order and once per input."""
+    for side in pipeline.recorded_watermark_sides:
         if pipeline.dialect == "spark":
-            yield f"{side}.watermark: is for Flink's dialects; what a Spark query had is told by a trace (arrival)"
+            yield (
+                f"{side}.recorded_watermark: is for Flink's dialects only. For a Spark query, set arrival to its "
+                "streaming_checkpoint."
+            )
         elif pipeline.clock != "arrival":
-            yield f"{side}.watermark: was recorded as rows arrived; name an arrival column on both inputs"
-        elif held := _held_back(pipeline):
-            yield f"{held[0]}: does not go with a watermark that was recorded ({side}.watermark); leave it out"
-        elif not pipeline.join.fires_by_default:
-            asked = next(name for name in ("trigger", "evictor", "time") if name in pipeline.join.model_fields_set)
-            yield f"join.{asked}: does not go with a recorded watermark; put {side}.watermark_delay in its place"
+            yield f"{side}.recorded_watermark: was recorded in arrival order. Set an arrival column on both inputs."
+        elif source_settings := _list_source_settings(pipeline):
+            yield f"{source_settings[0]}: cannot be combined with {side}.recorded_watermark. Remove it."
+        elif not pipeline.join.has_default_firing:
+            name = next(name for name in ("trigger", "evictor", "time") if name in pipeline.join.model_fields_set)
+            yield f"join.{name}: cannot be combined with a recorded watermark. Set {side}.watermark_delay instead."
 
 
-def _restarted(pipeline: Pipeline) -> Iterator[str]:
+def _find_restart_problems(pipeline: Pipeline) -> Iterator[str]:
     if pipeline.dialect == "spark":
-        yield "a Spark query has its watermark in its checkpoint, so that none begins anew; leave it out"
+        yield "have no effect on a Spark query, whose watermark is in its checkpoint. Remove them."
     elif pipeline.dialect == "flink-sql" and pipeline.join.window:
-        yield "go with intervals of flink-sql only: what its windows keep differs by version of Flink; leave them out"
+        yield "need an interval in flink-sql, because the state of its windows differs by Flink version. Remove them."
     elif (window := pipeline.join.window) and not window.tumbling:
-        yield "go with tumbling windows only; which of a row's windows have fired before one is not kept"
-    elif asked := [name for name in _RE_FIRING if _is_given(pipeline.join, name)]:
-        yield f"do not go with join.{asked[0]}; leave one of them out"
+        yield "need tumbling windows, because fired windows of a row are not stored. Remove them."
+    elif names := [name for name in _FIRING_SETTINGS if _is_changed(pipeline.join, name)]:
+        yield f"cannot be combined with join.{names[0]}. Remove one of them."
     elif pipeline.clock != "arrival":
-        yield "are told by when rows arrived; name an arrival column on both inputs"
-    elif held := _held_back(pipeline):
-        yield f"do not go with {held[0]}; leave one of them out"
+        yield "are instants of the arrival clock. Set an arrival column on both inputs."
+    elif source_settings := _list_source_settings(pipeline):
+        yield f"cannot be combined with {source_settings[0]}. Remove one of them."
 
 
-def _held_back(pipeline: Pipeline) -> list[str]:
-    """The settings that tell what holds a watermark back beside rows."""
-    return [f"{side}.{name}" for side in SIDES for name in _SOURCES if getattr(getattr(pipeline, side), name)]
+def _list_source_settings(pipeline: Pipeline) -> list[str]:
+    """List the settings that let more than rows hold the watermark back: partitions and idleness."""
+    return [f"{side}.{name}" for side in SIDES for name in _SOURCE_SETTINGS if getattr(getattr(pipeline, side), name)]
 
 
-def _missing_watermarks(pipeline: Pipeline) -> Iterator[str]:
+def _find_watermark_problems(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
-    delays = {side for side in SIDES if getattr(pipeline, side).watermark_delay is not None}
-    given = delays.union(pipeline.recorded)
-    if pipeline.by_clock_alone:
-        yield from _watermarks_of_the_clock(pipeline)
+    delayed = {side for side in SIDES if getattr(pipeline, side).watermark_delay is not None}
+    watermarked = delayed.union(pipeline.recorded_watermark_sides)
+    if pipeline.uses_processing_time_only:
+        yield from _find_processing_time_problems(pipeline)
     elif pipeline.dialect != "spark":
-        yield from (f"{side}.watermark_delay: {pipeline.dialect} needs one" for side in SIDES if side not in given)
+        missing = [side for side in SIDES if side not in watermarked]
+        yield from (f"{side}.watermark_delay: is missing, but {pipeline.dialect} needs it" for side in missing)
         if "spark" in pipeline.model_fields_set:
-            yield f"spark: these settings are for dialect spark, not {pipeline.dialect}"
-    elif flinks := _held_back(pipeline):
-        yield f"{flinks[0]}: is for Flink's dialects; Spark has one watermark for an input, and none falls idle"
-    elif gaps := [name for name, one in _windows(join) if one.sliding and one.sliding.slide > one.sliding.size]:
-        yield f"join.{gaps[0]}.sliding: spark has no slide above the size"
+            yield f"spark: is for dialect spark only, not {pipeline.dialect}. Remove it."
+    elif source_settings := _list_source_settings(pipeline):
+        yield f"{source_settings[0]}: is for Flink's dialects only. In Spark each input has one watermark, never idle."
+    elif gaps := [
+        name for name, window in _list_windows(join) if window.sliding and window.sliding.slide > window.sliding.size
+    ]:
+        yield f"join.{gaps[0]}.sliding: spark does not support a slide above the size. Decrease it."
     elif join.type == "inner":
         return
     elif (join.interval and not join.event_time_equality) or join.window_inequality:
-        upper, lower = ("right" in given and _limits(join, "left")), ("left" in given and _limits(join, "right"))
-        if not {"right": lower, "full": lower or upper}.get(join.type, upper):
-            by_upper, by_lower = (_BY_LESSER, _BY_GREATER) if join.window_inequality else (_BY_UPPER, _BY_LOWER)
-            wanted = {"right": by_lower, "full": f"{by_upper}, or {by_lower}"}.get(join.type, by_upper)
-            yield f"join.type: spark refuses a {join.type} join without {wanted}: no row could be evicted"
-    elif not given:
-        yield f"join.type: spark refuses a {join.type} join without a watermark_delay on either side"
+        yield from _find_eviction_problems(join, watermarked)
+    elif not watermarked:
+        yield f"join.type: spark refuses a {join.type} join without a watermark. Set watermark_delay on a side."
 
 
-def _limits(join: Join, side: SideName) -> bool:
-    """Whether the condition on times limits how long rows of a side find partners, by the other side's watermark."""
+def _find_eviction_problems(join: Join, watermarked: set[SideName]) -> Iterator[str]:
+    """Yield a problem if a Spark outer or semi join could never evict rows that wait for a match."""
+    upper = "right" in watermarked and _has_wait_limit(join, "left")
+    lower = "left" in watermarked and _has_wait_limit(join, "right")
+    if not {"right": lower, "full": lower or upper}.get(join.type, upper):
+        by_upper, by_lower = (_BY_LESSER, _BY_GREATER) if join.window_inequality else (_BY_UPPER, _BY_LOWER)
+        required = {"right": by_lower, "full": f"{by_upper}, or {by_lower}"}.get(join.type, by_upper)
+        yield f"join.type: spark refuses a {join.type} join that cannot evict rows. Set {required}."
+
+
+def _has_wait_limit(join: Join, side: SideName) -> bool:
+    """True if the other side's watermark limits how long rows of a side wait for matches."""
     if join.window_inequality:
-        return join.window_inequality.lesser != side
+        return join.window_inequality.lesser_side != side
     return join.interval is not None and (join.interval.upper if side == "left" else join.interval.lower) is not None
 
 
-def _watermarks_of_the_clock(pipeline: Pipeline) -> Iterator[str]:
-    """Flink SQL's processing time: an input has no other time than that of arrival, and no watermark."""
+def _find_processing_time_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield problems of Flink SQL's processing time, where a row's only time is its arrival."""
     for side in SIDES:
         source = getattr(pipeline, side)
-        if isinstance(source.arrival, Commits):
-            yield f"{side}.arrival: on processing time event_time names the arrival too, so that it needs a column"
+        if isinstance(source.arrival, CommitArrival):
+            yield f"{side}.arrival: must be a column on processing time, which event_time can name too"
         elif source.arrival and source.arrival != source.event_time:
-            yield f"{side}.event_time: on processing time a row's time is its arrival: name that here too"
-        for name in ("watermark_delay", "watermark", *_SOURCES):
+            yield f"{side}.event_time: differs from arrival, the only time on processing time. Set it to that column."
+        for name in ("watermark_delay", "recorded_watermark", *_SOURCE_SETTINGS):
             if getattr(source, name) is not None:
-                yield f"{side}.{name}: there is no watermark with join.time: processing; leave it out"
+                yield f"{side}.{name}: has no effect with join.time: processing. Remove it."
 
 
-def _filters_of_spark(pipeline: Pipeline) -> Iterator[str]:
-    """Spark moves a filter below the watermark by itself, wherever the query has it."""
+def _find_filter_problems(pipeline: Pipeline) -> Iterator[str]:
     for side in SIDES:
-        if pipeline.dialect == "spark" and getattr(pipeline, side).where_at == "watermark":
+        if pipeline.dialect == "spark" and getattr(pipeline, side).filter == "after_watermark":
             yield (
-                f"{side}.where_at: Spark's optimizer moves a filter below withWatermark, so that rows left out never "
-                "move the watermark; write source, or leave it out"
+                f"{side}.filter: Spark's optimizer pushes a filter below withWatermark, so filtered rows never advance "
+                "the watermark. Set before_watermark, or remove it."
             )
 
 
-def _missing_clock(pipeline: Pipeline) -> Iterator[str]:
+def _find_clock_problems(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
-    by_clock = join.triggered_by.kind.endswith("processing_time")
-    if pipeline.clock != "arrival" and (by_clock or join.time == "processing"):
-        asks = "join.time: processing" if join.time == "processing" else f"join.trigger: {join.triggered_by.kind}"
-        yield f"{asks} goes by when rows arrived; name an arrival column on both inputs"
-    by_watermark = join.triggered_by.kind.endswith("event_time")
-    mixed = by_clock if join.time == "event" else by_watermark
-    if mixed and (held := _held_back(pipeline)):
-        yield f"{held[0]}: does not go with a trigger of the other time than the windows'"
+    is_on_clock = join.effective_trigger.kind.endswith("processing_time")
+    if pipeline.clock != "arrival" and (is_on_clock or join.time == "processing"):
+        cause = "join.time: processing" if join.time == "processing" else f"join.trigger: {join.effective_trigger.kind}"
+        yield f"{cause} needs arrival times. Set an arrival column on both inputs."
+    is_on_watermark = join.effective_trigger.kind.endswith("event_time")
+    is_mixed = is_on_clock if join.time == "event" else is_on_watermark
+    if is_mixed and (source_settings := _list_source_settings(pipeline)):
+        yield f"{source_settings[0]}: cannot be combined with a trigger on another time than the windows'. Remove it."
 
 
-def _mistakes(dialect: str, join: Join) -> Iterator[str]:
+def _find_join_problems(dialect: str, join: Join) -> Iterator[str]:
     shapes = [name for name in _SHAPES if getattr(join, name)]
-    known = _TYPES[dialect]
+    supported = _JOIN_TYPES[dialect]
     if len(shapes) != 1 and not (dialect == "spark" and shapes == ["interval", "event_time_equality"]):
-        yield f"join: give exactly one of {', '.join(known)}"
+        yield f"join: set exactly one of {', '.join(supported)}"
         return
     shape = shapes[0]
-    if shape not in known:
-        yield f"join: {dialect} has no {shape}; it has {', '.join(known)}"
-    elif join.type not in known[shape].split():
-        yield f"join.type: {dialect} has {known[shape].replace(' ', ', ')} for {shape} joins, not {join.type}"
-    yield from _shape_mistakes(dialect, join)
-    for name, only in _ONLY_FOR.items():
-        if _is_given(join, name) and (dialect, shape) not in only:
-            yield f"join.{name}: is for {' and '.join(f'{wanted} joins of {one}' for one, wanted in only)} only"
+    if shape not in supported:
+        yield f"join: {dialect} does not support {shape}. Use {' or '.join(supported)}."
+    elif join.type not in supported[shape].split():
+        types = supported[shape].replace(" ", ", ")
+        yield f"join.type: {dialect} does not support {join.type} for {shape} joins. Use {types}."
+    yield from _find_window_problems(dialect, join)
+    for name, combinations in _SUPPORTED_BY.items():
+        if _is_changed(join, name) and (dialect, shape) not in combinations:
+            joins = " and ".join(f"{shape} joins of {dialect}" for dialect, shape in combinations)
+            yield f"join.{name}: is for {joins} only. Remove it."
 
 
-def _is_given(join: Join, name: str) -> bool:
-    """Whether a setting of the join is not as by default."""
+def _is_changed(join: Join, name: str) -> bool:
+    """True if a setting of the join differs from its default."""
     return bool(getattr(join, name) != type(join).model_fields[name].default)
 
 
-def _windows(join: Join) -> Iterator[tuple[str, WindowSettings]]:
-    """The windows of a join, by their place in it."""
+def _list_windows(join: Join) -> Iterator[tuple[str, WindowSettings]]:
+    """Yield the windows of a join with the names of their settings."""
     if join.window:
         yield "window", join.window
     if join.window_inequality:
         yield from ((f"window_inequality.{side}", getattr(join.window_inequality, side)) for side in SIDES)
 
 
-def _shape_mistakes(dialect: str, join: Join) -> Iterator[str]:
+def _find_window_problems(dialect: str, join: Join) -> Iterator[str]:
     bounds = {join.interval.lower, join.interval.upper} if join.interval else set()
     if None in bounds and (dialect != "spark" or len(bounds) == 1):
         yield f"join.interval: {dialect} needs {'one of' if dialect == 'spark' else 'both'} lower and upper"
-    for name, window in _windows(join):
+    for name, window in _list_windows(join):
         if window.cumulate and dialect != "flink-sql":
-            yield f"join.{name}: {dialect} has no cumulate windows; flink-sql has them"
+            yield f"join.{name}: {dialect} does not support cumulate windows. Use flink-sql or other windows."
         if window.session and dialect == "spark":
-            yield f"join.{name}: spark joins on tumbling and sliding windows only"
+            yield f"join.{name}: spark joins on tumbling and sliding windows only. Use one of these."
     if join.window and join.window.session and join.trigger and join.trigger.kind == "delta":
-        yield "join.trigger: delta does not support merging, which sessions do; use another trigger, or other windows"
-    if join.emit == "latest" and not join.fires_by_default:
-        yield "join.emit: latest is the last word of windows of event time that fire at their end; leave out emit"
+        yield "join.trigger: delta cannot merge windows, as sessions need. Use another trigger or other windows."
+    if join.emit == "latest" and not join.has_default_firing:
+        yield "join.emit: latest needs event-time windows that fire at their end. Remove emit."
     if join.api == "cogroup" and join.condition:
-        yield "join.condition: a coGroup emits arrays of rows; filter them where they are read"
+        yield "join.condition: a coGroup emits arrays of rows. Filter them when reading the emissions."

@@ -1,4 +1,4 @@
-"""What follows from a change of a pipeline file, setting by setting; no lake is asked."""
+"""Compare two pipeline files setting by setting, with the effect of each change on output rows."""
 
 from __future__ import annotations
 
@@ -6,59 +6,76 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tidemark.config.pipeline import Pipeline
+from tidemark.formatting import ToDict
 
-Effect = Literal["other pipeline", "answer", "slices since", "next slice", "no row"]
-"""The gravest first. `other pipeline`: its tables are elsewhere; `answer`: committed slices have to run again; `slices
-since`: those do that lie behind the instant; `next slice`: slices from now on have other columns, or take landed rows
-otherwise; `no row`: what the join gives stays as it is."""
+Effect = Literal["new pipeline", "all slices", "slices since", "new slices", "no rows"]
+"""Effect of a change, from the most to the least severe.
 
-_ELSEWHERE = ("name", "output")
-_SINCE = ("restarts",)
-_FROM_NOW_ON = ("select", "late_landing", "input_deletes")
+`new pipeline`: the tables are in another folder. `all slices`: committed slices must be recomputed. `slices since`:
+committed slices after the changed instant must be recomputed. `new slices`: slices that run from now on have other
+columns, or handle late-arriving and deleted rows differently. `no rows`: output rows do not change.
+"""
+
+_LOCATION_SETTINGS = ("name", "output")
+_INSTANT_SETTINGS = ("restarts",)
+_NEW_SLICE_SETTINGS = ("select", "on_late_arriving_rows", "on_input_delete")
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A setting that two pipeline files have differently."""
+class SettingChange(ToDict):
+    """A setting with different values in two pipeline files."""
 
     setting: str
-    """Its dotted name."""
-    was: Any
-    """JSON-ready; None where it was left out and has no default."""
-    now: Any
+    """Dotted name."""
+    old: Any
+    """Old value, JSON-ready; None if it is absent and has no default."""
+    new: Any
+    """New value, as `old`."""
     effect: Effect
 
 
-def differences(old: Pipeline, new: Pipeline) -> list[Difference]:
-    """Settings that differ, defaults filled in, the gravest first and then in the order of the file."""
-    was, now = (flat(one.model_dump(mode="json", by_alias=True)) for one in (old, new))
-    decides = {*flat(old.deciding_settings()), *flat(new.deciding_settings())}
-    found = [
-        Difference(name, was.get(name), now.get(name), _effect(name, decides))
-        for name in was | now
-        if was.get(name) != now.get(name)
+def diff_pipelines(old: Pipeline, new: Pipeline) -> list[SettingChange]:
+    """Compare two pipelines including defaults.
+
+    Returns:
+        The changes, the most severe effects first, then in the order of the file.
+    """
+    old_settings, new_settings = (flatten_settings(pipeline.model_dump(mode="json")) for pipeline in (old, new))
+    affecting = {
+        name
+        for pipeline in (old, new)
+        for name in flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
+    }
+    changes = [
+        SettingChange(name, old_settings.get(name), new_settings.get(name), _effect_of(name, affecting))
+        for name in old_settings | new_settings
+        if old_settings.get(name) != new_settings.get(name)
     ]
-    return sorted(found, key=lambda one: get_args(Effect).index(one.effect))
+    return sorted(changes, key=lambda change: get_args(Effect).index(change.effect))
 
 
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names; places in lists are numbers.
+def flatten_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested settings to dotted names; positions in lists become numbers.
 
-    >>> flat({"join": {"keys": ["a"]}})
+    >>> flatten_settings({"join": {"keys": ["a"]}})
     {'join.keys.0': 'a'}
     """
     if not isinstance(settings, dict | list):
         return {prefix: settings}
     items = settings.items() if isinstance(settings, dict) else enumerate(settings)
-    return {k: v for key, part in items for k, v in flat(part, f"{prefix}.{key}" if prefix else str(key)).items()}
+    return {
+        name: value
+        for key, part in items
+        for name, value in flatten_settings(part, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
 
 
-def _effect(name: str, decides: set[str]) -> Effect:
+def _effect_of(name: str, affecting: set[str]) -> Effect:
     top = name.partition(".")[0]
-    if top in _ELSEWHERE:
-        return "other pipeline"
-    if top in _SINCE:
+    if top in _LOCATION_SETTINGS:
+        return "new pipeline"
+    if top in _INSTANT_SETTINGS:
         return "slices since"
-    if name in decides:
-        return "answer"
-    return "next slice" if top in _FROM_NOW_ON else "no row"
+    if name in affecting:
+        return "all slices"
+    return "new slices" if top in _NEW_SLICE_SETTINGS else "no rows"

@@ -1,4 +1,4 @@
-"""An existing suite of Great Expectations, as its projects store it: JSON of 1.x, or of 0.18."""
+"""Read stored Great Expectations suites (JSON of 1.x or 0.18)."""
 
 from __future__ import annotations
 
@@ -11,63 +11,73 @@ from pydantic import ValidationError
 
 from tidemark.config.allowed_expectations import check_expectation
 from tidemark.config.quality import Expectation
-from tidemark.config.safe_yaml import ROOTS
+from tidemark.config.safe_yaml import ALLOWED_ROOTS_VARIABLE
 from tidemark.errors import PipelineFileError
-from tidemark.formatting import in_one_line
+from tidemark.formatting import to_single_line
 
-MOST_BYTES = 1_000_000
-"""Of a suite, which may hold how each of its expectations was drawn."""
-_DROPPED = {"meta", "id", "ge_cloud_id", "description", "rendered_content", "success_on_last_run"}
-"""What Great Expectations says of an expectation; `meta` has forms of its own in each version."""
-_TAKEN = ("severity", "notes")
+MAX_BYTES = 1_000_000
+"""Maximum size of a suite file, which may include renderings of its expectations."""
+_IGNORED_FIELDS = {"meta", "id", "ge_cloud_id", "description", "rendered_content", "success_on_last_run"}
+"""Fields without effect on a validation; the form of `meta` differs by version."""
+_COPIED_FIELDS = ("severity", "notes")
 
 
 def read_suite(name: str, folder: Path, pipelines: Path) -> list[dict[str, Any]]:
-    """The expectations of a suite, as a pipeline file would have them.
+    """Read the expectations of a suite in the form of a pipeline file.
 
-    The path is relative to the pipeline file's folder, and lies in it, in that of pipelines, or under a root that the
-    operator allows (`TIDEMARK_ROOTS`).
+    Args:
+        name: Path of the suite, relative to the pipeline file's folder. The file must be in that folder, in the
+            pipelines folder, or under a root that the operator allows (`TIDEMARK_ALLOWED_ROOTS`).
+        folder: Folder of the pipeline file.
+        pipelines: The pipelines folder.
 
     Raises:
-        PipelineFileError: no such file there, no suite, or one with what no pipeline file may have; names the place.
+        PipelineFileError: The file is missing, forbidden or no suite, or has content that pipeline files must not have.
     """
     path = (folder / name).resolve()
-    roots = [Path(root.strip()) for root in os.environ.get(ROOTS, "").split(",") if root.strip()]
-    if path.suffix != ".json" or not any(path.is_relative_to(one.resolve()) for one in (folder, pipelines, *roots)):
+    variable = os.environ.get(ALLOWED_ROOTS_VARIABLE, "")
+    roots = [Path(root.strip()) for root in variable.split(",") if root.strip()]
+    if path.suffix != ".json" or not any(path.is_relative_to(root.resolve()) for root in (folder, pipelines, *roots)):
         raise PipelineFileError(
-            f"suite: {name} is no .json file in {folder} or {pipelines}; put it there, or let the operator allow its "
-            f"root in {ROOTS}"
+            f"expectation_suite: {name} is not a .json file in {folder} or {pipelines}. Move it there, or ask the "
+            f"operator to allow its root in {ALLOWED_ROOTS_VARIABLE}."
         )
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        content = json.loads(text) if len(text) <= MOST_BYTES else None
+            text = file.read(MAX_BYTES + 1)
+        content = json.loads(text) if len(text) <= MAX_BYTES else None
     except OSError as error:
-        raise PipelineFileError(f"suite: {name} cannot be read: {error.strerror}") from None
+        raise PipelineFileError(f"expectation_suite: {name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise PipelineFileError(f"suite: {name} is not JSON") from None
-    if len(text) > MOST_BYTES:
-        raise PipelineFileError(f"suite: {name} has more than {MOST_BYTES:,} bytes")
-    found = content.get("expectations") if isinstance(content, dict) else None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise PipelineFileError(f"suite: {name} is no suite of Great Expectations: it has no list of expectations")
-    return [_expectation(one, f"suite: {name}: expectation {number}") for number, one in enumerate(found, 1)]
+        raise PipelineFileError(f"expectation_suite: {name} is not JSON") from None
+    if len(text) > MAX_BYTES:
+        raise PipelineFileError(f"expectation_suite: {name} has more than {MAX_BYTES:,} bytes")
+    stored = content.get("expectations") if isinstance(content, dict) else None
+    if not isinstance(stored, list) or not all(isinstance(entry, dict) for entry in stored):
+        raise PipelineFileError(
+            f"expectation_suite: {name} has no list of expectations. Name a suite of Great Expectations."
+        )
+    return [
+        _read_expectation(entry, f"expectation_suite: {name}: expectation {number}")
+        for number, entry in enumerate(stored, 1)
+    ]
 
 
-def _expectation(stored: dict[str, Any], where: str) -> dict[str, Any]:
-    kind, kwargs = stored.get("type", stored.get("expectation_type")), stored.get("kwargs") or {}
-    told = {"type", "expectation_type", "kwargs", *_TAKEN}
-    if other := sorted(name for name, value in stored.items() if value and name not in told | _DROPPED):
-        raise PipelineFileError(in_one_line(f"{where}: {', '.join(other)}: is not taken over; leave it out"))
+def _read_expectation(stored: dict[str, Any], location: str) -> dict[str, Any]:
+    type_, kwargs = stored.get("type", stored.get("expectation_type")), stored.get("kwargs") or {}
+    supported = {"type", "expectation_type", "kwargs", *_COPIED_FIELDS, *_IGNORED_FIELDS}
+    if unsupported := sorted(name for name, value in stored.items() if value and name not in supported):
+        raise PipelineFileError(to_single_line(f"{location}: {', '.join(unsupported)}: not supported. Remove it."))
     if not isinstance(kwargs, dict):
-        raise PipelineFileError(f"{where}: kwargs has to be arguments by their names")
+        raise PipelineFileError(f"{location}: kwargs is not a mapping. Write arguments by their names.")
     arguments = {name: value for name, value in kwargs.items() if value is not None and name != "batch_id"}
-    taken = {"type": kind, "kwargs": arguments, **{name: stored[name] for name in _TAKEN if stored.get(name)}}
+    copied = {name: stored[name] for name in _COPIED_FIELDS if stored.get(name)}
+    expectation = {"type": type_, "kwargs": arguments, **copied}
     try:
-        check_expectation(str(kind), arguments)
-        Expectation.model_validate(taken)
+        check_expectation(str(type_), arguments)
+        Expectation.model_validate(expectation)
     except ValidationError as error:
-        raise PipelineFileError(in_one_line(f"{where}: {error.errors()[0]['msg']}")) from None
+        raise PipelineFileError(to_single_line(f"{location}: {error.errors()[0]['msg']}")) from None
     except ValueError as error:
-        raise PipelineFileError(in_one_line(f"{where}: {error}")) from None
-    return taken
+        raise PipelineFileError(to_single_line(f"{location}: {error}")) from None
+    return expectation

@@ -1,4 +1,4 @@
-"""Inclusive and exclusive bounds, in the one place that tells them apart."""
+"""Convert inclusive and exclusive interval bounds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import TypeVar
 BoundT = TypeVar("BoundT", int, int | None)
 
 
-def closed_bounds(
+def to_closed_bounds(
     lower: BoundT, upper: BoundT, *, lower_inclusive: bool = True, upper_inclusive: bool = True
 ) -> tuple[BoundT, BoundT]:
-    """Write both bounds as inclusive ones, in whole ticks: an exclusive bound moves inwards by one.
+    """Convert both bounds to inclusive ones: an exclusive bound moves inwards by one tick.
 
-    Lower may then exceed upper: legal, and matches nothing. None stands for no bound.
+    Args:
+        lower: Lower bound in ticks, None for no bound.
+        upper: Upper bound in ticks, None for no bound.
+        lower_inclusive: True if the lower bound itself matches.
+        upper_inclusive: True if the upper bound itself matches.
 
-    >>> closed_bounds(-5, 10, upper_inclusive=False)
+    Returns:
+        The inclusive bounds. The lower one may exceed the upper one; then nothing matches.
+
+    >>> to_closed_bounds(-5, 10, upper_inclusive=False)
     (-5, 9)
     """
     if lower is not None:
@@ -24,10 +31,10 @@ def closed_bounds(
     return lower, upper
 
 
-def comparisons(*, lower_inclusive: bool, upper_inclusive: bool) -> tuple[str, str]:
-    """Give SQL's operators of both bounds, for `time OPERATOR bound`.
+def bound_operators(*, lower_inclusive: bool, upper_inclusive: bool) -> tuple[str, str]:
+    """Return the SQL operators of the lower and the upper bound, for `time OPERATOR bound`.
 
-    >>> comparisons(lower_inclusive=True, upper_inclusive=False)
+    >>> bound_operators(lower_inclusive=True, upper_inclusive=False)
     ('>=', '<')
     """
     return ">=" if lower_inclusive else ">", "<=" if upper_inclusive else "<"

@@ -1,7 +1,7 @@
-"""Days as the clocks of a time zone show them, by their numbers since 1970-01-01; times in whole microseconds.
+"""Compute local days of a time zone, as day numbers since 1970-01-01 and UTC microseconds.
 
-Days begin as Java's `atZone` has it, and so Spark: one whose midnight is skipped at its first instant, one with two
-midnights at the first. A local time is counted as if it were one of UTC, as in `timegrid.zones`.
+A day begins as in Java's `atZone`, and so in Spark: at its first instant if its midnight is skipped, at the first
+midnight if there are two. A local time is counted as if it were UTC, as in `timegrid.zones`.
 """
 
 from __future__ import annotations
@@ -11,80 +11,89 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo
 
-from tidemark.config.types import from_micros, micros
+from tidemark.config.types import from_micros, to_micros
 
-DAY = 86_400_000_000
+DAY_MICROS = 86_400_000_000
 _SECOND = 1_000_000
 _WEEK = 7
 _EPOCH = date(1970, 1, 1)
-_CYCLE = 146_097 * DAY
-"""400 years, after which the same dates are the same days of the week."""
-_FIRST, _LAST = (micros(datetime(year, 1, 1, tzinfo=UTC)) for year in (1800, 2500))
-_SCANNED = (date(2100, 1, 1) - _EPOCH).days
-"""The day until which changes are looked for: later ones are every year alike."""
+_CYCLE = 146_097 * DAY_MICROS
+"""400 years in microseconds, the period of the Gregorian calendar including days of the week."""
+_FIRST, _LAST = (to_micros(datetime(year, 1, 1, tzinfo=UTC)) for year in (1800, 2500))
+_LAST_SCANNED_DAY = (date(2100, 1, 1) - _EPOCH).days
+"""Day until which offset changes are searched. Later years repeat the same rules."""
 
 
-def local_day(instant: int, zone: str) -> int:
-    """The day that the clocks show at an instant.
+def to_local_day(instant: int, zone: str) -> int:
+    """Return the number of the local day at an instant.
 
-    >>> local_day(0, "Europe/Berlin"), local_day(0, "America/New_York")
+    >>> to_local_day(0, "Europe/Berlin"), to_local_day(0, "America/New_York")
     (0, -1)
     """
-    return (instant + _offset(instant, zone)) // DAY
+    return (instant + _get_offset(instant, zone)) // DAY_MICROS
 
 
-def start_of_day(day: int, zone: str) -> int:
-    """The instant at which a local day begins.
+def get_day_start(day: int, zone: str) -> int:
+    """Return the instant at which a local day begins.
 
-    >>> start_of_day(0, "Europe/Berlin") // 3_600_000_000
+    >>> get_day_start(0, "Europe/Berlin") // 3_600_000_000
     -1
     """
-    offset = _with_rules(day * DAY).replace(tzinfo=ZoneInfo(zone)).utcoffset()
-    assert offset is not None, "a zone of the database has one"
-    return day * DAY - micros(offset)
+    offset = _to_supported_year(day * DAY_MICROS).replace(tzinfo=ZoneInfo(zone)).utcoffset()
+    assert offset is not None, "zones of the database have offsets"
+    return day * DAY_MICROS - to_micros(offset)
 
 
-def odd_day(first: int, zone: str) -> date | None:
-    """The date of the earliest day from one on that is skipped, or is not one stretch of time; None for none."""
-    for was, now in _changes(first, zone):
-        lower, upper = sorted((was, now))
-        midnight = -(-lower // DAY) * DAY
-        if lower < midnight < upper or upper - lower >= DAY:
+def find_irregular_day(first: int, zone: str) -> date | None:
+    """Return the earliest day from `first` on that is skipped or split by an offset change, None if there is none."""
+    for before, after in _find_offset_changes(first, zone):
+        lower, upper = sorted((before, after))
+        midnight = -(-lower // DAY_MICROS) * DAY_MICROS
+        if lower < midnight < upper or upper - lower >= DAY_MICROS:
             return _EPOCH + timedelta(microseconds=midnight)
     return None
 
 
-def day_of_two_midnights(first: int, zone: str) -> date | None:
-    """The date of the earliest day from one on whose midnight the clocks show twice; None for none."""
-    days = (_EPOCH + timedelta(microseconds=now) for was, now in _changes(first, zone) if now < was and now % DAY == 0)
+def find_repeated_midnight(first: int, zone: str) -> date | None:
+    """Return the earliest day from `first` on that has two local midnights, None if there is none."""
+    days = (
+        _EPOCH + timedelta(microseconds=after)
+        for before, after in _find_offset_changes(first, zone)
+        if after < before and after % DAY_MICROS == 0
+    )
     return next(days, None)
 
 
 @cache
-def _changes(first: int, zone: str) -> tuple[tuple[int, int], ...]:
-    """The local times from which and to which the clocks are changed from a day on, in order; of two in a week one."""
-    found = []
-    end = start_of_day(first, zone)
-    after = _offset(end, zone)
-    for week in range(first + _WEEK, _SCANNED, _WEEK):
-        start, before = end, after
-        end = start_of_day(week, zone)
-        after = _offset(end, zone)
-        if before != after:
+def _find_offset_changes(first: int, zone: str) -> tuple[tuple[int, int], ...]:
+    """Find offset changes from a day on, at most one per week.
+
+    Returns:
+        Local times before and after each change, in order.
+    """
+    changes = []
+    end = get_day_start(first, zone)
+    offset_at_end = _get_offset(end, zone)
+    for week in range(first + _WEEK, _LAST_SCANNED_DAY, _WEEK):
+        start, offset_at_start = end, offset_at_end
+        end = get_day_start(week, zone)
+        offset_at_end = _get_offset(end, zone)
+        if offset_at_start != offset_at_end:
             seconds = range(start, end + _SECOND, _SECOND)
-            change = seconds[bisect(seconds, 0, key=lambda instant: _offset(instant, zone) != before)]
-            found.append((change + before, change + after))
-    return tuple(found)
+            position = bisect(seconds, 0, key=lambda instant: _get_offset(instant, zone) != offset_at_start)
+            change = seconds[position]
+            changes.append((change + offset_at_start, change + offset_at_end))
+    return tuple(changes)
 
 
-def _offset(instant: int, zone: str) -> int:
-    offset = _with_rules(instant).astimezone(ZoneInfo(zone)).utcoffset()
-    assert offset is not None, "a zone of the database has one"
-    return micros(offset)
+def _get_offset(instant: int, zone: str) -> int:
+    offset = _to_supported_year(instant).astimezone(ZoneInfo(zone)).utcoffset()
+    assert offset is not None, "zones of the database have offsets"
+    return to_micros(offset)
 
 
-def _with_rules(value: int) -> datetime:
-    """A time at which the rules of zones are those of a time in a year that Python may not have."""
+def _to_supported_year(value: int) -> datetime:
+    """Convert to a datetime with the same zone rules in a year that Python supports."""
     if value >= _LAST:
         value = _LAST - _CYCLE + (value - _LAST) % _CYCLE
     return from_micros(int(max(value, _FIRST)))

@@ -1,4 +1,4 @@
-"""How a pipeline's tables are kept, once their rows stand; no row depends on it."""
+"""Settings of compaction and retention of a pipeline's tables."""
 
 from __future__ import annotations
 
@@ -10,75 +10,78 @@ from pydantic import field_validator, model_validator
 from tidemark.config.base import Settings
 from tidemark.config.types import Duration, PositiveDuration, format_duration
 
-SOONEST = timedelta(hours=1)
-"""A query may read files for so long after they were superseded."""
-LEFT_BEHIND = timedelta(days=7)
-"""A file that no commit has, and that is older, is taken for left behind: no run takes so long."""
+MIN_RETENTION = timedelta(hours=1)
+"""Minimum retention of replaced files, because running queries can still read them."""
+DEFAULT_UNCOMMITTED_AGE = timedelta(days=7)
+"""Default age from which an uncommitted file counts as abandoned. No run takes this long."""
 
 
-class Compact(Settings):
-    """Which files `tidemark compact` makes fewer: those of whole periods whose slices are settled."""
+class CompactionSettings(Settings):
+    """Files that `tidemark compact` merges: those of whole periods whose slices are settled."""
 
-    after: Duration
-    """A slice is settled when it ends at least this long before the end of the newest committed one."""
-    into: PositiveDuration
-    """How long a period is, whose files become one of each table: several slices. Periods are counted from 1970-01-01
-    UTC, so that one of a day is a day of UTC; a slice belongs to that in which it starts."""
+    settled_after: Duration
+    """Minimum time between the end of a slice and the end of the newest committed slice before its files are merged."""
+    period: PositiveDuration
+    """Length of a period, whose files are merged into one file per table: a multiple of `slices.every`, and longer.
+    Periods are counted from 1970-01-01 UTC. A slice belongs to the period in which it starts."""
 
-    @field_validator("after")
+    @field_validator("settled_after")
     @classmethod
-    def _not_negative(cls, value: timedelta) -> timedelta:
+    def _check_not_negative(cls, value: timedelta) -> timedelta:
         if value < timedelta():
             raise ValueError("must not be negative")
         return value
 
-    def check(self, every: timedelta) -> None:
-        """See that a period has whole slices of such a length, two at least.
+    def check_period(self, every: timedelta) -> None:
+        """Check that a period consists of at least two whole slices of length `every`.
 
         Raises:
-            ValueError: it has not.
+            ValueError: The period is no multiple of the slice length, or not longer.
         """
-        if self.into % every or self.into == every:
+        if self.period % every or self.period == every:
             raise ValueError(
-                f"compact.into ({format_duration(self.into)}) has to be a multiple of slices.every "
-                f"({format_duration(every)}), and longer"
+                f"compact.period ({format_duration(self.period)}) is not a multiple of slices.every "
+                f"({format_duration(every)}), or not longer. Set it to several slices."
             )
 
 
 class Retention(Settings):
-    """How long `tidemark vacuum` leaves what nothing needs that is committed; each is at least 1 hour."""
+    """Minimum ages of files that `tidemark vacuum` removes. Each is at least 1 hour."""
 
-    superseded: Duration | None = None
-    """Files that a table had and has no longer, of answers that were replaced and of states that have expired. Versions
-    of the table that had one can then no longer be read. By default they are kept for ever."""
-    states: Duration | None = None
-    """Checkpoints of slices that end longer than this before the last committed one does, on the pipeline's clock: they
-    expire, as by `tidemark state expire`, but for those that a plan could need. By default none does."""
-    garbage: Duration = LEFT_BEHIND
-    """Files that were written and that no commit has: longer than the longest job takes."""
-    docs: Duration | None = None
-    """Great Expectations' results and their pages in Data Docs. By default the newest 50 are kept."""
-    logs: Duration | None = None
-    """Commits in the logs of the tables that follow the ledger, which stays whole: at least as long as `superseded`,
-    which has to be there too. Versions before them can then no longer be read. By default they are kept for ever."""
+    replaced_files: Duration | None = None
+    """Minimum age of files that a table once had: of recomputed slices and expired checkpoints. Table versions that
+    contain a removed file can no longer be read. Default: never removed."""
+    checkpoints: Duration | None = None
+    """Minimum age of checkpoints, on the pipeline's clock, before the end of the last committed slice. Older
+    checkpoints expire as by `tidemark checkpoint expire`, except those that a plan may need. Default: never expired."""
+    uncommitted_files: Duration = DEFAULT_UNCOMMITTED_AGE
+    """Minimum age of files that were never committed. It must exceed the duration of the longest job."""
+    data_docs: Duration | None = None
+    """Minimum age of Great Expectations' results and their Data Docs pages. Default: the newest 50 are kept."""
+    log_files: Duration | None = None
+    """Minimum age of log files of the pipeline's Delta tables except the ledger. It needs `replaced_files` and must not
+    be shorter. Table versions before a removed log file can no longer be read. Default: never removed."""
 
-    @field_validator("superseded", "states", "garbage", "docs", "logs")
+    @field_validator("replaced_files", "checkpoints", "uncommitted_files", "data_docs", "log_files")
     @classmethod
-    def _not_at_once(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and value < SOONEST:
-            raise ValueError(f"must be {format_duration(SOONEST)} at least: a query or a job may still need them")
+    def _check_minimum(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < MIN_RETENTION:
+            raise ValueError(f"must be at least {format_duration(MIN_RETENTION)}, as running jobs may need the files")
         return value
 
     @model_validator(mode="after")
-    def _versions_with_their_files(self) -> Self:
-        if self.logs is None:
+    def _check_log_files(self) -> Self:
+        if self.log_files is None:
             return self
-        told = f"logs ({format_duration(self.logs)})"
-        if self.superseded is None:
-            raise ValueError(f"{told} needs superseded: files of versions that no log tells of serve nobody")
-        if self.logs < self.superseded:
+        log_files = f"log_files ({format_duration(self.log_files)})"
+        if self.replaced_files is None:
             raise ValueError(
-                f"{told} is shorter than superseded ({format_duration(self.superseded)}), whose versions need their "
-                f"log; make it {format_duration(self.superseded)} at least"
+                f"{log_files} needs replaced_files. Set it too, because files of versions without a log are unreadable."
+            )
+        if self.log_files < self.replaced_files:
+            minimum = format_duration(self.replaced_files)
+            raise ValueError(
+                f"{log_files} is shorter than replaced_files ({minimum}), whose versions need their log files. "
+                f"Set it to at least {minimum}."
             )
         return self

@@ -1,4 +1,4 @@
-"""Who is told of a job's verdict; where that is, and its secret, are in connections of the operator's."""
+"""Settings of notifications about validation results; addresses and secrets are in the operator's connections."""
 
 from __future__ import annotations
 
@@ -8,71 +8,72 @@ from pydantic import Field, model_validator
 
 from tidemark.config.base import Settings
 
-Way = Literal["slack", "teams", "webhook", "email"]
-WAYS: tuple[Way, ...] = ("slack", "teams", "webhook", "email")
+Channel = Literal["slack", "teams", "webhook", "email"]
+CHANNELS: tuple[Channel, ...] = ("slack", "teams", "webhook", "email")
 
 
 class Connection(Settings):
-    """A connection of Airflow's, or the environment variable in which Airflow has one."""
+    """Airflow connection, or its AIRFLOW_CONN_* environment variable."""
 
     connection: str = Field(pattern=r"^tidemark_\w+$")
-    """Its name, which begins with tidemark_: other connections are not open to pipeline files."""
+    """Connection name. It must begin with tidemark_, so that pipeline files cannot use other connections."""
 
 
 class MailConnection(Connection):
-    """The mail server, and who gets the mail."""
+    """Mail server and recipients."""
 
     to: list[str] = Field(min_length=1, json_schema_extra={"examples": [["data@example.org"]]})
-    """Addresses."""
+    """Recipient addresses."""
 
     @model_validator(mode="after")
-    def _addresses(self) -> Self:
-        for one in self.to:
-            if not one.isprintable() or one.count("@") != 1 or set(one) & set(" ,;<>"):
-                raise ValueError(f"to: {one!r} is no address; write it as data@example.org")
+    def _check_addresses(self) -> Self:
+        for address in self.to:
+            if not address.isprintable() or address.count("@") != 1 or set(address) & set(" ,;<>"):
+                raise ValueError(f"to: {address!r} is not a mail address. Write it as data@example.org.")
         return self
 
 
 class Receiver(Settings):
-    """Somebody who is told of verdicts, in one way: `{slack: {connection: tidemark_slack}, when: failed}`."""
+    """Receiver of validation results on one channel: `{slack: {connection: tidemark_slack}, when: failed}`."""
 
     slack: Connection | None = None
-    """An incoming webhook of Slack; connection of type slackwebhook or http."""
+    """Slack incoming webhook. Connection type slackwebhook or http."""
     teams: Connection | None = None
-    """An incoming webhook of Microsoft Teams; connection of type http."""
+    """Microsoft Teams incoming webhook. Connection type http."""
     webhook: Connection | None = None
-    """Any address that takes the verdict as JSON by POST; connection of type http."""
+    """HTTP endpoint that receives validation results as JSON by POST. Connection type http."""
     email: MailConnection | None = None
-    """A mail; connection of type smtp."""
+    """Mail. Connection type smtp."""
     when: Literal["failed", "warned", "always"] = "failed"
-    """`failed`: a slice is kept from being published; `warned`: that, or an expectation did not hold; `always`."""
+    """Results that are sent. `failed`: slices that were not published. `warned`: also slices with a failed expectation
+    of lower severity. `always`: all results."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if len([way for way in WAYS if getattr(self, way)]) != 1:
-            raise ValueError(f"name one of {', '.join(WAYS)}; further ones are entries of their own")
+    def _check_channel(self) -> Self:
+        if len([channel for channel in CHANNELS if getattr(self, channel)]) != 1:
+            raise ValueError(f"Set exactly one of {', '.join(CHANNELS)}. Add further channels as entries of their own.")
         return self
 
     @property
-    def way(self) -> Way:
-        """How it is told."""
-        return next(way for way in WAYS if getattr(self, way))
+    def channel(self) -> Channel:
+        """The channel that is set."""
+        return next(channel for channel in CHANNELS if getattr(self, channel))
 
     @property
     def connection(self) -> str:
-        """The connection's name."""
-        found: Connection = getattr(self, self.way)
-        return found.connection
+        """Name of the channel's connection."""
+        connection: Connection = getattr(self, self.channel)
+        return connection.connection
 
-    def wants(self, outcome: str) -> bool:
-        """Whether it is told of a verdict that came out so."""
+    def accepts(self, outcome: str) -> bool:
+        """True if results with this outcome (passed, warned, failed) are sent to the receiver."""
         return {"failed": outcome == "failed", "warned": outcome != "passed", "always": True}[self.when]
 
 
-def variable(connection: str) -> str:
-    """The environment variable that holds a connection, as Airflow has it.
+def get_connection_variable(connection: str) -> str:
+    """Return the environment variable from which Airflow reads a connection.
 
-    >>> variable("tidemark_slack")
+    >>> get_connection_variable("tidemark_slack")
     'AIRFLOW_CONN_TIDEMARK_SLACK'
     """
     return f"AIRFLOW_CONN_{connection.upper()}"

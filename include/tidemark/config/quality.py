@@ -1,4 +1,4 @@
-"""What a pipeline file expects of its output, and of a comparison with what a stream wrote."""
+"""Settings of expectations, which validate rows of a slice before it is published."""
 
 from __future__ import annotations
 
@@ -6,49 +6,50 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidemark.config.allowed_expectations import ARGUMENTS, ON_SINGLE_ROWS, check_expectation
+from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, ROW_EXPECTATIONS, check_expectation
 from tidemark.config.base import Settings
-from tidemark.config.baseline_metrics import DEFAULTS, TYPE, check_history
+from tidemark.config.baseline_metrics import DEFAULT_BOUNDS, RANGE_EXPECTATION, check_metric_expectation
 from tidemark.config.sides import SIDES
-from tidemark.config.types import PositiveDuration, Rows
 
-DOCS_PAGE = "gx/uncommitted/data_docs/local_site/index.html"
-"""Where Data Docs' first page is, in the folder of a pipeline's tables."""
+DATA_DOCS_INDEX = "gx/uncommitted/data_docs/local_site/index.html"
+"""Path of Data Docs' first page, relative to the folder of a pipeline's tables."""
 Severity = Literal["critical", "warning", "info"]
 OnFailure = Literal["stop", "quarantine", "warn"]
 
 
 class Expectation(Settings):
-    """An expectation by Great Expectations' own name and arguments, over the columns of what it is on.
+    """Great Expectations expectation, by its own type and arguments, over columns of the rows named by `on`.
 
-    Read from `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
-    It is judged on the rows of each slice by itself, however many one Spark job takes.
+    Written as `{type: expect_..., severity: warning, column: c, ...}`, with the arguments flat or under `kwargs`.
+    It is evaluated on the rows of each slice, however many slices a Spark job computes.
     """
 
-    type: str = Field(json_schema_extra={"enum": list(ARGUMENTS)})
+    type: str = Field(json_schema_extra={"enum": list(ALLOWED_ARGUMENTS)})
+    """Expectation type."""
     kwargs: dict[str, Any] = {}
+    """Arguments of the expectation."""
     severity: Severity = "critical"
-    """How grave it is, as Great Expectations and Data Docs tell it."""
+    """Severity in the results of Great Expectations and in Data Docs."""
     on_failure: OnFailure = "stop"
-    """What becomes of a slice for which it does not hold. stop: that slice and those after it are not published;
-    quarantine: it is published without the rows that break the expectation; warn: it is published, and told of. By
-    default critical stops, warning and info warn."""
+    """Consequence of a failure. `stop`: the slice and later slices are not published. `quarantine`: the slice is
+    published without the rows that violate the expectation. `warn`: the slice is published with a warning. Default:
+    `stop` for critical, `warn` for warning and info."""
     on: Literal["emissions", "pairs", "late", "left", "right", "history"] = "emissions"
-    """The rows: emissions; those that are pairs; late and rejected rows, with the columns of the table `late`; the
-    left or the right input's, with its own columns, before they are joined; or the slice's figures beside those of
-    earlier slices (`config.baseline_metrics.COLUMNS`), a number each."""
+    """Rows to validate. `emissions`: all output rows. `pairs`: output rows that are pairs. `late`: late and rejected
+    rows, with the columns of the table `late`. `left`, `right`: rows of an input before the join, with its columns.
+    `history`: one row with the metrics of the slice, and their ratios to those of earlier slices."""
     per: Literal["slice", "day", "job"] = "slice"
-    """What it is judged on: the rows of each slice; of each day (UTC, or that of `slices.time_zone`),
-    once the last slice that begins in it is there, which then fails; or of all slices that one Spark job takes, which
-    then fail all."""
+    """Scope of an evaluation. `slice`: the rows of one slice. `day`: the rows of a day (UTC, or `slices.time_zone`),
+    evaluated with the last slice that begins in it, which then fails. `job`: the rows of all slices of one Spark job,
+    which then all fail."""
     notes: str | list[str] | None = None
-    """What there is to say of it, which its results hold."""
+    """Free-text note stored with the validation result."""
     meta: dict[str, str | int | float | bool] = {}
-    """What programs are to know of it, which its results hold."""
+    """Metadata for programs, stored with the validation result."""
 
     @model_validator(mode="before")
     @classmethod
-    def _flat(cls, value: Any) -> Any:
+    def _expand_short_forms(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         match value:
@@ -57,74 +58,48 @@ class Expectation(Settings):
             case _ if len(value) == 1:
                 [(name, arguments)] = value.items()
                 value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
-        own = {k: v for k, v in value.items() if k in cls.model_fields}
+        fields = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}
-        if own.get("severity", "critical") != "critical":
-            own.setdefault("on_failure", "warn")
-        given = own.get("kwargs", {})
-        return {**own, "kwargs": {**given, **flat} if isinstance(given, dict) else given}
+        if fields.get("severity", "critical") != "critical":
+            fields.setdefault("on_failure", "warn")
+        kwargs = fields.get("kwargs", {})
+        return {**fields, "kwargs": {**kwargs, **flat} if isinstance(kwargs, dict) else kwargs}
 
     @model_validator(mode="after")
-    def _confined(self) -> Self:
+    def _check_expectation(self) -> Self:
         check_expectation(self.type, self.kwargs)
-        if ours := [name for name in self.meta if name.startswith("tidemark")]:
-            raise ValueError(f"{self.type}: meta: names that begin with tidemark, as {ours[0]}, are taken; use another")
-        if self.on == "history":
-            check_history(self.type, self.kwargs, self.per)
-        if self.per == "day" and self.on in SIDES:
-            raise ValueError(f"on: {self.on} is judged before the join, per slice or per job; not per day")
-        if self.on_failure == "quarantine" and self.type not in ON_SINGLE_ROWS:
+        if reserved := [name for name in self.meta if name.startswith("tidemark")]:
             raise ValueError(
-                f"{self.type}: on_failure: quarantine takes out the rows that break it, and this one is not about "
-                "single rows; let it stop or warn, or expect something of each row beside it"
+                f"{self.type}: meta: names that begin with tidemark, such as {reserved[0]}, are reserved. Rename it."
             )
-        if self.on_failure == "quarantine" and self.looks_at:
+        if self.on == "history":
+            check_metric_expectation(self.type, self.kwargs, self.per)
+        if self.per == "day" and self.on in SIDES:
             raise ValueError(
-                f"{self.type}: on_failure: quarantine goes by the emissions of a slice, not{self.looks_at}; leave out "
-                "on and per"
+                f"on: {self.on} is evaluated before the join, per slice or per job. Replace or remove per: day."
+            )
+        if self.on_failure == "quarantine" and self.type not in ROW_EXPECTATIONS:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine removes rows that violate the expectation, but this type does "
+                "not validate single rows. Use stop or warn, or add an expectation on each row."
+            )
+        if self.on_failure == "quarantine" and self.scope:
+            raise ValueError(
+                f"{self.type}: on_failure: quarantine needs the emissions of a slice, not{self.scope}. Remove on and "
+                "per."
             )
         return self
 
     @property
-    def looks_at(self) -> str:
-        """What it is judged on, where that is not the emissions of each slice: ` on late per day`."""
+    def scope(self) -> str:
+        """Rows and unit of an evaluation, such as ` on late per day`. Empty for the emissions of each slice."""
         on = "" if self.on == "emissions" else f" on {self.on}"
         return on if self.per == "slice" else f"{on} per {self.per}"
 
 
-def default_expectations() -> list[Expectation]:
-    """What every pipeline warns of."""
+def create_default_expectations() -> list[Expectation]:
+    """Create the warnings that every pipeline has unless its file sets `quality_defaults: off`."""
     return [
-        Expectation(type=TYPE, kwargs={"column": column, **bounds}, severity="warning", on="history")
-        for column, bounds in DEFAULTS
+        Expectation(type=RANGE_EXPECTATION, kwargs={"column": column, **bounds}, severity="warning", on="history")
+        for column, bounds in DEFAULT_BOUNDS
     ]
-
-
-class Budget(Settings):
-    """How many rows may differ before a comparison fails: a number, or a share of the rows compared such as 0.1 %."""
-
-    unexplained: Rows = Field(default=0, validate_default=True)
-    """Rows that differ without a cause."""
-    differing: Rows | None = None
-    """All rows that differ, but for those not due yet; by default any number."""
-
-
-class CompareSettings(Settings):
-    """What `tidemark compare` does by default; its options come before these."""
-
-    table: str = Field(alias="with")
-    """What the stream wrote: a Delta path relative to the lake root, or a catalog name."""
-    told_by: str | None = None
-    """A pipeline that has replayed how the stream ran: its name, or its file in this one's folder or that of
-    pipelines."""
-    on: list[str] = []
-    """Columns that tell rows apart, but for a changed value; by default keys, event times and windows."""
-    ignore: list[str] = []
-    """Columns that are not compared."""
-    within: float = Field(default=0.0, ge=0)
-    """How much fractions may differ."""
-    every: PositiveDuration | None = None
-    """Airflow: how often to compare, whole slices from `slices.start`; by default whenever slices are committed."""
-    lag: PositiveDuration | None = None
-    """How much the stream may be behind this machine's clock: what was due after that is pending, not lost."""
-    budget: Budget = Budget()

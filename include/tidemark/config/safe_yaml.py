@@ -1,4 +1,4 @@
-"""YAML as a pipeline file may have it: of a bounded size, each key once, under a name that is nothing but a name."""
+"""Read YAML files safely: bounded size, unique keys and file names without code."""
 
 from __future__ import annotations
 
@@ -9,78 +9,81 @@ from typing import Any
 import yaml
 
 from tidemark.errors import PipelineFileError
-from tidemark.formatting import in_one_line
+from tidemark.formatting import to_single_line
 
-ROOTS = "TIDEMARK_ROOTS"
-"""The environment variable with further roots of paths: absolute ones and URIs, with commas between them."""
-MOST_BYTES = 100_000
-MOST_PARTS = 10_000
-"""Of values, each as often as aliases repeat it."""
-MOST_DEPTH = 20
-"""Of lists and mappings in one another."""
+ALLOWED_ROOTS_VARIABLE = "TIDEMARK_ALLOWED_ROOTS"
+"""Environment variable with additional allowed roots of paths: absolute paths and URIs, separated by commas."""
+MAX_BYTES = 100_000
+"""Maximum size of a file."""
+MAX_VALUES = 10_000
+"""Maximum number of values, counted as often as aliases repeat them."""
+MAX_DEPTH = 20
+"""Maximum nesting depth of lists and mappings."""
 
 _NAME = re.compile(r"\w[\w.-]*")
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file.
+    """Read a YAML file.
 
     Raises:
-        PipelineFileError: its name could be read as code, it is too large, or it is not YAML; says which line.
+        PipelineFileError: The file name could be read as code, or the file is too large or no YAML. Names the line.
     """
-    # Airflow renders the templates in its tasks' arguments, of which the file is one.
+    # Airflow renders Jinja templates in task arguments, and the path is one of them.
     if not _NAME.fullmatch(path.name):
-        raise PipelineFileError(f"{path.name!r} is no name for a pipeline file; take letters, digits, _, - and .")
+        raise PipelineFileError(
+            f"{path.name!r} is not a valid name of a pipeline file. Use letters, digits, _, - and . only."
+        )
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise PipelineFileError(f"{path} has more than {MOST_BYTES:,} bytes; a pipeline file has a page or two")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise PipelineFileError(f"{path} has more than {MAX_BYTES:,} bytes. Pipeline files have a page or two.")
         return yaml.load(content.decode("utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, OSError, ValueError, OverflowError) as error:
-        raise PipelineFileError(in_one_line(f"{path} cannot be read as YAML: {_told(error)}")) from None
+        raise PipelineFileError(to_single_line(f"{path} cannot be read as YAML: {_explain(error)}")) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what grows beyond its text, and the second of two equal keys; on, off, yes and no are words.
+    """Loader that refuses documents that expand beyond their text, and duplicate keys; on, off, yes and no are text.
 
-    They are to YAML 1.2, and so to editors that check a file by its schema; PyYAML's 1.1 takes them for true and false.
+    YAML 1.2, and so editors that check a file by its schema, read these words as text. PyYAML (1.1) reads booleans.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.parts = self.depth = 0
-        self.parts_of: dict[int, int] = {}
-        """How many parts a node comes to, by its identity; without those that are being read."""
+        self.value_count = self.depth = 0
+        self.value_counts: dict[int, int] = {}
+        """Number of values in each complete node, by the node's identity."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Read a node, counted."""
+        """Compose a node and count its values."""
         is_alias, mark = self.check_event(yaml.AliasEvent), self.get_mark()
-        before = self.parts
-        self.parts += 1
+        count_before = self.value_count
+        self.value_count += 1
         self.depth += 1
-        if self.depth > MOST_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST_DEPTH} levels", problem_mark=mark)
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels", problem_mark=mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         if is_alias:
-            if id(node) not in self.parts_of:
-                raise yaml.MarkedYAMLError(problem="an alias of what it stands in", problem_mark=mark)
-            self.parts = before + self.parts_of[id(node)]
-        self.parts_of[id(node)] = self.parts - before
-        if self.parts > MOST_PARTS:
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST_PARTS:,} values, aliases included", problem_mark=mark)
+            if id(node) not in self.value_counts:
+                raise yaml.MarkedYAMLError(problem="an alias of a node that contains it", problem_mark=mark)
+            self.value_count = count_before + self.value_counts[id(node)]
+        self.value_counts[id(node)] = self.value_count - count_before
+        if self.value_count > MAX_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES:,} values, aliases included", problem_mark=mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Read a mapping whose keys are different words."""
+        """Compose a mapping with unique scalar keys."""
         node = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(problem="a key that is not a word", problem_mark=key.start_mark)
             if key.value in lines:
-                problem = f"{key.value} stands in line {lines[key.value]} as well; leave one of them"
+                problem = f"duplicate key {key.value}, first in line {lines[key.value]}. Remove one of them."
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             lines[key.value] = key.start_mark.line + 1
         return node
@@ -88,14 +91,14 @@ class _Loader(yaml.SafeLoader):
 
 _BOOL = "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, words) for tag, words in resolvers if tag != _BOOL]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile("(?i:true|false)$"), list("tTfF"))
 
 
-def _told(error: Exception) -> str:
-    """What is wrong and where, without what the file says there: it may be none of ours."""
+def _explain(error: Exception) -> str:
+    """Describe problem and line without the content of the file, which may be any file and may contain secrets."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""The two inputs of a join, by the names that they have everywhere: in pipeline files, tables and columns."""
+"""Names of the two inputs of a join, as used in pipeline files, tables and columns."""
 
 from __future__ import annotations
 
@@ -8,3 +8,4 @@ from typing import Literal
 SideName = Literal["left", "right"]
 SIDES: tuple[SideName, SideName] = ("left", "right")
 OTHER: Mapping[str, SideName] = {"left": "right", "right": "left"}
+"""The opposite side of each side."""

@@ -15,13 +15,13 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidemark.delta.filesystem import is_address
-from tidemark.delta.table import DeltaLog, is_elsewhere
+from tidemark.delta.filesystem import is_uri
+from tidemark.delta.table import DeltaTableHandle, is_outside_table
 from tidemark.errors import FaultError
 
-LOG = "_delta_log"
-_FILE = re.compile(r"\.?(\d{20})\.(json|crc|checkpoint\.|\d{20}\.compacted\.json).*")
-_AT_ONCE = 16
+LOG_FOLDER = "_delta_log"
+_LOG_FILE = re.compile(r"\.?(\d{20})\.(json|crc|checkpoint\.|\d{20}\.compacted\.json).*")
+_PARALLEL_READS = 16
 """So many files are read side by side from a store, which answers each after some milliseconds."""
 
 
@@ -29,74 +29,83 @@ _AT_ONCE = 16
 class LogFiles:
     """What there is of a table's log."""
 
-    log: DeltaLog
+    table: DeltaTableHandle
     files: tuple[pafs.FileInfo, ...]
 
     @classmethod
-    def of(cls, log: DeltaLog) -> LogFiles:
+    def from_table(cls, table: DeltaTableHandle) -> LogFiles:
         """List it."""
-        found = log.folder.get_file_info(pafs.FileSelector(LOG, allow_not_found=True))
-        return cls(log, tuple(info for info in found if info.is_file and _FILE.fullmatch(info.base_name)))
+        infos = table.filesystem.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+        return cls(table, tuple(info for info in infos if info.is_file and _LOG_FILE.fullmatch(info.base_name)))
 
     @cached_property
-    def commits(self) -> range:
+    def commit_versions(self) -> range:
         """The versions that have a commit of their own there, from the first without a gap up to the table's."""
-        there = {_version(info) for info in self.files if info.base_name == f"{_version(info):020d}.json"}
-        first = self.log.version + 1
-        while first - 1 in there:
+        versions = {
+            _parse_version(info) for info in self.files if info.base_name == f"{_parse_version(info):020d}.json"
+        }
+        first = self.table.version + 1
+        while first - 1 in versions:
             first -= 1
-        return range(first, self.log.version + 1)
+        return range(first, self.table.version + 1)
 
     @cached_property
-    def checkpoints(self) -> frozenset[int]:
+    def checkpoint_versions(self) -> frozenset[int]:
         """The versions with a checkpoint of one file."""
         name = "{:020d}.checkpoint.parquet".format
-        return frozenset(_version(one) for one in self.files if one.base_name == name(_version(one)))
+        return frozenset(_parse_version(one) for one in self.files if one.base_name == name(_parse_version(one)))
 
     @property
-    def oldest(self) -> int:
+    def oldest_version(self) -> int:
         """The oldest version that the log can tell, whether its files are there or not."""
-        first = self.commits.start
-        return 0 if first == 0 else min((one for one in self.checkpoints if one >= first - 1), default=self.log.version)
+        first = self.commit_versions.start
+        return (
+            0
+            if first == 0
+            else min((one for one in self.checkpoint_versions if one >= first - 1), default=self.table.version)
+        )
 
-    def actions(self, *kinds: str, since: int = 0) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    def read_actions(self, *action_types: str, from_version: int = 0) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """What each commit from a version on says of these kinds, the newest first."""
-        wanted = [f'"{kind}"'.encode() for kind in kinds]
+        markers = [f'"{kind}"'.encode() for kind in action_types]
 
         def read(version: int) -> list[dict[str, Any]]:
-            text = self.log.folder.open_input_file(f"{LOG}/{version:020d}.json").read()
-            lines = (line for line in bytes(text).splitlines() if any(one in line for one in wanted))
-            return [action for action in map(json.loads, lines) if any(kind in action for kind in kinds)]
+            text = self.table.filesystem.open_input_file(f"{LOG_FOLDER}/{version:020d}.json").read()
+            lines = (line for line in bytes(text).splitlines() if any(one in line for one in markers))
+            return [action for action in map(json.loads, lines) if any(kind in action for kind in action_types)]
 
-        versions = self.commits[max(0, since - self.commits.start) :][::-1]
-        if not is_address(self.log.path):
+        versions = self.commit_versions[max(0, from_version - self.commit_versions.start) :][::-1]
+        if not is_uri(self.table.path):
             yield from ((version, read(version)) for version in versions)
             return
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             yield from zip(versions, pool.map(read, versions), strict=True)
 
-    def behind(self, version: int) -> list[pafs.FileInfo]:
+    def list_before(self, version: int) -> list[pafs.FileInfo]:
         """The files that no version from this one on needs where this one has a checkpoint, the oldest first."""
-        return sorted((one for one in self.files if _version(one) < version), key=lambda one: (_version(one), one.path))
+        return sorted(
+            (one for one in self.files if _parse_version(one) < version),
+            key=lambda one: (_parse_version(one), one.path),
+        )
 
 
-def oldest_whole(log: DeltaLog, since: int = 0) -> int:
+def find_oldest_readable_version(table: DeltaTableHandle, from_version: int = 0) -> int:
     """The oldest version, or one from `since` on, from which on each can be read: its files are there."""
-    files = LogFiles.of(log)
-    removed: dict[str, int] = {}
-    for version, actions in files.actions("remove", since=since + 1):
+    files = LogFiles.from_table(table)
+    last_versions: dict[str, int] = {}
+    for version, actions in files.read_actions("remove", from_version=from_version + 1):
         for path in (unquote(action["remove"]["path"]) for action in actions):
-            if not is_elsewhere(path):
-                removed.setdefault(path, version)
-    least = max(since, files.oldest)
-    if not removed:
-        return least
-    everything = log.folder.get_file_info(pafs.FileSelector("", recursive=True))
-    there = {info.path for info in everything if info.is_file}.union(map(unquote, log.files["path"]))
-    return max((version for path, version in removed.items() if path not in there), default=least)
+            if not is_outside_table(path):
+                last_versions.setdefault(path, version)
+    oldest_version = max(from_version, files.oldest_version)
+    if not last_versions:
+        return oldest_version
+    infos = table.filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+    present = {info.path for info in infos if info.is_file}.union(map(unquote, table.files["path"]))
+    return max((version for path, version in last_versions.items() if path not in present), default=oldest_version)
 
 
-def shorten(log: DeltaLog, version: int) -> None:
+def truncate_log(table: DeltaTableHandle, version: int) -> None:
     """Let a log begin with a checkpoint of a version: what only earlier ones need goes, the oldest first.
 
     Another process may do so at the same time.
@@ -104,38 +113,40 @@ def shorten(log: DeltaLog, version: int) -> None:
     Raises:
         FaultError: the checkpoint, read back, is not of that version; nothing has gone.
     """
-    files = LogFiles.of(log)
+    files = LogFiles.from_table(table)
     if not write_checkpoint(files, version):
         raise FaultError(
-            f"the checkpoint of version {version} of {log.path} has other files than that version, so that its log "
+            f"the checkpoint of version {version} of {table.path} has other files than that version, so that its log "
             "is left as it is; run the command again"
         )
-    for info in files.behind(version):
+    for info in files.list_before(version):
         with suppress(FileNotFoundError):
-            log.folder.delete_file(info.path)
+            table.filesystem.delete_file(info.path)
 
 
 def write_checkpoint(files: LogFiles, version: int) -> bool:
     """See that a version can be told by a checkpoint alone: whether it can, as it was read back."""
-    log = files.log
-    then = DeltaLog.open(log.path, version)
-    if then is None:
+    table = files.table
+    snapshot = DeltaTableHandle.open(table.path, version)
+    if snapshot is None:
         return False
-    if version not in files.checkpoints:
-        then.table.create_checkpoint()
-    with log.folder.open_input_file(f"{LOG}/{version:020d}.checkpoint.parquet") as file:
-        added = pq.ParquetFile(file).read(["add.path"])["add"].to_pylist()
-    return {unquote(one["path"]) for one in added if one and one["path"]} == set(map(unquote, then.files["path"]))
+    if version not in files.checkpoint_versions:
+        snapshot.table.create_checkpoint()
+    with table.filesystem.open_input_file(f"{LOG_FOLDER}/{version:020d}.checkpoint.parquet") as file:
+        added_files = pq.ParquetFile(file).read(["add.path"])["add"].to_pylist()
+    return {unquote(one["path"]) for one in added_files if one and one["path"]} == set(
+        map(unquote, snapshot.files["path"])
+    )
 
 
-def _version(info: pafs.FileInfo) -> int:
-    found = _FILE.fullmatch(info.base_name)
-    assert found, "other files were left out"
-    return int(found[1])
+def _parse_version(info: pafs.FileInfo) -> int:
+    match = _LOG_FILE.fullmatch(info.base_name)
+    assert match, "other files were left out"
+    return int(match[1])
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovedFiles:
     """Files of a kind that were removed, or would be."""
 
     files: tuple[str, ...] = ()
@@ -143,6 +154,6 @@ class Removed:
     bytes: int = 0
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> Removed:
+    def from_sizes(cls, sizes: Mapping[str, int]) -> RemovedFiles:
         """Files by their sizes."""
         return cls(tuple(sorted(sizes)), sum(sizes.values()))

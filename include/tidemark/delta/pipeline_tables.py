@@ -15,34 +15,34 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import DROPPED, called
-from tidemark.delta.filesystem import is_file
-from tidemark.delta.paths import is_within, place
+from tidemark.config.candidate_version import DROP_MARKER, cli_arguments
+from tidemark.delta.filesystem import has_file
+from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.staging import read_files
 from tidemark.delta.store_capabilities import check_store
-from tidemark.delta.table import DeltaLog, file_name
-from tidemark.errors import InputError, PlaceError, UserError
-from tidemark.formatting import quoted
+from tidemark.delta.table import DeltaTableHandle, get_file_name
+from tidemark.errors import ForbiddenPathError, InputError, UserError
+from tidemark.formatting import quote_identifier
 from tidemark.spark.dataframe_utils import of_file
 from tidemark.spark.engine import engine_of
 from tidemark.spark.lazy_session import awake
 
 
-def read_now(spark: SparkSession, path: str) -> DataFrame:
+def read_newest(spark: SparkSession, path: str) -> DataFrame:
     """A Delta table as it stands now; what is committed before the rows are asked for does not change them.
 
     Raises:
         AnalysisException: there is none.
     """
-    log = _log_of(path)
-    bare = bare_rows(spark, log) if log else None
-    return engine_of(spark).newest(path).rows() if bare is None else bare
+    table = _open_table(path)
+    rows = read_plain_parquet(spark, table) if table else None
+    return engine_of(spark).newest(path).rows() if rows is None else rows
 
 
 _CATALOG_NAME = re.compile(r"[\w-]+(\.[\w-]+){0,2}")
 
 
-def _in_catalog(spark: SparkSession, name: str) -> Row | None:
+def _describe_catalog_table(spark: SparkSession, name: str) -> Row | None:
     """What a catalog says of the table of that name, None where there is none.
 
     Raises:
@@ -51,7 +51,7 @@ def _in_catalog(spark: SparkSession, name: str) -> Row | None:
     if not _CATALOG_NAME.fullmatch(name):
         return None
     try:
-        detail = spark.sql(f"DESCRIBE DETAIL {'.'.join(map(quoted, name.split('.')))}").first()
+        detail = spark.sql(f"DESCRIBE DETAIL {'.'.join(map(quote_identifier, name.split('.')))}").first()
     except AnalysisException as error:
         if str(error.getCondition()).startswith("EXPECT_TABLE_NOT_VIEW"):
             raise InputError(
@@ -63,27 +63,29 @@ def _in_catalog(spark: SparkSession, name: str) -> Row | None:
     return detail if detail and detail["name"] else None
 
 
-MOST_FILES = 1000
+MAX_DIRECT_FILES = 1000
 """Of more, Spark would ask the storage one by one, where Delta's log tells."""
 
 
-def _log_of(path: str, version: int | None = None) -> DeltaLog | None:
+def _open_table(path: str, version: int | None = None) -> DeltaTableHandle | None:
     """A table's log; None where there is none that delta-rs reads."""
     try:
-        return DeltaLog.open(path, version)
+        return DeltaTableHandle.open(path, version)
     except DeltaError:
         return None
 
 
-def bare_rows(spark: SparkSession, log: DeltaLog, paths: Collection[str] | None = None) -> DataFrame | None:
+def read_plain_parquet(
+    spark: SparkSession, table: DeltaTableHandle, paths: Collection[str] | None = None
+) -> DataFrame | None:
     """The rows of a table, or of some of its files, where files are all that there is to it and they are few.
 
     Spark then reads them without the table's log, which takes it seconds the first time.
     """
-    chosen = log.files["path"] if paths is None else paths
-    if not log.is_bare or len(chosen) > MOST_FILES:
+    selected = table.files["path"] if paths is None else paths
+    if not table.is_plain_parquet or len(selected) > MAX_DIRECT_FILES:
         return None
-    return read_files(awake(spark), log.path, log.schema, chosen)
+    return read_files(awake(spark), table.path, table.schema, selected)
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,12 @@ class DeltaInput:
     spark: SparkSession
     name: str
     path: str
-    pinned: int | None = field(default=None, kw_only=True)
+    pinned_version: int | None = field(default=None, kw_only=True)
     """The version to keep to; the newest when first asked by default."""
     lake: str | None = field(default=None, kw_only=True)
     """The lake root to whose bounds its files are held; None for a table of the catalog, which is the operator's."""
 
-    lands_late: ClassVar[bool] = True
+    can_have_late_arriving_rows: ClassVar[bool] = True
     """Whether rows may land behind the clock."""
 
     @classmethod
@@ -112,54 +114,54 @@ class DeltaInput:
             InputError: there is none, or it is not a Delta table.
             PlaceError: the path lies where the operator allows none.
         """
-        path = place(lake, name)
+        path = resolve_path(lake, name)
         try:
-            there = DeltaLog.open(path) is not None
+            exists = DeltaTableHandle.open(path) is not None
         except DeltaError:
-            there = True
-        if there:
-            found = cls(spark, name, path, pinned=version, lake=lake)
-            found._confine(found.log)
-            return found
-        detail = _in_catalog(spark, name)
+            exists = True
+        if exists:
+            input_table = cls(spark, name, path, pinned_version=version, lake=lake)
+            input_table._check_file_locations(input_table.table)
+            return input_table
+        detail = _describe_catalog_table(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
                 f"there is no Delta table {name}: neither at {path} nor in the catalog; "
                 "check `table` in the pipeline file, or pass --lake"
             )
-        return cls(spark, name, detail["location"].removeprefix("file:"), pinned=version)
+        return cls(spark, name, detail["location"].removeprefix("file:"), pinned_version=version)
 
-    def _confine(self, log: DeltaLog | None) -> None:
+    def _check_file_locations(self, table: DeltaTableHandle | None) -> None:
         """See that the files of a version lie where tables may: who writes the log may name any file.
 
         Raises:
             PlaceError: a file lies where the operator allows none.
         """
-        if self.lake is None or log is None:
+        if self.lake is None or table is None:
             return
-        for file in log.elsewhere:
+        for file in table.external_files:
             is_absolute = file.startswith("/") or ":" in file.partition("/")[0]
             try:
-                place(self.lake, file if is_absolute else f"{self.path}/{file}")
-            except PlaceError as error:
-                raise PlaceError(f"input {self.name} has a file elsewhere: {error}") from None
+                resolve_path(self.lake, file if is_absolute else f"{self.path}/{file}")
+            except ForbiddenPathError as error:
+                raise ForbiddenPathError(f"input {self.name} has a file elsewhere: {error}") from None
 
     @cached_property
-    def log(self) -> DeltaLog | None:
+    def table(self) -> DeltaTableHandle | None:
         """The table at `version`, as its log tells it; None where delta-rs does not read that."""
-        return _log_of(self.path, self.pinned)
+        return _open_table(self.path, self.pinned_version)
 
     @cached_property
     def version(self) -> int:
         """The version that this object keeps to."""
-        if self.pinned is not None:
-            return self.pinned
-        return self.log.version if self.log else engine_of(self.spark).newest(self.path).version
+        if self.pinned_version is not None:
+            return self.pinned_version
+        return self.table.version if self.table else engine_of(self.spark).newest(self.path).version
 
     @cached_property
     def paths(self) -> list[str]:
         """The paths of its files at `version`."""
-        return list(self.log.files["path"]) if self.log else self.read().inputFiles()
+        return list(self.table.files["path"]) if self.table else self.read().inputFiles()
 
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
         """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter.
@@ -168,51 +170,51 @@ class DeltaInput:
             PlaceError: that version has a file where the operator allows none.
         """
         at = self.version if version is None else version
-        log = self._log_at(at)
-        bare = bare_rows(self.spark, log, paths) if log else None
-        if bare is not None:
-            return bare
-        return self._by_spark(at)
+        table = self._open_version(at)
+        rows = read_plain_parquet(self.spark, table, paths) if table else None
+        if rows is not None:
+            return rows
+        return self._read_with_spark(at)
 
-    def _by_spark(self, version: int) -> DataFrame:
+    def _read_with_spark(self, version: int) -> DataFrame:
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.path)
 
-    def of_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
+    def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
         """The rows of the files of these names, as they stood at a version, by default at `version`."""
         at = self.version if version is None else version
-        if log := self._log_at(at):
-            chosen = [path for path in log.files["path"] if file_name(path) in names]
-            if (bare := bare_rows(self.spark, log, chosen)) is not None:
-                return bare
-        rows = self._by_spark(at)
+        if table := self._open_version(at):
+            paths = [path for path in table.files["path"] if get_file_name(path) in names]
+            if (direct_rows := read_plain_parquet(self.spark, table, paths)) is not None:
+                return direct_rows
+        rows = self._read_with_spark(at)
         return rows.where(of_file(rows, "file_name").isin(list(names)))
 
-    def _log_at(self, version: int) -> DeltaLog | None:
-        if self.log is None or self.log.version == version:
-            return self.log
-        log = _log_of(self.path, version)
-        self._confine(log)
-        return log
+    def _open_version(self, version: int) -> DeltaTableHandle | None:
+        if self.table is None or self.table.version == version:
+            return self.table
+        table = _open_table(self.path, version)
+        self._check_file_locations(table)
+        return table
 
-    def columns_at(self, version: int) -> list[str] | None:
+    def get_columns_at(self, version: int) -> list[str] | None:
         """The names of its columns at a version; None where its log does not tell without Spark."""
-        log = self._log_at(version)
-        return log.schema.names if log else None
+        table = self._open_version(version)
+        return table.schema.names if table else None
 
     @cached_property
     def bytes_per_row(self) -> float:
         """The average size of a row in the table's files, 0 for an empty table."""
-        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quoted(self.path)}").first()
+        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(self.path)}").first()
         rows = self.read().count()  # answered by the log
         return float(detail["sizeInBytes"]) / rows if detail and rows else 0.0
 
     @cached_property
     def schema(self) -> T.StructType:
         """The table's columns at `version`."""
-        return self.log.schema if self.log else self.read().schema
+        return self.table.schema if self.table else self.read().schema
 
 
-_UNWRITABLE = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
+_MISREAD_BY_DELTA_RS = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
 """What delta-rs 1.6 takes for part of an address, or decodes, where a table is made or appended to."""
 
 
@@ -223,38 +225,40 @@ class PipelineTables:
     root: str
 
     @classmethod
-    def of(cls, pipeline: Pipeline, lake: str) -> PipelineTables:
+    def from_config(cls, pipeline: Pipeline, lake: str) -> PipelineTables:
         """The tables of a pipeline in a lake.
 
         Raises:
             PlaceError: its `output` lies where the operator allows none, or is or lies in a table.
-            UserError: it is a shadow that is being dropped.
+            UserError: It is a candidate version that is being deleted.
         """
-        root = place(lake, pipeline.output)
+        root = resolve_path(lake, pipeline.output)
         folders = [] if "://" in root else [Path(root), *Path(root).parents]
         for folder in folders:
             if (folder / "_delta_log").is_dir():
-                raise PlaceError(f"output {pipeline.output} is or lies in the table {folder}; name a folder of its own")
+                raise ForbiddenPathError(
+                    f"output {pipeline.output} is or lies in the table {folder}; name a folder of its own"
+                )
         if is_within(lake, root):
-            raise PlaceError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
-        if (shadow := called(pipeline)) != pipeline.name and is_file(root, DROPPED):
+            raise ForbiddenPathError(f"output {pipeline.output} has the lake root in it; name a folder under {lake}")
+        if (candidate := cli_arguments(pipeline)) != pipeline.name and has_file(root, DROP_MARKER):
             raise UserError(
-                f"{shadow}: that shadow was being dropped; tidemark shadows {pipeline.name} --drop "
-                f"{PurePosixPath(root).name} goes on with it"
+                f"{candidate}: that candidate is being deleted. Finish it with tidemark versions {pipeline.name} "
+                f"--drop {PurePosixPath(root).name}."
             )
         return cls(root)
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         """See that delta-rs can write at this place, and that two processes that do are kept apart.
 
         Raises:
             PlaceError: it takes a part of the path for something else, which is named; or nothing keeps them apart.
         """
         check_store(self.root)
-        if (odd := _UNWRITABLE.search(self.root)) is not None:
-            raise PlaceError(
-                f"tables cannot be written to {self.root}: a path with {odd[0]} is misread on the way; let `output` "
-                "and the lake root be without it"
+        if (misread := _MISREAD_BY_DELTA_RS.search(self.root)) is not None:
+            raise ForbiddenPathError(
+                f"tables cannot be written to {self.root}: a path with {misread[0]} is misread on the way; let "
+                "`output` and the lake root be without it"
             )
 
     @property
@@ -283,9 +287,9 @@ class PipelineTables:
         return f"{self.root}/agreement"
 
     @property
-    def twin(self) -> str:
-        """The streaming twin's tables and checkpoint."""
-        return f"{self.root}/twin"
+    def live_query(self) -> str:
+        """Folder of the live query: tables and checkpoint."""
+        return f"{self.root}/live_query"
 
     @property
     def rejected_output(self) -> str:
@@ -293,7 +297,7 @@ class PipelineTables:
         return f"{self.root}/rejected_output"
 
     @property
-    def refused(self) -> str:
+    def rejection_results(self) -> str:
         """What the expectations came to that it was refused for."""
         return f"{self.root}/refused"
 
@@ -313,6 +317,6 @@ class PipelineTables:
         return f"{self.root}/quality"
 
     @property
-    def papers(self) -> str:
+    def gx_folder(self) -> str:
         """Great Expectations' results and Data Docs."""
         return f"{self.root}/gx"

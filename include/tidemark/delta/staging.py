@@ -18,26 +18,26 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.delta.filesystem import file_system
-from tidemark.delta.table import DataFile, arrow_columns
+from tidemark.delta.filesystem import open_filesystem
+from tidemark.delta.table import DataFile, to_spark_schema
 
-DESCRIBED = 32
+INDEXED_COLUMNS = 32
 """How many columns, the first ones, a file's statistics tell of; as Delta itself has it."""
-PRUNED_BY = ("_slice", "carried_from", "carried_until")
+PRUNING_COLUMNS = ("_slice", "carried_from", "carried_until")
 """Columns that statistics tell of wherever they stand: files are chosen by them."""
-LONGEST = 32
+MAX_STRING_LENGTH = 32
 """Longer texts are not in statistics."""
-_TOLD = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
+_EXACT_JSON_TYPES = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
 """Types whose least and greatest value JSON has exactly."""
 
-_PATTERN = re.compile(r"[][{}*?\\]")
+_GLOB_CHARACTER = re.compile(r"[][{}*?\\]")
 """Characters that make a pattern of a path, for Spark."""
-_LONG = (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType)
+_HIGH_CARDINALITY_TYPES = (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType)
 """Types of values that hardly repeat."""
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedFiles:
     """Files that hold the rows of one table."""
 
     table: str
@@ -45,123 +45,125 @@ class Staged:
     schema: T.StructType
     files: tuple[DataFile, ...]
 
-    def rows(self, spark: SparkSession) -> DataFrame:
+    def read(self, spark: SparkSession) -> DataFrame:
         """What they hold."""
         return read_files(spark, self.table, self.schema, (one.path for one in self.files))
 
 
-def stage(rows: DataFrame, table: str, folder: str, by: str | None = None) -> Staged:
+def stage_rows(rows: DataFrame, table: str, folder: str, partition_column: str | None = None) -> StagedFiles:
     """Write rows into a new folder of a table, unknown to its log; a column to go `by` makes folders in that."""
     writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    for column in _hardly_repeated(rows.schema):
+    for column in _list_high_cardinality_columns(rows.schema):
         writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
-    (writer.partitionBy(by) if by else writer).parquet(f"{table}/{folder}")
-    schema = T.StructType([field for field in rows.schema if field.name != by])
-    return Staged(table, schema, tuple(_written(table, folder, schema)))
+    (writer.partitionBy(partition_column) if partition_column else writer).parquet(f"{table}/{folder}")
+    schema = T.StructType([field for field in rows.schema if field.name != partition_column])
+    return StagedFiles(table, schema, tuple(_list_written_files(table, folder, schema)))
 
 
-def stage_table(rows: pa.Table, table: str, folder: str) -> Staged:
+def stage_arrow_table(rows: pa.Table, table: str, folder: str) -> StagedFiles:
     """As `stage`, of a few rows at hand: one file, without Spark."""
-    system, path = file_system(table), f"{folder}/part-0.parquet"
+    system, path = open_filesystem(table), f"{folder}/part-0.parquet"
     system.create_dir(folder)
     with system.open_output_stream(path) as file:
         pq.write_table(rows, file, write_page_checksum=True)
-    schema = arrow_columns(rows.schema)
-    return Staged(table, schema, tuple(_written(table, folder, schema)))
+    schema = to_spark_schema(rows.schema)
+    return StagedFiles(table, schema, tuple(_list_written_files(table, folder, schema)))
 
 
 def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Iterable[str]) -> DataFrame:
     """The rows of some files of a table, with these columns."""
-    found = [_PATTERN.sub(r"\\\g<0>", f"{table}/{path}") for path in paths]
-    if not found:
+    escaped_paths = [_GLOB_CHARACTER.sub(r"\\\g<0>", f"{table}/{path}") for path in paths]
+    if not escaped_paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*found)
+    return spark.read.schema(schema).parquet(*escaped_paths)
 
 
-def _hardly_repeated(kind: T.StructType, within: str = "") -> Iterator[str]:
+def _list_high_cardinality_columns(schema: T.StructType, prefix: str = "") -> Iterator[str]:
     """The Parquet columns to write without a dictionary, those of times and long numbers.
 
     One of values that hardly repeat takes a third of the time to write, and makes larger files.
     """
-    for field in kind:
+    for field in schema:
         if isinstance(field.dataType, T.StructType):
-            yield from _hardly_repeated(field.dataType, f"{within}{field.name}.")
-        elif isinstance(field.dataType, _LONG) and field.name not in PRUNED_BY:
-            yield f"{within}{field.name}"
+            yield from _list_high_cardinality_columns(field.dataType, f"{prefix}{field.name}.")
+        elif isinstance(field.dataType, _HIGH_CARDINALITY_TYPES) and field.name not in PRUNING_COLUMNS:
+            yield f"{prefix}{field.name}"
 
 
-def described(table: str, schema: T.StructType, paths: Iterable[str]) -> list[DataFile]:
+def read_data_files(table: str, schema: T.StructType, paths: Iterable[str]) -> list[DataFile]:
     """Files of a table as a log would tell of them, by their footers, in order.
 
     Raises:
         FileNotFoundError: one is not there any more.
     """
-    system = file_system(table)
-    return _described(system, system.get_file_info(sorted(paths)), schema)
+    system = open_filesystem(table)
+    return _read_data_files(system, system.get_file_info(sorted(paths)), schema)
 
 
-def _written(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
-    system = file_system(table)
-    listed = system.get_file_info(pafs.FileSelector(folder, recursive=True))
-    files = [info for info in listed if info.is_file and info.path.endswith(".parquet")]
-    found = _described(system, files, schema)
-    for one in found:
+def _list_written_files(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
+    system = open_filesystem(table)
+    infos = system.get_file_info(pafs.FileSelector(folder, recursive=True))
+    files = [info for info in infos if info.is_file and info.path.endswith(".parquet")]
+    data_files = _read_data_files(system, files, schema)
+    for one in data_files:
         if not one.rows:  # Spark writes one where there is nothing to write
             system.delete_file(one.path)
-    return sorted((one for one in found if one.rows), key=lambda one: one.path)
+    return sorted((one for one in data_files if one.rows), key=lambda one: one.path)
 
 
-def _described(system: pafs.FileSystem, infos: Iterable[pafs.FileInfo], schema: T.StructType) -> list[DataFile]:
-    names = schema.names[:DESCRIBED]
-    told = [
+def _read_data_files(system: pafs.FileSystem, infos: Iterable[pafs.FileInfo], schema: T.StructType) -> list[DataFile]:
+    names = schema.names[:INDEXED_COLUMNS]
+    indexed = [
         one.name
         for one in schema
         # A dot would stand for a field of a struct.
-        if isinstance(one.dataType, _TOLD) and one.name in {*names, *PRUNED_BY} and "." not in one.name
+        if isinstance(one.dataType, _EXACT_JSON_TYPES)
+        and one.name in {*names, *PRUNING_COLUMNS}
+        and "." not in one.name
     ]
-    found = []
+    data_files = []
     for info in infos:
         with system.open_input_file(info.path) as file:
             footer = pq.read_metadata(file)
-        stats = json.dumps(_stats(footer, told))
-        found.append(DataFile(info.path, info.size, footer.num_rows, info.mtime_ns // 1_000_000, stats))
-    return found
+        stats = json.dumps(_collect_statistics(footer, indexed))
+        data_files.append(DataFile(info.path, info.size, footer.num_rows, info.mtime_ns // 1_000_000, stats))
+    return data_files
 
 
-def _stats(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
+def _collect_statistics(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
     """What Delta's log tells of a file: `numRecords`, `minValues`, `maxValues`, `nullCount`."""
-    place = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    column_numbers = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    min_values: dict[str, Any] = {}
+    max_values: dict[str, Any] = {}
+    null_counts: dict[str, int] = {}
     for name in names:
-        if name not in place:  # a column that the table has gained since
+        if name not in column_numbers:  # a column that the table has gained since
             continue
-        groups = [footer.row_group(group).column(place[name]) for group in range(footer.num_row_groups)]
-        known = [group.statistics for group in groups if group.is_stats_set]
-        if len(known) < len(groups) or not all(one.has_null_count for one in known):
+        groups = [footer.row_group(group).column(column_numbers[name]) for group in range(footer.num_row_groups)]
+        statistics = [group.statistics for group in groups if group.is_stats_set]
+        if len(statistics) < len(groups) or not all(one.has_null_count for one in statistics):
             continue
-        nulls[name] = sum(one.null_count for one in known)
-        filled = [one for one, group in zip(known, groups, strict=True) if one.null_count < group.num_values]
-        if bounds := _bounds(filled):
-            least[name], greatest[name] = bounds
-    return {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+        null_counts[name] = sum(one.null_count for one in statistics)
+        non_null = [one for one, group in zip(statistics, groups, strict=True) if one.null_count < group.num_values]
+        if bounds := _get_bounds(non_null):
+            min_values[name], max_values[name] = bounds
+    return {"numRecords": footer.num_rows, "minValues": min_values, "maxValues": max_values, "nullCount": null_counts}
 
 
-def _bounds(groups: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
+def _get_bounds(statistics: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
     """The least and the greatest value as JSON; None where they are not known, long, or no date of Python's."""
-    if not groups or not all(one.has_min_max for one in groups):
+    if not statistics or not all(one.has_min_max for one in statistics):
         return None
     try:
-        low, high = min(one.min for one in groups), max(one.max for one in groups)
+        low, high = min(one.min for one in statistics), max(one.max for one in statistics)
     except (OverflowError, ValueError):
         return None
-    if any(isinstance(bound, str) and len(bound) > LONGEST for bound in (low, high)):
+    if any(isinstance(bound, str) and len(bound) > MAX_STRING_LENGTH for bound in (low, high)):
         return None
-    return _as_json(low), _as_json(high)
+    return _to_json_value(low), _to_json_value(high)
 
 
-def _as_json(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     match value:
         case datetime():
             utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tidemark.delta.filesystem import is_address
-from tidemark.errors import PlaceError
+from tidemark.delta.filesystem import is_uri
+from tidemark.errors import ForbiddenPathError
 from tidemark.spark.engine import engine_of
 
-STORES = ("s3a", "gs", "abfss")
+SAFE_SCHEMES = ("s3a", "gs", "abfss")
 """Schemes by which Spark and delta-rs both know a store that has conditional puts."""
-_OFF = {"AWS_S3_ALLOW_UNSAFE_RENAME": {"true", "1"}, "AWS_CONDITIONAL_PUT": {"disabled"}}
+_UNSAFE_SETTINGS = {"AWS_S3_ALLOW_UNSAFE_RENAME": {"true", "1"}, "AWS_CONDITIONAL_PUT": {"disabled"}}
 """Variables with which delta-rs commits without."""
 
 
@@ -27,22 +27,26 @@ def check_store(root: str) -> None:
     Raises:
         PlaceError: nothing is known of such a store, or it was told to do without.
     """
-    if not is_address(root):
+    if not is_uri(root):
         return
     scheme = root.partition("://")[0]
-    if scheme not in STORES:
-        known = ", ".join(f"{one}://" for one in STORES)
-        what = "is S3 to delta-rs alone, and Spark has it as s3a://" if scheme == "s3" else "keeps no two writers apart"
-        raise PlaceError(f"tables cannot be written to {root}: {scheme}:// {what}; let the lake be a path, or {known}")
-    for variable, off in _OFF.items():
-        if scheme == "s3a" and os.environ.get(variable, "").lower() in off:
-            raise PlaceError(
+    if scheme not in SAFE_SCHEMES:
+        schemes = ", ".join(f"{one}://" for one in SAFE_SCHEMES)
+        reason = (
+            "is S3 to delta-rs alone, and Spark has it as s3a://" if scheme == "s3" else "keeps no two writers apart"
+        )
+        raise ForbiddenPathError(
+            f"tables cannot be written to {root}: {scheme}:// {reason}; let the lake be a path, or {schemes}"
+        )
+    for variable, values in _UNSAFE_SETTINGS.items():
+        if scheme == "s3a" and os.environ.get(variable, "").lower() in values:
+            raise ForbiddenPathError(
                 f"tables cannot be written to {root}: {variable}={os.environ[variable]} lets two drivers overwrite "
                 "each other's commits; unset it"
             )
 
 
-def try_store(spark: SparkSession, root: str) -> None:
+def probe_conditional_put(spark: SparkSession, root: str) -> None:
     """See that a store refuses the second of two objects of a name, where its address does not tell.
 
     A Spark Connect server cannot be asked.
@@ -51,7 +55,7 @@ def try_store(spark: SparkSession, root: str) -> None:
         PlaceError: it takes both.
     """
     if root.startswith("s3a://") and engine_of(spark).keeps_first_put(f"{root}/probe-{uuid4().hex}") is False:
-        raise PlaceError(
+        raise ForbiddenPathError(
             f"tables cannot be written to {root}: its store passes over conditional puts (If-None-Match), so that two "
             "drivers would overwrite each other's commits; take a store that does not"
         )

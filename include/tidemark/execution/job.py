@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tidemark.delta.staging import stage_table
+from tidemark.delta.staging import stage_arrow_table
 from tidemark.execution.input_quality_gate import judge_inputs, refused
 from tidemark.execution.job_spec import Task, is_tiny
 from tidemark.execution.quality_gate import judge
@@ -25,12 +25,12 @@ from tidemark.execution.read import JobInput, read
 from tidemark.execution.replay import Replay, replay
 from tidemark.execution.row_accounting import Tally, tally
 from tidemark.execution.write import write
-from tidemark.json_logging import about
-from tidemark.ledger.emission_diff import Change, emission_changes
-from tidemark.ledger.ledger import WITH_QUARANTINE, Entry, Ledger
+from tidemark.json_logging import log_context
+from tidemark.ledger.emission_diff import EmissionChange, compare_emissions
+from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.planning.plan import Plan
-from tidemark.quality.results import Verdict
-from tidemark.quality.results_table import measured
+from tidemark.quality.results import ValidationResult
+from tidemark.quality.results_table import create_result_rows
 from tidemark.spark.engine import engine_of
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.tables.run_files import FOLDER, StagedRun, read_slices, within
@@ -50,9 +50,9 @@ class JobResult:
     entries: tuple[Entry, ...]
     rows: tuple[dict[str, Any], ...]
     """The ledger's rows, one for each entry."""
-    verdict: Verdict
+    verdict: ValidationResult
     seconds: float
-    changes: Mapping[int, Change]
+    changes: Mapping[int, EmissionChange]
     """What became of emissions, for slices that have run before."""
     refusal: str | None = None
     """Why the slices behind these were refused; None where none was."""
@@ -91,13 +91,13 @@ def run_job(
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
     with ExitStack() as held:
-        held.enter_context(about(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
+        held.enter_context(log_context(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
         tuning = held.enter_context(ExitStack())
         tuning.enter_context(_tuned(spark, tiny=task.expected_tiny))
         found = read(spark, task)
         seen = judge_inputs(task, found.rows)
         if refusal := refused(task, seen):
-            before = run_job(spark, plan, ledger, slices[: seen.fit], uncommitted, progress)
+            before = run_job(spark, plan, ledger, slices[: seen.publishable_count], uncommitted, progress)
             return replace(before, refusal=before.refusal or refusal)
         replayed = _replayed(task, found)
         tiny = is_tiny(replayed.read, task.carry_in)
@@ -113,7 +113,7 @@ def run_job(
         staged = _with_measures(task, published.staged, judgement.verdict)
         changes = _changes(spark, task, published)
     seconds = time.monotonic() - began
-    verdicts = (judgement.verdict.of(number, number + 1) for number in range(len(tallied.entries)))
+    verdicts = (judgement.verdict.select_slices(number, number + 1) for number in range(len(tallied.entries)))
     rows = tuple(
         _ledger_row(task, tallied, entry, verdict, published.quarantined.get(entry.number, 0), seconds)
         for entry, verdict in zip(tallied.entries, verdicts, strict=True)
@@ -124,17 +124,17 @@ def run_job(
 
 def _replayed(task: Task, found: JobInput) -> Replay:
     join = task.plan.join
-    buckets = Buckets.of(task.plan.grid, task.slices, join.buckets_per_slice)
+    buckets = Buckets.create(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)
 
 
-def _with_measures(task: Task, staged: StagedRun, verdict: Verdict) -> StagedRun:
+def _with_measures(task: Task, staged: StagedRun, verdict: ValidationResult) -> StagedRun:
     """The run with what expectations came to in those of its slices that are judged fit."""
     plan = task.plan
-    rows = measured(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
+    rows = create_result_rows(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
     if not len(rows):
         return staged
-    written = stage_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
+    written = stage_arrow_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
     return replace(staged, tables={**staged.tables, "quality": written})
 
 
@@ -142,7 +142,7 @@ def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]
     return tuned_for_tiny_queries(spark) if tiny else nullcontext()
 
 
-def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[int, Change]:
+def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[int, EmissionChange]:
     """What becomes of the emissions of slices that have run before."""
     again = [number for number in task.slices if task.ledger.entry(number)]
     if not again:
@@ -150,15 +150,15 @@ def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[i
     grid, span = task.plan.grid, range(again[0], again[-1] + 1)
     old = read_slices(spark, task.plan.tables, "emissions", grid, span)
     new = within(published.output, "emissions", grid, span.start, span.stop)
-    return emission_changes(new.limit(0) if old is None else old, new, again, grid)
+    return compare_emissions(new.limit(0) if old is None else old, new, again, grid)
 
 
 def _ledger_row(
-    task: Task, tallied: Tally, entry: Entry, verdict: Verdict, quarantined: int, seconds: float
+    task: Task, tallied: Tally, entry: Entry, verdict: ValidationResult, quarantined: int, seconds: float
 ) -> dict[str, Any]:
     left, right = tallied.counts[entry.number]
     waivers = task.waivers.get(task.plan.grid.start_of(entry.number), {})
-    waived = [waivers[one.expectation].recorded() for one in verdict.findings if one.on_failure == "waived"]
+    waived = [waivers[one.expectation].to_dict() for one in verdict.failures if one.on_failure == "waived"]
     told = task.ledger.row(entry)
     return {
         **told,
@@ -169,9 +169,9 @@ def _ledger_row(
         "left": asdict(left),
         "right": asdict(right),
         "quality": verdict.outcome,
-        "findings": json.dumps([asdict(finding) for finding in verdict.findings]),
-        "incomplete": json.dumps(missing) if (missing := task.plan.incomplete(entry.number)) else None,
-        **({"quarantined": quarantined, "format": max(WITH_QUARANTINE, told["format"])} if quarantined else {}),
+        "findings": json.dumps([asdict(finding) for finding in verdict.failures]),
+        "incomplete": json.dumps(missing) if (missing := task.plan.incomplete_inputs(entry.number)) else None,
+        **({"quarantined": quarantined} if quarantined else {}),
         "waived": json.dumps(waived) if waived else None,
         "job_slices": len(task.slices),
         "job_seconds": seconds,

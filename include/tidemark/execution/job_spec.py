@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.joins import lane_of
+from tidemark.joins.factory import create_lane
 from tidemark.ledger.ledger import Entry, Landing, Ledger
 from tidemark.planning.plan import Plan
-from tidemark.quality.waivers import Waivers, waivers_of
+from tidemark.quality.waivers import Waivers, read_waivers
 from tidemark.tables.run_files import StagedRun, new_run
-from tidemark.watermarks.buckets import Lane, Watermarks
+from tidemark.watermarks.lanes import Lane
+from tidemark.watermarks.watermarks import Watermarks
 
 TINY_ROWS = 20_000
 """A job of at most so many rows, read and carried in, is better off as `tuned_for_tiny_queries`."""
@@ -57,10 +58,10 @@ class Task:
             commit=commit,
             carry_in=carry_in,
             attempts=attempts,
-            landing=plan.pipeline.late_landing if carry_in else "start",
-            lane=lane_of(plan.pipeline, before, plan.drain_from, plan.trace),
+            landing=plan.pipeline.on_late_arriving_rows if carry_in else "start",
+            lane=create_lane(plan.pipeline, before, plan.drain_from, plan.trace),
             uncommitted=uncommitted,
-            waivers=waivers_of(plan.tables, plan.grid, attempts),
+            waivers=read_waivers(plan.tables, plan.grid, attempts),
         )
 
     @property

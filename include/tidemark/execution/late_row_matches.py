@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import OTHER, SIDES
-from tidemark.config.types import micros
-from tidemark.joins import Join
+from tidemark.config.types import to_micros
+from tidemark.joins.base import Join
 from tidemark.joins.keys import key_columns
 from tidemark.sources.stored_input import StoredInput
 from tidemark.timegrid.slices import Grid
@@ -37,7 +37,7 @@ def with_would_match(
             extent["side"],
             join,
             _reach(pipeline),
-            inputs[SIDES.index(OTHER[extent["side"]])].history(grid, last, *_around(extent, pipeline)),
+            inputs[SIDES.index(OTHER[extent["side"]])].read_accepted_rows(grid, last, *_around(extent, pipeline)),
             few=extent["rows"] <= FEW,
         )
         for extent in behind.groupBy("side").agg(*times, F.count("*").alias("rows")).collect()
@@ -71,13 +71,13 @@ def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: D
 
 def _reach(pipeline: Pipeline) -> int | None:
     """How many ticks the event times of a pair are apart at most; None for any number."""
-    reach = pipeline.reach
-    return None if reach is None else micros(reach) // pipeline.tick + 1
+    reach = pipeline.max_time_distance
+    return None if reach is None else to_micros(reach) // pipeline.tick_micros + 1
 
 
 def _around(extent: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:
     """Where partners of late rows may lie in event time: [start, end) in microseconds; None for anywhere."""
-    if pipeline.reach is None:
+    if pipeline.max_time_distance is None:
         return None, None
-    reach, tick = micros(pipeline.reach), pipeline.tick
+    reach, tick = to_micros(pipeline.max_time_distance), pipeline.tick_micros
     return extent["oldest"] * tick - reach, (extent["newest"] + 1) * tick + reach

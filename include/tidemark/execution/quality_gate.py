@@ -9,20 +9,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tidemark.config import Expectation, Pipeline
-from tidemark.config.allowed_expectations import ON_SINGLE_ROWS
+from tidemark.config.allowed_expectations import ROW_EXPECTATIONS
 from tidemark.errors import CheckFailedError
 from tidemark.execution.job_spec import Task
 from tidemark.execution.row_accounting import Tally
 from tidemark.execution.validation_inputs import job_rows
 from tidemark.execution.write import Written
-from tidemark.formatting import quoted
-from tidemark.ledger.prepare_commit import set_aside
+from tidemark.formatting import quote_identifier
+from tidemark.ledger.prepare_commit import append_rejected_rows
 from tidemark.quality import gate
-from tidemark.quality.gx import project
-from tidemark.quality.gx.project import built, name_of
-from tidemark.quality.notification import Notice
-from tidemark.quality.results import Finding, Verdict
-from tidemark.quality.results_table import keep_refused, measured
+from tidemark.quality.gx.data_docs import write_docs
+from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
+from tidemark.quality.notification import Notification, send_notification
+from tidemark.quality.results import ExpectationResult, ValidationResult
+from tidemark.quality.results_table import append_rejection_results, create_result_rows
 
 SAMPLE = 3
 """So many rows that break an expectation a refusal names, by their keys."""
@@ -34,13 +34,13 @@ class Judgement:
 
     fit: int
     """How many of its slices, the first ones, may be published."""
-    verdict: Verdict
+    verdict: ValidationResult
     """The verdict on those."""
     refusal: str | None
     """Why the slices behind them may not; None where all may."""
 
 
-def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgement:
+def judge(task: Task, written: Written, tallied: Tally, seen: ValidationResult) -> Judgement:
     """Judge what a job has written, beside what was seen of its inputs; slices that are refused are kept aside.
 
     Raises:
@@ -48,42 +48,44 @@ def judge(task: Task, written: Written, tallied: Tally, seen: Verdict) -> Judgem
     """
     plan, tables, first = task.plan, task.plan.tables, task.slices[0]
     rows = job_rows(task, written, tallied)
-    verdict = seen.beside(gate.judge(tallied.facts, rows, plan.pipeline, tables, task.run, task.waivers))
-    notice = Notice.of(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
-    project.tell(notice, plan.pipeline.notify, tables, verdict)
-    if not verdict.stopping:
+    verdict = seen.merge(gate.validate_output(tallied.facts, rows, plan.pipeline, tables, task.run, task.waivers))
+    notice = Notification.from_result(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
+    send_notification(notice, plan.pipeline.notify, tables, verdict)
+    if not verdict.blocking_failures:
         return Judgement(len(task.slices), verdict, None)
 
-    project.write_docs(tables, verdict.results)
-    sound = verdict.fit
+    write_docs(tables, verdict.gx_result_ids)
+    sound = verdict.publishable_count
     fit = 0 if plan.atomic else sound
     since = plan.grid.datetime_of(first + fit)
     refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
-    set_aside(refused_rows, tables.rejected_output, task.run)
+    append_rejected_rows(refused_rows, tables.rejected_output, task.run)
     refusal = _refusal(task, written, first_refused(task, verdict), sound)
     if not fit:
         raise CheckFailedError(refusal)
-    return Judgement(fit, verdict.of(0, fit), refusal)
+    return Judgement(fit, verdict.select_slices(0, fit), refusal)
 
 
-def first_refused(task: Task, verdict: Verdict) -> Verdict:
+def first_refused(task: Task, verdict: ValidationResult) -> ValidationResult:
     """The verdict on the first slice that is refused, once what it is refused for is kept."""
-    plan, sound = task.plan, verdict.fit
-    found = verdict.of(sound, sound + 1)
-    keep_refused(plan.tables, measured(plan.pipeline, plan.grid, task.slices[sound], task.run, found))
+    plan, sound = task.plan, verdict.publishable_count
+    found = verdict.select_slices(sound, sound + 1)
+    append_rejection_results(
+        plan.tables, create_result_rows(plan.pipeline, plan.grid, task.slices[sound], task.run, found)
+    )
     return found
 
 
-def _refusal(task: Task, written: Written, verdict: Verdict, sound: int) -> str:
+def _refusal(task: Task, written: Written, verdict: ValidationResult, sound: int) -> str:
     """What is wrong after so many slices that are fit to be published, what is published, and what to do."""
     plan, slices = task.plan, task.slices
-    worst, *more = verdict.stopping
+    worst, *more = verdict.blocking_failures
     others = f" (and {len(more)} more)" if more else ""
     failed = plan.grid.name(slices[0] + sound)
     where = f" in slice {failed}" if sound else ""
     return (
         f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
-        f"{published(task, sound, 'were not')}. Look at {verdict.docs} and the rows in "
+        f"{published(task, sound, 'were not')}. Look at {verdict.docs_index} and the rows in "
         f"{plan.tables.rejected_output} where _run = '{task.run}'{ways_on(plan.pipeline, worst, failed)}"
     )
 
@@ -98,26 +100,31 @@ def published(task: Task, sound: int, rest: str) -> str:
     return f"nothing of slices {first} to {end} was published"
 
 
-def _such_as(task: Task, written: Written, worst: Finding, sound: int) -> str:
+def _such_as(task: Task, written: Written, worst: ExpectationResult, sound: int) -> str:
     """The keys of some rows that break an expectation, where the pipeline file lets them be shown."""
     pipeline, output = task.plan.pipeline, written.output
     told = _of_file(pipeline, worst)
-    names = [name for name in dict.fromkeys(pipeline.join.telling_columns) if name in output.columns]
-    if not (pipeline.show_rows and names and told and _may_be_quarantined(told)):
+    names = [name for name in dict.fromkeys(pipeline.join.key_output_columns) if name in output.columns]
+    if not (pipeline.expose_row_values and names and told and _may_be_quarantined(told)):
         return ""
-    from tidemark.quality.failing_rows import unexpected  # noqa: PLC0415 - imports Great Expectations
+    from tidemark.quality.gx.failing_rows import select_failing_rows  # noqa: PLC0415 - imports Great Expectations
 
     begin, end = (F.lit(task.plan.grid.datetime_of(task.slices[0] + sound + more)) for more in (0, 1))
     rows = output.where((F.col("_slice") >= begin) & (F.col("_slice") < end))
     try:
-        found = unexpected(rows, built(told)).select(*map(quoted, names)).limit(SAMPLE).collect()
+        found = (
+            select_failing_rows(rows, build_expectation(told))
+            .select(*map(quote_identifier, names))
+            .limit(SAMPLE)
+            .collect()
+        )
     except PySparkException:  # on what it says of the column the gate has told already
         return ""
     shown = "; ".join(", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in found)
     return f", at {shown}" if shown else ""
 
 
-def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
+def ways_on(pipeline: Pipeline, worst: ExpectationResult, failed: str) -> str:
     """What there is to do about an expectation of the pipeline file."""
     told = _of_file(pipeline, worst)
     if told is None:
@@ -128,15 +135,15 @@ def ways_on(pipeline: Pipeline, worst: Finding, failed: str) -> str:
     if told.per == "slice":
         ways.append(
             f"tidemark waive {pipeline.name} --slice {failed} --expectation {shlex.quote(worst.expectation)} "
-            "--because TEXT lets this one slice through"
+            "--reason TEXT lets this one slice through"
         )
     return f". Ways on: {'; '.join(ways)}"
 
 
 def _may_be_quarantined(told: Expectation) -> bool:
-    return told.type in ON_SINGLE_ROWS and not told.looks_at
+    return told.type in ROW_EXPECTATIONS and not told.scope
 
 
-def _of_file(pipeline: Pipeline, finding: Finding) -> Expectation | None:
+def _of_file(pipeline: Pipeline, finding: ExpectationResult) -> Expectation | None:
     """The expectation of the pipeline file that a finding is about; None where it follows from the join."""
-    return next((one for one in pipeline.quality if name_of(one) == finding.expectation), None)
+    return next((one for one in pipeline.quality if get_expectation_name(one) == finding.expectation), None)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.delta.table import OvertakenError
+from tidemark.delta.table import CommitConflictError
 from tidemark.execution.job_spec import Task
-from tidemark.ledger.checkpoint_files import held, restore
+from tidemark.ledger.checkpoint_files import read_buffered_rows, to_replay_rows
 from tidemark.ledger.ledger import Entry
 from tidemark.ledger.staleness import consumed_versions, reads
-from tidemark.sources.stored_input import rows_of_slices
+from tidemark.sources.stored_input import read_input_slices
 from tidemark.tables.run_files import within
 
 
@@ -21,7 +21,7 @@ class JobInput:
     """What a replay takes, both with the number of their lane, 0."""
 
     rows: DataFrame
-    """The rows of both inputs that arrive in the job's slices (`sources.stored_input.Side.normalized`)."""
+    """The rows of both inputs that arrive in the job's slices (`sources.normalization.Side.normalize`)."""
     carried: DataFrame | None
     """The rows in the buffers when the first slice starts; None for empty buffers."""
 
@@ -41,11 +41,11 @@ def read(spark: SparkSession, task: Task) -> JobInput:
         consumed = [replace(one, by_slice=()) for one in consumed]
     again = [entry for number in task.slices if (entry := task.ledger.entry(number))]
     for side, (source, known) in enumerate(zip(plan.inputs, consumed, strict=True)):
-        if plan.pipeline.input_deletes == "ignore":
-            source.refuse_reruns(plan.grid, reads(again, side))
+        if plan.pipeline.on_input_delete == "ignore":
+            source.changes.require_rereadable(plan.grid, reads(again, side))
         else:
-            source.refuse_changes(plan.grid, first, known, plan.reprocess_command)
-    rows = rows_of_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
+            source.changes.require_unchanged(plan.grid, first, known, plan.reprocess_command)
+    rows = read_input_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
     if task.carry_in is None:
         return JobInput(rows, None)
     return JobInput(rows, _carried(spark, task, task.carry_in).withColumn("lane", F.lit(0)))
@@ -56,8 +56,8 @@ def _carried(spark: SparkSession, task: Task, before: Entry) -> DataFrame:
     plan, number = task.plan, before.number
     if (staged := task.uncommitted.get(before.run)) is None:
         try:
-            return restore(spark, plan.tables, number, plan.grid, before.run)
-        except OvertakenError:
-            raise task.ledger.overtaken(task.slices[0]) from None
-    rows = within(staged.tables["checkpoint"].rows(spark), "checkpoint", plan.grid, number, number + 1)
-    return held(rows, plan.grid)
+            return read_buffered_rows(spark, plan.tables, number, plan.grid, before.run)
+        except CommitConflictError:
+            raise task.ledger.create_conflict_error(task.slices[0]) from None
+    rows = within(staged.tables["checkpoint"].read(spark), "checkpoint", plan.grid, number, number + 1)
+    return to_replay_rows(rows, plan.grid)

@@ -20,9 +20,11 @@ from tidemark.joins.keys import key_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.time_columns import floor_div
-from tidemark.watermarks.buckets import Buckets, Horizon, Lane, Timeline, with_buckets
-from tidemark.watermarks.increments import Steps
-from tidemark.watermarks.late_positions import Places
+from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.increments import WatermarkIncrements
+from tidemark.watermarks.job_watermarks import JobWatermarks
+from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
+from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.row_status import is_filtered
 
 STILL_IN = ("late_for_window", "behind_watermark", "no_event_time_for_window", "lost_at_end")
@@ -55,8 +57,8 @@ class Replay:
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
     | `counts` | slice of the job: `left_rows` and `right_rows` read, `left_filtered` and `right_filtered` left out by
-                 `where`, event times `floored`, rows of earlier slices that had `landed` and the earliest of those,
-                 `landed_from` |
+                 `where`, event times `floored`, rows of earlier slices that had `late_arriving_rows` and the earliest of those,
+                 `late_arriving_from` |
 
     A carried row has its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`, `watermark` (met
     on arrival), `key_*`, and `left` or `right`. It is in the buffers at the end of slices carried_from <= n <
@@ -91,28 +93,28 @@ class Replay:
 def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
 
-    Takes the rows of both inputs that arrive in these slices (`sources.stored_input.Side.normalized`), and those that the
+    Takes the rows of both inputs that arrive in these slices (`sources.normalization.Side.normalize`), and those that the
     slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
     share no keys.
     """
     found = _timelines(rows, lanes, join, buckets)
-    exact = join.exact_watermarks and (found.cacheable or not join.looks_first)
-    if join.exact_watermarks:
+    exact = join.needs_exact_watermarks and (found.cacheable or not join.prefers_narrow_rows)
+    if join.needs_exact_watermarks:
         found = _with_steps(found)
     if not exact:
         found = _with_places(found)
-    in_order = found.split(exact=True)[1] if join.exact_watermarks and not exact else None
+    in_order = found.split(exact=True)[1] if join.needs_exact_watermarks and not exact else None
     on_time, maybe_late = found.split(exact=exact)
     staying, left_out = on_time, Counter[str]()
     stays = _stays(found, join)
     share = 0.0 if stays is None else _most(found, stays) / found.read
     if stays is not None and (picked := _picked(found, stays, share)):
         staying, maybe_late, left_out = picked.staying, picked.maybe_late, picked.left_out
-    suspected = exact or any(line.maybe_late for line in found.lines)
+    suspected = exact or any(line.has_late_candidates for line in found.lines)
     if suspected:
         maybe_late = computed_once(maybe_late)
     passing = None
-    if found.has_filtered and join.exact_watermarks:
+    if found.has_filtered and join.needs_exact_watermarks:
         passing = (maybe_late if in_order is None else in_order).where(is_filtered())
         maybe_late = maybe_late.where(~is_filtered())
     if carried is not None:
@@ -120,11 +122,11 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
     first = buckets.slices[0]
     if in_order is not None:
         in_order = in_order.where(F.col("rejected").isNull())
-    horizon = Horizon(found.lines, first, lanes, buckets.grid)
+    horizon = JobWatermarks(found.lines, first, lanes, buckets.grid)
     came = JobRows(on_time, maybe_late, staying, suspected, carried, horizon, found.cacheable, passing, in_order)
     result = join.apply(came)
     outlives = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
-    kept = _buffered(result.kept, first, join.carries)
+    kept = _buffered(result.buffered, first, join.carried_columns)
     # The filter cannot move below the observation: without this, the columns of rows only counted would be made too.
     kept = kept.withColumns({side: F.when(outlives, F.col(side)) for side in SIDES})
     evicted = Observation()
@@ -134,10 +136,10 @@ def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], jo
         suspected=suspected,
         carried=kept.observe(evicted, *_by_side(F.col("evicted_in").isNotNull())).where(outlives),
         many_carried=share > MANY_CARRIED,
-        evicted_at_once=left_out + Counter(result.left_out),
+        evicted_at_once=left_out + Counter(result.evicted_counts),
         evicted_of_kept=evicted,
         counts=_counts(found.maxima, found.buckets),
-        lines=list(result.lines) or found.lines,
+        lines=list(result.timelines) or found.lines,
     )
 
 
@@ -162,9 +164,9 @@ class _Placed:
     lines: list[Timeline]
     buckets: Buckets
     cacheable: bool
-    places: Places | None = None
+    places: LatePositions | None = None
     """Where rows are late, if they are told by that."""
-    steps: Steps | None = None
+    steps: WatermarkIncrements | None = None
     """Where watermarks rise, if all rows are told by that."""
 
     @property
@@ -178,7 +180,7 @@ class _Placed:
         if "mean" not in self.maxima:
             return False
         known = self._known_of_buckets
-        return _read(known[known["mean"] <= known["after"]]) > ORDERED_SHARE * self.read
+        return _read(known[known["mean"] <= known["combined_after"]]) > ORDERED_SHARE * self.read
 
     @cached_property
     def mostly_raising(self) -> bool:
@@ -202,17 +204,19 @@ class _Placed:
             return self.kind.split(self.placed, exact=True)[0], self.steps.with_watermarks(self.placed)
         if exact or self.places is None:
             return self.kind.split(self.placed, exact=exact)
-        return self.places.away(self.placed), self.places.split(self.places.beside(self.placed))[1]
+        return self.places.select_on_time(self.placed), self.places.split_annotated(self.places.annotate(self.placed))[
+            1
+        ]
 
     def looked_at(self, stays: Column) -> DataFrame:
         """The rows that stay, and those that are looked at to find the ones maybe late: for `split_picked`."""
         if self.places is None:
-            return self.placed.where(self.kind.places(exact=False) | stays)
-        return self.places.beside(self.placed).where(self.places.is_there() | stays)
+            return self.placed.where(self.kind.is_ordered(exact=False) | stays)
+        return self.places.annotate(self.placed).where(self.places.is_at_late_position() | stays)
 
     def split_picked(self, picked: DataFrame) -> tuple[DataFrame, DataFrame]:
         """`split` of the rows `looked_at`."""
-        return self.kind.split(picked, exact=False) if self.places is None else self.places.split(picked)
+        return self.kind.split(picked, exact=False) if self.places is None else self.places.split_annotated(picked)
 
 
 @dataclass(frozen=True)
@@ -228,10 +232,10 @@ class _Picked:
 
 def _stays(found: _Placed, join: Join) -> Column | None:
     """Whether a row on time outlives its slice, in a large job; None where its own event time does not tell."""
-    if found.cacheable or join.exact_watermarks:
+    if found.cacheable or join.needs_exact_watermarks:
         return None
-    leaves_at = join.leaves_at(F.col("before"))
-    return None if leaves_at is None else leaves_at > F.col("end")
+    leaves_at = join.eviction_watermark(F.col("combined_before"))
+    return None if leaves_at is None else leaves_at > F.col("end_watermark")
 
 
 def _picked(found: _Placed, stays: Column, share: float) -> _Picked | None:
@@ -248,19 +252,19 @@ def _picked(found: _Placed, stays: Column, share: float) -> _Picked | None:
 
 def _with_steps(found: _Placed) -> _Placed:
     """Find where watermarks rise, in a large job in which few rows raise one."""
-    if found.cacheable or not found.kind.told_by_place or found.mostly_raising:
+    if found.cacheable or not found.kind.is_determined_by_position or found.mostly_raising:
         return found
-    steps = Steps.of(found.placed, found.kind.raising)
+    steps = WatermarkIncrements.collect(found.placed, found.kind.watermark_column)
     known = found.maxima.merge(steps.counts, on="bucket")
-    compared = int((known[_COUNTED].sum(axis="columns") * known["steps"]).sum())
+    compared = int((known[_COUNTED].sum(axis="columns") * known["increments"]).sum())
     return replace(found, steps=steps) if compared <= STEPS_A_ROW * found.read else found
 
 
 def _with_places(found: _Placed) -> _Placed:
     """Find the places at which rows are late, in a large job in which too many may be late to put them in order."""
-    if found.cacheable or not found.kind.told_by_place or not found.mostly_maybe_late:
+    if found.cacheable or not found.kind.is_determined_by_position or not found.mostly_maybe_late:
         return found
-    places = Places.behind(found.placed, found.kind.raising)
+    places = LatePositions.find(found.placed, found.kind.watermark_column)
     return replace(found, places=places) if places.count <= FEW_PLACES else found
 
 
@@ -268,13 +272,15 @@ def _most(found: _Placed, stays: Column) -> int:
     """How many rows stay at most, if each was as new as the newest of its side in its bucket."""
     if len(found.lines) > 1:  # rules differ from lane to lane
         return found.read
-    known = found.maxima.merge(found.lines[0].buckets[["bucket", "before", "end"]], on="bucket")
+    known = found.maxima.merge(found.lines[0].buckets[["bucket", "combined_before", "end_watermark"]], on="bucket")
     newest = [
-        known[["before", "end"]].assign(side=side, event_time=known[f"{side}_newest"], rows=known[f"{side}_rows"])
+        known[["combined_before", "end_watermark"]].assign(
+            side=side, event_time=known[f"{side}_newest"], rows=known[f"{side}_rows"]
+        )
         for side in SIDES
     ]
     table = pd.concat(newest, ignore_index=True).dropna()
-    kinds = "before long, end long, side string, event_time long, rows long"
+    kinds = "combined_before long, end_watermark long, side string, event_time long, rows long"
     might = from_pandas(found.placed.sparkSession, table.astype({"event_time": "int64"}), kinds).where(stays)
     return sum(row["rows"] for row in might.select("rows").collect())
 
@@ -287,16 +293,20 @@ def _by_side(condition: Column) -> list[Column]:
 def _timelines(rows: DataFrame, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> _Placed:
     kind, *others = {type(lane) for lane in lanes}
     assert not others, "lanes of one job are of one kind"
-    buckets = kind.fitting(lanes, buckets)
-    rows = join.admitted(rows).withColumn("bucket", buckets.number(F.col("lane"), F.col("slice"), F.col("clock")))
-    found = kind.timelines(rows, lanes, buckets)
-    few = _read(found.maxima) <= CACHED_ROWS
-    placed = with_buckets(found.rows.drop("owning_slice"), found.lines, kind.known_of_buckets, by_side=not few)
-    if join.knows_buckets:
-        placed = placed.withColumn("of_bucket", F.col("bucket"))
+    buckets = kind.refine_buckets(lanes, buckets)
+    rows = join.reject_invalid(rows).withColumn(
+        "bucket", buckets.bucket_column(F.col("lane"), F.col("slice"), F.col("clock"))
+    )
+    found = kind.compute_timelines(rows, lanes, buckets)
+    few = _read(found.bucket_statistics) <= CACHED_ROWS
+    placed = join_bucket_watermarks(
+        found.rows.drop("owning_slice"), found.timelines, kind.bucket_schema, by_side=not few
+    )
+    if join.needs_bucket_number:
+        placed = placed.withColumn("bucket_number", F.col("bucket"))
     if few:
         placed = computed_once(placed)
-    return _Placed(placed, kind, found.maxima, found.lines, found.buckets, few)
+    return _Placed(placed, kind, found.bucket_statistics, found.timelines, found.buckets, few)
 
 
 def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:
@@ -312,7 +322,7 @@ def _buffered(kept: DataFrame, first: int, labels: Sequence[str]) -> DataFrame:
         *labels,
         *key_columns(kept),
         "carried_from",
-        F.when(F.col("reached").isNotNull(), F.greatest("reached", "carried_from")).alias("evicted_in"),
+        F.when(F.col("eviction_slice").isNotNull(), F.greatest("eviction_slice", "carried_from")).alias("evicted_in"),
         *SIDES,
     )
 
@@ -346,7 +356,7 @@ def _read(counted: pd.DataFrame) -> int:
 
 
 def _counts(maxima: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:
-    by_slice = maxima.groupby(buckets.slice_of(maxima["bucket"]))
-    counted: pd.DataFrame = by_slice[[*_COUNTED, "floored", "landed"]].sum()
+    by_slice = maxima.groupby(buckets.find_slices(maxima["bucket"]))
+    counted: pd.DataFrame = by_slice[[*_COUNTED, "floored", "late_arriving_rows"]].sum()
     counted = counted.reindex(buckets.slices, fill_value=0)
-    return counted.assign(landed_from=by_slice["landed_from"].min().reindex(buckets.slices))
+    return counted.assign(late_arriving_from=by_slice["late_arriving_from"].min().reindex(buckets.slices))

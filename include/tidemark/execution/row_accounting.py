@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from tidemark.config.sides import SIDES
-from tidemark.config.types import millis
+from tidemark.config.types import to_millis
 from tidemark.execution.job_spec import Task
 from tidemark.execution.replay import Replay
 from tidemark.execution.write import Written
-from tidemark.joins.rules.flink_sql import HOUR
-from tidemark.ledger.config_fingerprint import settings_up_to
+from tidemark.joins.rules.flink_sql import HOUR_MS
+from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Counts, Entry
 from tidemark.ledger.state_fingerprint import digests
-from tidemark.watermarks.buckets import END_OF_INPUT, Watermarks
+from tidemark.watermarks.watermarks import END_OF_INPUT, Watermarks
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def tally(task: Task, replayed: Replay, written: Written) -> Tally:
         for side, into in zip(SIDES, carried_in, strict=True)
     )
     counts = {number: (left[number], right[number]) for number in task.slices}
-    ends = replayed.lines[0].ends
+    ends = replayed.lines[0].end_watermarks
     facts = _facts(task, counts, ends, written)
     return Tally(
         facts,
@@ -62,7 +62,7 @@ def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, wr
     kept = (came - left).cumsum()
     counts = {}
     for number in slices:
-        counts[number] = Counts.of(
+        counts[number] = Counts.with_remaining_evicted(
             int(read[f"{side}_rows"][number]),
             carried_in,
             int(late.get(number, 0)),
@@ -78,16 +78,16 @@ def _facts(
 ) -> pd.DataFrame:
     slices, lane, marks = task.slices, task.lane, list(ends.values())
     facts = written.emissions.reindex(slices)
-    starts = pd.Series(lane.least_in(slices, task.plan.grid, ends), index=slices, dtype="float")
-    told = [lane.newest(one) for one in marks]
-    reached = [None if one is None else max(one, lane.before.combined) for one in told]
+    starts = pd.Series(lane.least_combined_watermarks(slices, task.plan.grid, ends), index=slices, dtype="float")
+    told = [lane.newest_event_time(one) for one in marks]
+    reached = [None if one is None else max(one, lane.initial_watermarks.combined) for one in told]
     newest = pd.Series(reached, index=slices, dtype="float")
     join = task.plan.pipeline.join
     # A timer of local time can be an hour apart from the result's own time, on either side.
-    apart = HOUR if task.plan.pipeline.zone_of_windows else 0
-    lateness = millis(join.allowed_lateness) + apart
+    apart = HOUR_MS if task.plan.pipeline.window_time_zone else 0
+    lateness = to_millis(join.allowed_lateness) + apart
     # A firing before its window's end has that end all the same.
-    early = apart if join.fires_by_default or join.reach is None else millis(join.reach)
+    early = apart if join.has_default_firing or join.max_time_distance is None else to_millis(join.max_time_distance)
     if join.time == "processing":
         starts, newest = starts * float("nan"), newest * float("nan")
     return facts.assign(
@@ -122,7 +122,7 @@ def _entries(
 ) -> tuple[Entry, ...]:
     plan, first = task.plan, task.slices[0]
     left_version, right_version = (source.table.version for source in plan.inputs)
-    landed, landed_from = (read[name][first] for name in ("landed", "landed_from"))
+    landed, landed_from = (read[name][first] for name in ("late_arriving_rows", "late_arriving_from"))
     before = task.carry_in.digest if task.carry_in else None
     filters = any(one.where is not None for one in (plan.pipeline.left, plan.pipeline.right))
     entries = []
@@ -133,7 +133,7 @@ def _entries(
             run=task.run,
             attempt=task.attempts[number],
             commit=task.commit,
-            settings=settings_up_to(plan.settings, plan.grid, number),
+            settings=settings_up_to_slice(plan.settings, plan.grid, number),
             versions=(left_version, right_version),
             watermarks=ends[number],
             read=(left.read, right.read),
@@ -144,12 +144,12 @@ def _entries(
             landing=task.landing,
             landed=int(landed) if number == first else None,
             landed_from=int(landed_from) if number == first and landed else None,
-            waiting=plan.waiting,
+            waiting=plan.slices_to_reprocess,
             counts=counts[number],
             filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
             emissions=int(emissions[number]),
             pairs=None if pairs is None else pairs.get(number, 0),
-            left_out=plan.left_out,
+            left_out=plan.excluded_predicates,
         )
         entries.append(entry)
         before = entry.digest

@@ -11,18 +11,19 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark.delta.store_capabilities import try_store
-from tidemark.delta.table import Opened
+from tidemark.delta.store_capabilities import probe_conditional_put
+from tidemark.delta.table import OpenTables
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution.job import JobResult, run_job
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.prepare_commit import prepare
+from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.ledger.staleness import repaired_until, restorable, stale
 from tidemark.planning.plan import Plan
-from tidemark.quality.gx import project
+from tidemark.quality.gx.data_docs import write_docs
+from tidemark.quality.gx.expectations import check_arguments
 from tidemark.spark.lazy_session import awake
 from tidemark.tables.run_files import StagedRun
-from tidemark.tables.table_changes import publish
+from tidemark.tables.table_changes import apply_to_tables
 
 STEPS = ("reading", "joining", "checking", "committing")
 DOCUMENT_EVERY = 30.0
@@ -47,9 +48,9 @@ def execute(
         PlaceError: the store does not keep two processes apart that commit at the same time.
     """
     if plan.jobs:
-        project.check_arguments(plan.pipeline)
+        check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
-            try_store(awake(spark), plan.ledger.tables.root)
+            probe_conditional_put(awake(spark), plan.ledger.tables.root)
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():
@@ -84,7 +85,7 @@ class _Work:
     undocumented: list[Any] = field(default_factory=list)
     """Results of the gate that Data Docs do not show yet."""
     documented_at: float = field(default_factory=time.monotonic)
-    opened: Opened = field(default_factory=dict)
+    opened: OpenTables = field(default_factory=dict)
     last: StagedRun | None = None
     """The files of the job before, which the next one continues without opening the table."""
     ripple: int = 1
@@ -98,7 +99,7 @@ class _Work:
             return self.ahead.pop(0) if self.ahead else None
         first = min(self.stale)
         old = self.plan.ledger.runs
-        kept = self.ledger.runs - old | (self.plan.kept & old)
+        kept = self.ledger.runs - old | (self.plan.available_checkpoints & old)
         start, stop = restorable(self.ledger, first, kept), planned[0] if planned else None
         last = first
         while last + 1 - first < self.ripple and last + 1 in self.ledger.entries and last + 1 != stop:
@@ -116,7 +117,7 @@ class _Work:
         self.last = result.staged
         if repairs and slices not in self.plan.jobs:
             result = self.uncommitted[-1] = result.upto(repaired_until(self.ledger, result.entries))
-        self.ledger = self.ledger.after(result.entries)
+        self.ledger = self.ledger.with_entries(result.entries)
         done = result.slices
         behind = stale(self.ledger, after=done[-1])
         self.stale = {number for number in self.stale if number < done[0]} | set(behind)
@@ -128,13 +129,13 @@ class _Work:
         self.progress(done[-1].slices, "committing")
         runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in done]
         again = [entry.number for result in done for entry in result.entries if entry.attempt > 1]
-        ready = prepare(self.spark, self.plan.tables, self.plan.grid, runs, again, self.opened)
+        ready = prepare_commit(self.spark, self.plan.tables, self.plan.grid, runs, again, self.opened)
         rows = [row for result in done for row in result.rows]
         number = rows[0]["commit"]
         self.ledger.commit(rows, number, ready.references, ready.before, self.opened)
-        publish(self.plan.tables, self.plan.grid, number, ready.references, self.opened)
+        apply_to_tables(self.plan.tables, self.plan.grid, number, ready.references, self.opened)
         self.uncommitted.clear()
-        self.undocumented += [result for one in done for result in one.verdict.results]
+        self.undocumented += [result for one in done for result in one.verdict.gx_result_ids]
         if time.monotonic() - self.documented_at > DOCUMENT_EVERY:
             self._document()
 
@@ -147,7 +148,7 @@ class _Work:
             self._document()
 
     def _document(self) -> None:
-        project.write_docs(self.plan.tables, self.undocumented)
+        write_docs(self.plan.tables, self.undocumented)
         self.undocumented.clear()
         self.documented_at = time.monotonic()
 

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.execution.job_spec import Task
 from tidemark.execution.row_accounting import Tally
 from tidemark.execution.write import Written
-from tidemark.quality.baseline_checks import history
-from tidemark.quality.evaluation_scope import JobRows, last_slices_of_days, slices_before
+from tidemark.quality.baseline_checks import compare_with_baseline
+from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
 from tidemark.tables.run_files import read_slices, within
 from tidemark.timegrid.slices import ranges
 from tidemark.watermarks.row_status import is_filtered
@@ -28,17 +28,17 @@ def job_rows(task: Task, written: Written, tallied: Tally) -> JobRows:
     if any(asked.on == "late" for asked in plan.pipeline.quality):
         tables["late"] = _late(spark, task, written)
     end = plan.pipeline.slices.end
-    days = last_slices_of_days(plan.grid, task.slices, plan.grid.number_at(micros(end)) if end else None)
-    before = slices_before(plan.grid, task.slices, days)
+    days = find_last_slices_of_days(plan.grid, task.slices, plan.grid.number_at(to_micros(end)) if end else None)
+    before = find_earlier_slices(plan.grid, task.slices, days)
     earlier: dict[str, Callable[[], DataFrame | None]] = {
         name: partial(rows_of, spark, task, name, before) for name in tables
     }
-    figures = history(task.ledger.entries, tallied.entries, task.slices, plan.grid)
+    figures = compare_with_baseline(task.ledger.entries, tallied.entries, task.slices, plan.grid)
     return JobRows(_starts(task), tables, days, earlier, figures, plan.grid)
 
 
 def input_rows(task: Task, rows: DataFrame) -> JobRows:
-    """The rows that a job has read of its inputs (`sources.stored_input.Side.normalized`), under their own names.
+    """The rows that a job has read of its inputs (`sources.normalization.Side.normalize`), under their own names.
 
     What `where` leaves out is not among them.
     """
@@ -57,7 +57,7 @@ def _starts(task: Task) -> list[int]:
 def _late(spark: SparkSession, task: Task, written: Written) -> DataFrame:
     """Late and rejected rows; where a job has none it writes none, and the slices before tell the columns."""
     if staged := written.staged.tables.get("late"):
-        return staged.rows(spark)
+        return staged.read(spark)
     known = rows_of(spark, task, "late", range(task.ledger.last.number + 1 if task.ledger.last else 0))
     assert known is not None, "the first slice has made the table"
     return known.limit(0)
@@ -75,6 +75,6 @@ def rows_of(spark: SparkSession, task: Task, table: str, slices: range) -> DataF
             if run is None:
                 parts.append(read_slices(spark, plan.tables, table, plan.grid, span))
             elif staged := task.uncommitted[run].tables.get(table):
-                parts.append(within(staged.rows(spark), table, plan.grid, span.start, span.stop))
+                parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
     found = [part for part in parts if part is not None]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found) if found else None

@@ -11,14 +11,15 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.delta.staging import Staged
+from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import Task
 from tidemark.execution.late_row_matches import with_would_match
+from tidemark.execution.late_table import select_late_table
 from tidemark.execution.replay import STILL_IN, Replay
-from tidemark.joins.output_schema import late_table, of_pairs, pairs
-from tidemark.ledger.checkpoint_files import numbered, stored
+from tidemark.joins.output_schema import flatten_emissions, select_output
+from tidemark.ledger.checkpoint_files import to_table_rows, with_slice_numbers
 from tidemark.ledger.state_fingerprint import state_parts
-from tidemark.quality.invariants import slice_facts
+from tidemark.quality.invariants import aggregate_output
 from tidemark.spark.materialization import computed_once
 from tidemark.tables.run_files import StagedRun, stage_run
 
@@ -35,7 +36,7 @@ class Written:
     emitted: int
     """How many emissions the replay gave."""
     pairs: Mapping[int, int] | None
-    """Of how many pairs `flatten` made them, by the number of the slice; None without it."""
+    """Of how many pairs `explode` made them, by the number of the slice; None without it."""
     late: pd.DataFrame
     """Rows in the side output that take no part: `side`, `number` of the slice, how many `late` and `rejected`."""
     carried: pd.DataFrame
@@ -56,21 +57,21 @@ def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Writ
         late, aside = third.result()
     tables = {"emissions": output, "checkpoint": checkpoint} | ({"late": late} if late else {})
     staged = StagedRun(task.run, task.slices, tables)
-    return Written(staged, output.rows(spark), facts, emitted, joined, aside, parts, evicted)
+    return Written(staged, output.read(spark), facts, emitted, joined, aside, parts, evicted)
 
 
 def _write_output(
     spark: SparkSession, task: Task, replayed: Replay
-) -> tuple[Staged, pd.DataFrame, int, Mapping[int, int] | None]:
+) -> tuple[StagedFiles, pd.DataFrame, int, Mapping[int, int] | None]:
     plan, observed, joined = task.plan, Observation(), Observation()
-    wide = pairs(replayed.joined, plan.pipeline, plan.grid)
-    if plan.pipeline.flatten is not None:
+    wide = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
+    if plan.pipeline.explode is not None:
         wide = wide.observe(joined, _by_slice(task))
-    counted = of_pairs(wide, plan.pipeline).observe(observed, F.count("*").alias("rows"))
+    counted = select_output(wide, plan.pipeline).observe(observed, F.count("*").alias("rows"))
     staged = stage_run(counted, plan.tables.emissions, task.run)
-    facts = slice_facts(staged.rows(spark), plan.pipeline)
+    facts = aggregate_output(staged.read(spark), plan.pipeline)
     by_number = facts.set_index(plan.grid.numbers_at(facts["slice_start"].to_numpy(dtype="int64")))
-    told = None if plan.pipeline.flatten is None else _pairs_of_slices(task, joined)
+    told = None if plan.pipeline.explode is None else _pairs_of_slices(task, joined)
     return staged, by_number, int(observed.get.get("rows", 0)), told
 
 
@@ -92,28 +93,32 @@ def _pairs_of_slices(task: Task, joined: Observation) -> Mapping[int, int]:
 
 def _write_carried(
     spark: SparkSession, task: Task, replayed: Replay, files: int
-) -> tuple[Staged, pd.DataFrame, Mapping[str, int]]:
+) -> tuple[StagedFiles, pd.DataFrame, Mapping[str, int]]:
     plan = task.plan
-    rows = stored(replayed.carried, task.slices, plan.grid, plan.join)
+    rows = to_table_rows(replayed.carried, task.slices, plan.grid, plan.join)
     if not replayed.many_carried:  # else each task writes a file, and no row has to be moved
         # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
         rows = rows.repartition(files)
     staged = stage_run(rows, plan.tables.checkpoint, task.run)
-    parts = state_parts(numbered(staged.rows(spark), plan.grid), plan.join)
+    parts = state_parts(with_slice_numbers(staged.read(spark), plan.grid), plan.join)
     return staged, parts.toPandas(), replayed.evicted()
 
 
-def _write_late(spark: SparkSession, task: Task, replayed: Replay, files: int) -> tuple[Staged | None, pd.DataFrame]:
+def _write_late(
+    spark: SparkSession, task: Task, replayed: Replay, files: int
+) -> tuple[StagedFiles | None, pd.DataFrame]:
     plan, last = task.plan, task.slices[-1]
     nothing = pd.DataFrame(columns=["side", "number", "late", "rejected"])
     if not replayed.suspected and task.ledger.entries:  # with the first slice the table was made
         return None, nothing
     late = computed_once(replayed.late.withColumn("row", F.monotonically_increasing_id()))
     known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
-    staged = stage_run(late_table(known, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run)
+    staged = stage_run(
+        select_late_table(known, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run
+    )
     if not staged.files:
         return staged, nothing
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")
     rejected = ~F.col("reason").isin("late", *STILL_IN)
     counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
-    return staged, staged.rows(spark).groupBy("side", number).agg(*counted).toPandas()
+    return staged, staged.read(spark).groupBy("side", number).agg(*counted).toPandas()

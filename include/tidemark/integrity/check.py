@@ -1,6 +1,6 @@
-"""Whether a pipeline's ledger, tables and files still agree: what somebody, or a disk, has done to them since.
+"""Integrity check: compare ledger, tables and data files, and report corruption or external changes.
 
-Nothing is written, and no JVM takes part: docs/lasting.md has the damages that are told apart.
+Writes nothing and needs no JVM. docs/lasting.md lists the kinds of damage.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from deltalake.exceptions import DeltaError
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
-from tidemark.delta.paths import place
+from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DataFile, DeltaLog
+from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import InputError
-from tidemark.integrity.files import BadFile, FileDamage, RowsOfSlices, check_files, copies, rows_of_slices
-from tidemark.ledger.config_fingerprint import settings_up_to
+from tidemark.integrity.files import DamagedFile, FileDamage, RowCounts, check_files, count_rows_by_slice, find_copies
+from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import merged_at, spans
@@ -40,167 +40,189 @@ Damage = (
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that is not as it was committed."""
+class IntegrityIssue:
+    """A difference between what was committed and what is stored."""
 
     damage: Damage
     table: str
-    """`ledger`, the name of a table that follows it, or that of an input."""
+    """`ledger`, the name of a table that follows it, or an input table."""
     detail: str
     file: str | None = None
     slices: tuple[tuple[str, str], ...] = ()
-    """The slices concerned, as ranges: the first one's start, the last one's end."""
+    """Affected slices as ranges: start of the first slice, end of the last."""
 
 
 @dataclass(frozen=True)
-class Soundness:
-    """What a pipeline's tables came to."""
+class IntegrityReport:
+    """Result of an integrity check of a pipeline's tables."""
 
     pipeline: str
     slices: int
     files: int
-    """How many were looked at."""
+    """Number of checked files."""
     bytes: int
-    findings: tuple[Finding, ...]
+    issues: tuple[IntegrityIssue, ...]
 
     @property
-    def damages(self) -> tuple[Finding, ...]:
-        """The findings without foreign commits, which are history where all rows are right."""
-        return tuple(one for one in self.findings if one.damage != "foreign commit")
+    def damages(self) -> tuple[IntegrityIssue, ...]:
+        """Issues without external commits, which are harmless if all rows are right."""
+        return tuple(issue for issue in self.issues if issue.damage != "foreign commit")
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a JSON-ready dictionary."""
         return asdict(self) | {"sound": not self.damages}
 
 
-def check(pipeline: Pipeline, lake: str, *, content: bool = False) -> Soundness:
+def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> IntegrityReport:
     """Hold a pipeline's ledger, its tables and their files against each other; `content` reads every page.
 
     Where slices were committed meanwhile, what looks damaged is looked at again.
     """
-    path = PipelineTables.of(pipeline, lake).ledger
+    path = PipelineTables.from_config(pipeline, lake).ledger
     for _ in range(TRIES):
-        before = DeltaLog.open(path)
-        found = _look(pipeline, lake, before, content=content)
-        now = DeltaLog.open(path)
-        if not found.damages or (now and now.version) == (before and before.version):
+        before = DeltaTableHandle.open(path)
+        report = _check_once(pipeline, lake, before, deep=deep)
+        now = DeltaTableHandle.open(path)
+        if not report.damages or (now and now.version) == (before and before.version):
             break
-    return found
+    return report
 
 
-def _look(pipeline: Pipeline, lake: str, log: DeltaLog | None, *, content: bool) -> Soundness:
-    tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
-    if log is None:
-        there = [name for name in FOLLOWING if DeltaLog.open(getattr(tables, name))]
-        gone = [Finding("table gone", "ledger", f"{tables.ledger} is gone, and {', '.join(there)} are there")]
-        return Soundness(pipeline.name, 0, 0, 0, tuple(gone if there else ()))
-    found = check_files(log, content=content)
-    findings = [_of_file("ledger", grid, {}, one) for one in found.bad] + list(_foreign("ledger", log))
-    files, size = found.checked, found.bytes
-    if found.bad:
-        return Soundness(pipeline.name, 0, files, size, tuple(findings))
-    ledger = Ledger.seen(tables, grid)
-    findings += [*_chain(ledger), *_inputs(pipeline, lake, ledger)]
-    originals = {name: {file.path for file in came} for name, came in committed_files(tables).items()}
-    for name in FOLLOWING:
-        table = DeltaLog.open(getattr(tables, name))
-        if table is None:
-            findings += _absent(ledger, name)
-            continue
-        checked = check_files(table, content=content)
-        files, size = files + checked.checked, size + checked.bytes
-        known = spans(table, name, grid)
-        findings += [_of_file(name, grid, known, one) for one in checked.bad]
-        foreign = list(_foreign(name, table))
-        findings += [*foreign, *_come_to(name, table, ledger)]
-        twice = dict(copies(table, name, grid, checked.paths, originals[name]))
-        findings += [
-            _of_file(name, grid, known, BadFile(copy, "reference doubled", f"it has the rows of {first}"))
-            for first, copy in twice.items()
+def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | None, *, deep: bool) -> IntegrityReport:
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    if ledger_table is None:
+        existing = [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
+        issues = [
+            IntegrityIssue("table gone", "ledger", f"{tables.ledger} is gone, and {', '.join(existing)} are there")
         ]
-        aside = [one.path for one in checked.bad] + [*twice, *twice.values()]
-        told_of = {number for path in aside for number in known.get(path) or ()}
-        if table.commit_number >= ledger.number:
-            rows = rows_of_slices(table, name, ledger, checked.paths)
-            findings += _rows(ledger, name, rows, told_of, may_expire=name == "checkpoint" and not foreign)
-    return Soundness(pipeline.name, len(ledger.entries), files, size, tuple(findings))
+        return IntegrityReport(pipeline.name, 0, 0, 0, tuple(issues if existing else ()))
+    ledger_files = check_files(ledger_table, deep=deep)
+    issues = [_create_file_issue("ledger", grid, {}, damaged_file) for damaged_file in ledger_files.damaged] + list(
+        _find_external_commits("ledger", ledger_table)
+    )
+    files, size = ledger_files.checked, ledger_files.bytes
+    if ledger_files.damaged:
+        return IntegrityReport(pipeline.name, 0, files, size, tuple(issues))
+    ledger = Ledger.read_without_sync(tables, grid)
+    issues += [*_check_slice_chain(ledger), *_check_input_versions(pipeline, lake, ledger)]
+    originals = {name: {file.path for file in committed} for name, committed in list_committed_files(tables).items()}
+    for name in FOLLOWING:
+        table = DeltaTableHandle.open(getattr(tables, name))
+        if table is None:
+            issues += _find_missing_table(ledger, name)
+            continue
+        checked = check_files(table, deep=deep)
+        files, size = files + checked.checked, size + checked.bytes
+        slices_by_path = spans(table, name, grid)
+        issues += [_create_file_issue(name, grid, slices_by_path, damaged_file) for damaged_file in checked.damaged]
+        external = list(_find_external_commits(name, table))
+        issues += [*external, *_check_table_version(name, table, ledger)]
+        copies = dict(find_copies(table, name, grid, checked.paths, originals[name]))
+        issues += [
+            _create_file_issue(
+                name, grid, slices_by_path, DamagedFile(copy, "reference doubled", f"it has the rows of {first}")
+            )
+            for first, copy in copies.items()
+        ]
+        excluded_paths = [damaged_file.path for damaged_file in checked.damaged] + [*copies, *copies.values()]
+        reported_slices = {number for path in excluded_paths for number in slices_by_path.get(path) or ()}
+        if table.txn_version >= ledger.number:
+            rows = count_rows_by_slice(table, name, ledger, checked.paths)
+            issues += _check_row_counts(
+                ledger, name, rows, reported_slices, may_expire=name == "checkpoint" and not external
+            )
+    return IntegrityReport(pipeline.name, len(ledger.entries), files, size, tuple(issues))
 
 
-def committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
-    """Every file that the ledger has committed, by the name of its table."""
-    log = DeltaLog.open(tables.ledger)
+def list_committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
+    """Return every file that the ledger has committed, by table name."""
+    log = DeltaTableHandle.open(tables.ledger)
     assert log is not None, "something is committed"
-    found = (file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
-    # What was rolled back to was committed twice.
-    return files_from_rows({(file["table"], file["path"]): file for file in found}.values())
+    files = (file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
+    # Files of a version that was rolled back to were committed twice.
+    return files_from_rows({(file["table"], file["path"]): file for file in files}.values())
 
 
-def _of_file(name: str, grid: Grid, known: dict[str, range | None], bad: BadFile) -> Finding:
-    return Finding(bad.damage, name, bad.detail, bad.path, _named(grid, known.get(bad.path) or ()))
+def _create_file_issue(
+    name: str, grid: Grid, slices_by_path: dict[str, range | None], damaged_file: DamagedFile
+) -> IntegrityIssue:
+    return IntegrityIssue(
+        damaged_file.damage,
+        name,
+        damaged_file.detail,
+        damaged_file.path,
+        _name_ranges(grid, slices_by_path.get(damaged_file.path) or ()),
+    )
 
 
-def _named(grid: Grid, numbers: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((grid.name(one.start), grid.name(one.stop)) for one in ranges(numbers))
+def _name_ranges(grid: Grid, numbers: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((grid.name(slices.start), grid.name(slices.stop)) for slices in ranges(numbers))
 
 
-def _foreign(name: str, log: DeltaLog) -> Iterator[Finding]:
-    for one in log.foreign():
-        yield Finding("foreign commit", name, f"version {one.version}: {one.operation} at {format_instant(one.at)}")
+def _find_external_commits(name: str, log: DeltaTableHandle) -> Iterator[IntegrityIssue]:
+    for commit in log.foreign():
+        yield IntegrityIssue(
+            "foreign commit", name, f"version {commit.version}: {commit.operation} at {format_instant(commit.at)}"
+        )
 
 
-def _absent(ledger: Ledger, name: str) -> Iterator[Finding]:
-    lost = [number for number, rows in expected(ledger, name).items() if rows]
-    if lost:
+def _find_missing_table(ledger: Ledger, name: str) -> Iterator[IntegrityIssue]:
+    missing = [number for number, rows in expected_row_counts(ledger, name).items() if rows]
+    if missing:
         path = getattr(ledger.tables, name)
-        yield Finding("table gone", name, f"{path} is gone", slices=_named(ledger.grid, lost))
+        yield IntegrityIssue("table gone", name, f"{path} is gone", slices=_name_ranges(ledger.grid, missing))
 
 
-def _come_to(name: str, log: DeltaLog, ledger: Ledger) -> Iterator[Finding]:
-    come, last = log.commit_number, ledger.number
-    if come > last:
-        yield Finding("table ahead", name, f"it follows commit {come}, and the ledger ends with {last}")
-    elif come < last and (come or name not in {"quarantined", "quality"}):
-        yield Finding("table behind", name, f"it follows commit {come} of {last}; the next command brings it up")
+def _check_table_version(name: str, log: DeltaTableHandle, ledger: Ledger) -> Iterator[IntegrityIssue]:
+    applied, last = log.txn_version, ledger.number
+    if applied > last:
+        yield IntegrityIssue("table ahead", name, f"it follows commit {applied}, and the ledger ends with {last}")
+    elif applied < last and (applied or name not in {"quarantined", "quality"}):
+        yield IntegrityIssue(
+            "table behind", name, f"it follows commit {applied} of {last}; the next command brings it up"
+        )
 
 
-def _chain(ledger: Ledger) -> Iterator[Finding]:
-    """What committed slices say about those before them."""
+def _check_slice_chain(ledger: Ledger) -> Iterator[IntegrityIssue]:
+    """Yield issues between consecutive slices: state, missing predecessors, watermarks."""
     for number, why in stale(ledger).items():
         if why == "another state":
             detail = "it has continued a state that the slice before it does not end with"
-            yield Finding("state does not follow", "ledger", detail, slices=_named(ledger.grid, [number]))
+            yield IntegrityIssue("state does not follow", "ledger", detail, slices=_name_ranges(ledger.grid, [number]))
     for number, entry in ledger.entries.items():
         if entry.carried_in_digest is not None and ledger.entry(number - 1) is None:
             detail = f"slice {ledger.grid.name(number)} has continued one that the ledger does not have"
-            yield Finding("ledger row gone", "ledger", detail, slices=_named(ledger.grid, [number - 1]))
+            yield IntegrityIssue("ledger row gone", "ledger", detail, slices=_name_ranges(ledger.grid, [number - 1]))
     for before, entry in pairwise(ledger.entries.values()):
-        restarted = settings_up_to(entry.settings, ledger.grid, before.number) != entry.settings
+        restarted = settings_up_to_slice(entry.settings, ledger.grid, before.number) != entry.settings
         follows = entry.number == before.number + 1 and entry.carried_in_digest == before.digest and not restarted
         for side in SIDES:
             was, now = getattr(before.watermarks, side), getattr(entry.watermarks, side)
             if follows and now < was:
-                detail = f"the {side} watermark stands {was - now:,} ms behind that of the slice before"
-                yield Finding("watermark went back", "ledger", detail, slices=_named(ledger.grid, [entry.number]))
+                detail = f"the {side} watermark is {was - now:,} ms earlier than that of the slice before"
+                yield IntegrityIssue(
+                    "watermark went back", "ledger", detail, slices=_name_ranges(ledger.grid, [entry.number])
+                )
 
 
-def _inputs(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iterator[Finding]:
-    """Inputs that are no longer at, or behind, the versions that slices have read."""
-    for place_of, side in enumerate(SIDES):
+def _check_input_versions(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iterator[IntegrityIssue]:
+    """Yield issues of inputs whose version is older than a version that slices read."""
+    for index, side in enumerate(SIDES):
         name = getattr(pipeline, side).table
         log = None
         with suppress(DeltaError, InputError):
-            log = DeltaLog.open(place(lake, name))
+            log = DeltaTableHandle.open(resolve_path(lake, name))
         if log is None:
             continue  # a table of the catalog, or one that delta-rs does not read
-        ahead = [number for number, entry in ledger.entries.items() if entry.versions[place_of] > log.version]
+        ahead = [number for number, entry in ledger.entries.items() if entry.versions[index] > log.version]
         if ahead:
-            newest = max(ledger.entries[number].versions[place_of] for number in ahead)
+            newest = max(ledger.entries[number].versions[index] for number in ahead)
             detail = f"version {newest} was read, and the table ends with {log.version}"
-            yield Finding("input behind", name, detail, slices=_named(ledger.grid, ahead))
+            yield IntegrityIssue("input behind", name, detail, slices=_name_ranges(ledger.grid, ahead))
 
 
-def expected(ledger: Ledger, name: str) -> dict[int, int | None]:
-    """How many rows a table has of each slice; None where the ledger does not tell."""
+def expected_row_counts(ledger: Ledger, name: str) -> dict[int, int | None]:
+    """Return the number of rows of a table per slice; None if the ledger does not contain it."""
     if name == "checkpoint":
         return {number: sum(entry.carried) for number, entry in ledger.entries.items()}
     if name not in {"emissions", "quarantined"}:
@@ -209,31 +231,38 @@ def expected(ledger: Ledger, name: str) -> dict[int, int | None]:
     return dict(zip(ledger.rows["number"].astype(int), rows, strict=True))
 
 
-def _rows(ledger: Ledger, name: str, rows: RowsOfSlices, told_of: set[int], *, may_expire: bool) -> Iterator[Finding]:
-    """Slices with more or fewer rows than they were committed with, or with those of another run.
+def _check_row_counts(
+    ledger: Ledger, name: str, rows: RowCounts, reported_slices: set[int], *, may_expire: bool
+) -> Iterator[IntegrityIssue]:
+    """Yield issues of slices with more or fewer rows than committed, or with rows of another run.
 
-    Where they may expire, as checkpoints do, all of a run's may be gone: but for those that the next slice continues.
+    If rows `may_expire`, like checkpoints, a slice may have none, except the last slice, which the next one continues.
     """
-    wanted = expected(ledger, name)
+    expected = expected_row_counts(ledger, name)
     if may_expire:
         last = max(ledger.entries, default=None)
-        told_of = told_of | {number for number in wanted if number != last and number not in rows}
+        reported_slices = reported_slices | {number for number in expected if number != last and number not in rows}
     groups: dict[tuple[Damage, str], list[int]] = {}
-    for number in sorted({*wanted, *rows} - told_of):
-        if found := _of_slice(ledger, number, rows.get(number, Counter()), wanted.get(number)):
-            groups.setdefault(found, []).append(number)
+    for number in sorted({*expected, *rows} - reported_slices):
+        if damage_and_detail := _check_rows_of_slice(ledger, number, rows.get(number, Counter()), expected.get(number)):
+            groups.setdefault(damage_and_detail, []).append(number)
     for (damage, detail), numbers in groups.items():
-        yield Finding(damage, name, detail, slices=_named(ledger.grid, numbers))
+        yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, numbers))
 
 
-def _of_slice(ledger: Ledger, number: int, found: Counter[str], wanted: int | None) -> tuple[Damage, str] | None:
+def _check_rows_of_slice(
+    ledger: Ledger, number: int, rows_by_run: Counter[str], expected: int | None
+) -> tuple[Damage, str] | None:
     entry = ledger.entry(number)
-    mine = found[entry.run] if entry else 0
-    if others := sorted(set(found) - ({entry.run} if entry else set())):
-        known = all(one in ledger.runs or merged_at(one) is not None for one in others)
-        kind = "superseded" if known else "never committed"
-        return "rows unknown", f"{sum(found.values()) - mine} rows are of runs that were {kind}: {', '.join(others)}"
-    if wanted is None or mine == wanted:
+    committed_rows = rows_by_run[entry.run] if entry else 0
+    if other_runs := sorted(set(rows_by_run) - ({entry.run} if entry else set())):
+        were_committed = all(run in ledger.runs or merged_at(run) is not None for run in other_runs)
+        origin = "superseded" if were_committed else "never committed"
+        return (
+            "rows unknown",
+            f"{sum(rows_by_run.values()) - committed_rows} rows of {origin} runs: {', '.join(other_runs)}",
+        )
+    if expected is None or committed_rows == expected:
         return None
-    damage: Damage = "rows doubled" if mine > wanted else "rows missing"
-    return damage, f"{mine:,} rows where {wanted:,} were committed"
+    damage: Damage = "rows doubled" if committed_rows > expected else "rows missing"
+    return damage, f"{committed_rows:,} rows where {expected:,} were committed"

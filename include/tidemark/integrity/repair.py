@@ -1,7 +1,7 @@
-"""What can be put right of a damaged lake: a plan as data, and its references carried out.
+"""Plan and apply the repair of damaged tables.
 
-References are put right from the ledger, which has every file that it has committed; what no file has any more is for
-the slices to be run again.
+The ledger lists every committed file, so references are restored from it. Rows that no file has are recomputed by
+rerunning their slices.
 """
 
 from __future__ import annotations
@@ -13,167 +13,188 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.config import Pipeline
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DataFile, DeltaLog, OvertakenError
+from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle
 from tidemark.errors import FaultError
-from tidemark.integrity.check import Finding, Soundness, committed_files, expected
-from tidemark.integrity.files import RowsOfSlices, check_files, copies, is_whole, rows_of_slices
-from tidemark.ledger.erasure_records import forgotten_of
+from tidemark.integrity.check import IntegrityIssue, IntegrityReport, expected_row_counts, list_committed_files
+from tidemark.integrity.files import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
+from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
-from tidemark.tables.run_files import HELD, merged_at, run_of, spans
+from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid
 
-_BEYOND = {"table gone", "table ahead", "ledger row gone", "input behind"}
-"""Damages of which the ledger does not say what was there, or that are none of the pipeline's tables."""
-_AGAIN = {"state does not follow", "watermark went back"}
+_UNREPAIRABLE = {"table gone", "table ahead", "ledger row gone", "input behind"}
+"""Damages that the ledger cannot repair, or that concern other tables."""
+_REPAIRED_BY_RERUN = {"state does not follow", "watermark went back"}
 
 
 @dataclass(frozen=True)
-class Mending:
-    """One commit of a table."""
+class TableRepair:
+    """The commit that repairs a table's references."""
 
-    log: DeltaLog
+    log: DeltaTableHandle
     table: str
-    come: tuple[DataFile, ...]
-    """Files that were committed, are whole, and are not referred to."""
-    gone: tuple[str, ...]
-    """References to files that are damaged, doubled, or of no committed run."""
+    restored: tuple[DataFile, ...]
+    """Committed, undamaged files without a reference."""
+    removed: tuple[str, ...]
+    """References to files that are damaged, duplicated, or of no committed run."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What is done about findings, in this order: tables brought up, references put right, slices run again."""
+    """Repair plan, in this order: apply missing commits, repair references, rerun slices."""
 
-    behind: bool
-    mendings: tuple[Mending, ...]
-    again: tuple[int, ...]
-    """Slices whose rows are in no file any more, or do not follow."""
-    lost: tuple[Finding, ...]
-    """What is left as it is; where there is any, nothing else is done either."""
+    applies_commits: bool
+    table_repairs: tuple[TableRepair, ...]
+    slices_to_rerun: tuple[int, ...]
+    """Slices whose rows are in no file, or that do not continue their predecessor's state."""
+    unrepairable: tuple[IntegrityIssue, ...]
+    """Issues that cannot be repaired. If there is one, nothing is repaired."""
 
 
-def plan_repair(pipeline: Pipeline, lake: str, found: Soundness, *, content: bool) -> Repair:
-    """What can be done about findings; nothing is written.
+def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep: bool) -> Repair:
+    """Plan the repair of the issues in a report. Writes nothing.
+
+    Args:
+        pipeline: The pipeline.
+        lake: The lake root.
+        report: Result of `check_integrity`.
+        deep: Also check the pages of files.
 
     Raises:
-        FaultError: another process has committed since the findings.
+        FaultError: Another process committed since the check.
     """
-    lost = [one for one in found.damages if one.damage in _BEYOND or (one.table == "ledger" and one.file)]
-    if lost:
-        return Repair(behind=False, mendings=(), again=(), lost=tuple(lost))
-    tables, grid = PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices)
-    ledger = Ledger.seen(tables, grid)
-    again = {number for one in found.damages if one.damage in _AGAIN for number in _numbers(grid, one)}
-    behind = {one.table for one in found.damages if one.damage == "table behind"}
-    damaged = {one.table for one in found.damages} - behind
-    committed = committed_files(tables)
-    mendings = []
+    unrepairable = [
+        issue for issue in report.damages if issue.damage in _UNREPAIRABLE or (issue.table == "ledger" and issue.file)
+    ]
+    if unrepairable:
+        return Repair(applies_commits=False, table_repairs=(), slices_to_rerun=(), unrepairable=tuple(unrepairable))
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    ledger = Ledger.read_without_sync(tables, grid)
+    slices_to_rerun = {
+        number
+        for issue in report.damages
+        if issue.damage in _REPAIRED_BY_RERUN
+        for number in _get_slices_of_issue(grid, issue)
+    }
+    outdated = {issue.table for issue in report.damages if issue.damage == "table behind"}
+    damaged = {issue.table for issue in report.damages} - outdated
+    committed = list_committed_files(tables)
+    table_repairs = []
     for name in FOLLOWING:
-        log = DeltaLog.open(getattr(tables, name)) if name in damaged else None
-        if log is not None and log.commit_number > ledger.number:
-            raise FaultError(f"another process has committed to {log.path} meanwhile; run the command again")
+        log = DeltaTableHandle.open(getattr(tables, name)) if name in damaged else None
+        if log is not None and log.txn_version > ledger.number:
+            raise FaultError(f"another process has committed to {log.path} meanwhile. Run the command again.")
         if log is not None:
-            mending, more = _mending(log, name, ledger, committed, content=content)
-            again |= more
-            mendings += [mending] if mending.come or mending.gone else []
-    return Repair(bool(behind), tuple(mendings), tuple(sorted(again)), ())
+            table_repair, more = _plan_table_repair(log, name, ledger, committed, deep=deep)
+            slices_to_rerun |= more
+            table_repairs += [table_repair] if table_repair.restored or table_repair.removed else []
+    return Repair(bool(outdated), tuple(table_repairs), tuple(sorted(slices_to_rerun)), ())
 
 
-def put_right(pipeline: Pipeline, lake: str, repair: Repair) -> None:
-    """Bring tables up to the ledger, and their references to what it has committed.
+def apply_repair(pipeline: Pipeline, lake: str, repair: Repair) -> None:
+    """Repair references of tables, and apply the ledger's commits that tables lack.
 
     Raises:
-        FaultError: another process has committed to a table meanwhile.
+        FaultError: Another process committed to a table meanwhile.
     """
-    for one in repair.mendings:
+    for table_repair in repair.table_repairs:
         try:
-            one.log.commit(one.come, one.gone)
-        except OvertakenError:
-            raise FaultError(f"another process has written to {one.log.path}; run the command again") from None
-    Ledger.of(pipeline, lake)
+            table_repair.log.commit(table_repair.restored, table_repair.removed)
+        except CommitConflictError:
+            raise FaultError(f"another process has written to {table_repair.log.path}; run the command again") from None
+    Ledger.from_pipeline(pipeline, lake)
 
 
-def _mending(
-    log: DeltaLog, name: str, ledger: Ledger, all_committed: Mapping[str, Sequence[DataFile]], *, content: bool
-) -> tuple[Mending, set[int]]:
-    """The commit that puts a table right as far as files have its rows, and the slices that are not right then."""
-    checked, committed = check_files(log, content=content), all_committed[name]
-    known = spans(log, name, ledger.grid)
+def _plan_table_repair(
+    log: DeltaTableHandle, name: str, ledger: Ledger, all_committed: Mapping[str, Sequence[DataFile]], *, deep: bool
+) -> tuple[TableRepair, set[int]]:
+    """Plan the commit that repairs a table's references. Return it with the slices that have to be rerun."""
+    checked, committed = check_files(log, deep=deep), all_committed[name]
+    slices_by_path = spans(log, name, ledger.grid)
     originals = {file.path for file in committed}
-    gone = {one.path for one in checked.bad}
-    gone |= {copy for _, copy in copies(log, name, ledger.grid, checked.paths, originals)}
-    gone |= {path for path, span in known.items() if not _counts(ledger, run_of(path), span)}
-    kept = set(log.files["path"]) - gone
-    rows = rows_of_slices(log, name, ledger, kept)
-    come = []
+    removed = {issue.path for issue in checked.damaged}
+    removed |= {copy for _, copy in find_copies(log, name, ledger.grid, checked.paths, originals)}
+    removed |= {path for path, span in slices_by_path.items() if not _is_committed(ledger, run_of(path), span)}
+    remaining = set(log.files["path"]) - removed
+    rows = count_rows_by_slice(log, name, ledger, remaining)
+    restored = []
     for file in committed:
-        span = _span(file, name, ledger.grid)
-        current = all(one and one.run == run_of(file.path) for one in map(ledger.entry, span))
+        span = _get_slices_of_file(file, name, ledger.grid)
+        current = all(issue and issue.run == run_of(file.path) for issue in map(ledger.entry, span))
         if (
             span
             and current
-            and not _forgotten(ledger, name, span)
-            and file.path not in kept
+            and not _has_erased_rows(ledger, name, span)
+            and file.path not in remaining
             and not any(n in rows for n in span)
-            and is_whole(log, file)
+            and is_undamaged(log, file)
         ):
-            come.append(file)
-    there = _sum(rows, rows_of_slices(log, name, ledger, (file.path for file in come)))
-    back = {number for file in come for number in _span(file, name, ledger.grid)}
-    again = {number for path in gone for number in known[path] or () if ledger.entry(number)} - back - set(rows)
-    again -= _without_rows(ledger, name, all_committed)
-    for number, wanted in expected(ledger, name).items():
-        right = Counter({ledger.entries[number].run: wanted} if wanted else {})
-        may_expire = name == "checkpoint" and number not in there
-        if wanted is not None and not may_expire and there.get(number, Counter()) != right:
-            again.add(number)
+            restored.append(file)
+    rows_by_slice = _add_rows(rows, count_rows_by_slice(log, name, ledger, (file.path for file in restored)))
+    restored_slices = {number for file in restored for number in _get_slices_of_file(file, name, ledger.grid)}
+    slices_to_rerun = (
+        {number for path in removed for number in slices_by_path[path] or () if ledger.entry(number)}
+        - restored_slices
+        - set(rows)
+    )
+    slices_to_rerun -= _list_slices_without_rows(ledger, name, all_committed)
+    for number, row_count in expected_row_counts(ledger, name).items():
+        expected_rows = Counter({ledger.entries[number].run: row_count} if row_count else {})
+        may_expire = name == "checkpoint" and number not in rows_by_slice
+        if row_count is not None and not may_expire and rows_by_slice.get(number, Counter()) != expected_rows:
+            slices_to_rerun.add(number)
     newest = ledger.last
-    if name == "checkpoint" and newest and any(newest.carried) and newest.number not in there:
-        again.add(newest.number)
-    return Mending(log, name, tuple(come), tuple(sorted(gone))), again
+    if name == "checkpoint" and newest and any(newest.carried) and newest.number not in rows_by_slice:
+        slices_to_rerun.add(newest.number)
+    return TableRepair(log, name, tuple(restored), tuple(sorted(removed))), slices_to_rerun
 
 
-def _forgotten(ledger: Ledger, name: str, span: range) -> bool:
-    """Whether rows of a table were forgotten in some slices: files of before have them."""
-    told = (one for number in span for one in forgotten_of(ledger.entries[number].forgotten))
-    return any(one.rows.get(name) for one in told)
+def _has_erased_rows(ledger: Ledger, name: str, span: range) -> bool:
+    """Return True if rows of a table were erased in these slices: older files still have them."""
+    records = (record for number in span for record in parse_erasure_records(ledger.entries[number].forgotten))
+    return any(record.slice_row_counts.get(name) for record in records)
 
 
-def _without_rows(ledger: Ledger, name: str, committed: Mapping[str, Sequence[DataFile]]) -> set[int]:
-    """Slices that have no row in a table, as files of their runs are committed to others and none to it."""
+def _list_slices_without_rows(ledger: Ledger, name: str, committed: Mapping[str, Sequence[DataFile]]) -> set[int]:
+    """Return slices without rows in a table: their runs have committed files in other tables only."""
     runs = {run_of(file.path) for files in committed.values() for file in files}
-    held = {(number, run_of(file.path)) for file in committed[name] for number in _span(file, name, ledger.grid)}
-    return {n for n, entry in ledger.entries.items() if entry.run in runs and (n, entry.run) not in held}
+    slices_with_rows = {
+        (number, run_of(file.path))
+        for file in committed[name]
+        for number in _get_slices_of_file(file, name, ledger.grid)
+    }
+    return {n for n, entry in ledger.entries.items() if entry.run in runs and (n, entry.run) not in slices_with_rows}
 
 
-def _counts(ledger: Ledger, run: str, span: range | None) -> bool:
-    """Whether a file of a run may have rows of a slice that stands in that run."""
-    known = run in ledger.runs or merged_at(run) is not None
-    return known and (span is None or any(ledger.holds(run, number) for number in span))
+def _is_committed(ledger: Ledger, run: str, span: range | None) -> bool:
+    """Return True if a file of a run may have current rows of these slices."""
+    is_committed_run = run in ledger.runs or merged_at(run) is not None
+    return is_committed_run and (span is None or any(ledger.is_current(run, number) for number in span))
 
 
-def _span(file: DataFile, name: str, grid: Grid) -> range:
-    """The slices that a file has rows of, as the ledger tells."""
-    first, last = HELD[name]
+def _get_slices_of_file(file: DataFile, name: str, grid: Grid) -> range:
+    """Return the slices of a file's rows, from the statistics in the ledger."""
+    first, last = SLICE_COLUMNS[name]
     stats = json.loads(file.stats)
     low, high = stats["minValues"].get(first), stats["maxValues"].get(last)
     if low is None or high is None:
         return range(0)
-    start, stop = (grid.number_at(micros(datetime.fromisoformat(one))) for one in (low, high))
+    start, stop = (grid.number_at(to_micros(datetime.fromisoformat(bound))) for bound in (low, high))
     return range(start, stop + (1 if first == last else 0))
 
 
-def _sum(*parts: RowsOfSlices) -> RowsOfSlices:
-    found: RowsOfSlices = {}
+def _add_rows(*parts: RowCounts) -> RowCounts:
+    total: RowCounts = {}
     for part in parts:
         for number, by_run in part.items():
-            found[number] = found.get(number, Counter()) + by_run
-    return found
+            total[number] = total.get(number, Counter()) + by_run
+    return total
 
 
-def _numbers(grid: Grid, finding: Finding) -> Iterator[int]:
-    for start, end in finding.slices:
-        first, stop = (grid.number_at(micros(datetime.fromisoformat(one))) for one in (start, end))
+def _get_slices_of_issue(grid: Grid, issue: IntegrityIssue) -> Iterator[int]:
+    for start, end in issue.slices:
+        first, stop = (grid.number_at(to_micros(datetime.fromisoformat(instant))) for instant in (start, end))
         yield from range(first, stop)

@@ -1,4 +1,4 @@
-"""What a join takes and gives, whatever its dialect."""
+"""The interface of joins: the rows of a job in; emissions, late rows and buffered rows out."""
 
 from __future__ import annotations
 
@@ -9,48 +9,53 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.config.dialect_support import TICK
+from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.timegrid.time_columns import floor_div
-from tidemark.watermarks.buckets import Horizon, Timeline
+from tidemark.watermarks.job_watermarks import JobWatermarks
+from tidemark.watermarks.lanes import Timeline
 
-EMISSION = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
+EMISSION_COLUMNS = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
 
 
 @dataclass(frozen=True)
 class JobRows:
-    """The rows of a job, with the watermarks that each met."""
+    """The rows of a job, with the watermarks at their arrival."""
 
     on_time: DataFrame
-    """Rows that are on time by any rule; their watermarks are those from before their bucket, at most their own."""
-    maybe_late: DataFrame
-    """The others, rejected ones too, with exact watermarks."""
-    staying: DataFrame
-    """Of those on time at least the ones that are in the buffers when their slice ends, as `Join.leaves_at` tells."""
-    suspected: bool
-    """Whether there are rows maybe late."""
+    """Rows that are surely on time. Their watermarks are those before their bucket, at most the exact ones."""
+    late_candidates: DataFrame
+    """Other rows, rejected ones included, with exact watermarks."""
+    retained: DataFrame
+    """Subset of `on_time` with at least the rows that are in the buffers at the end of their slice."""
+    has_late_candidates: bool
+    """False if `late_candidates` is empty."""
     carried: DataFrame | None
-    """Rows that the slice before has carried, with the watermarks that they met on arrival."""
-    horizon: Horizon
-    cacheable: bool = False
-    """Whether the rows are so few that what is read more than once is better computed once (`spark.materialization`)."""
-    passing: DataFrame | None = None
-    """Of `exact_watermarks`: rows that `where` leaves out, with the watermarks that they met; None without any."""
-    in_order: DataFrame | None = None
-    """Of a large job and a join that `looks_first`: the rows of `on_time` and `maybe_late` that take part, with
-    exact watermarks. Nothing of them is kept yet: whoever asks for few columns has few put in order."""
+    """Rows carried from the slice before the job, with the watermarks at their arrival."""
+    watermarks: JobWatermarks
+    is_cacheable: bool = False
+    """True if the job is so small that materializing a DataFrame costs less than computing it twice."""
+    filtered: DataFrame | None = None
+    """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
+    with_exact_watermarks: DataFrame | None = None
+    """Participating rows of `on_time` and `late_candidates` with exact watermarks, for joins with `prefers_narrow_rows`
+    in large jobs. Not materialized: selecting few columns makes ordering the rows cheaper."""
 
-    def taking_part(self, of_late: Column | None = None) -> DataFrame:
-        """All rows that take part: of those maybe late the ones that meet a condition, and are not rejected."""
-        return self._with_others(self.on_time, of_late)
+    def select_participating(self, late_condition: Column | None = None) -> DataFrame:
+        """Select the rows that take part in the join, carried ones included.
 
-    def perhaps_carried(self, of_late: Column | None = None) -> DataFrame:
-        """The same without rows that are evicted in the slice in which they came, or most of them."""
-        return self._with_others(self.staying, of_late)
+        Args:
+            late_condition: Condition for late candidates; by default all that are not rejected take part.
+        """
+        return self._union_candidates_and_carried(self.on_time, late_condition)
 
-    def _with_others(self, rows: DataFrame, of_late: Column | None) -> DataFrame:
-        if self.suspected:
-            maybe_late = self.maybe_late.where(F.col("rejected").isNull())
-            rows = rows.unionByName(maybe_late if of_late is None else maybe_late.where(of_late))
+    def select_retention_candidates(self, late_condition: Column | None = None) -> DataFrame:
+        """Select participating rows without most of those that are evicted in the slice of their arrival."""
+        return self._union_candidates_and_carried(self.retained, late_condition)
+
+    def _union_candidates_and_carried(self, rows: DataFrame, late_condition: Column | None) -> DataFrame:
+        if self.has_late_candidates:
+            candidates = self.late_candidates.where(F.col("rejected").isNull())
+            rows = rows.unionByName(candidates if late_condition is None else candidates.where(late_condition))
         if self.carried is not None:
             rows = rows.unionByName(self.carried, allowMissingColumns=True)
         return rows
@@ -58,67 +63,80 @@ class JobRows:
 
 @dataclass(frozen=True)
 class JoinResult:
-    """What a join makes of the rows of a job."""
+    """The outputs of a join over the rows of a job."""
 
     joined: DataFrame
-    """One row per emission, in the columns of `EMISSION`: times in ms (long, null where there is none); `left` and
-    `right` are rows, null where padded, or arrays of rows for a coGroup."""
+    """One row per emission, in `EMISSION_COLUMNS`. Times are in ms (long, null if there is none). `left` and `right`
+    are rows, null if padded, or arrays of rows for a coGroup."""
     late: DataFrame
-    """Rows with a `reason`, and `window_start`, `window_end` (ms) where it holds for one window only. Rows
-    that are behind the watermark and take part all the same have a `fate`, and are among `kept` too."""
-    kept: DataFrame
-    """Rows that entered the buffers, with `reached`: the slice whose watermark evicts them, null for none."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """How many rows of each side are not among `kept`: on time, and evicted when their slice ended."""
-    lines: Sequence[Timeline] = ()
-    """The timelines, where the join adds to the watermarks at the slices' ends."""
+    """Late and rejected rows with a `reason`, and `window_start`, `window_end` (ms) if it applies to one window only.
+    Rows below the watermark that take part all the same have an `outcome`, and are in `buffered` too."""
+    buffered: DataFrame
+    """Rows that entered the buffers, with `eviction_slice`: the slice whose watermark evicts them, null for none."""
+    evicted_counts: Mapping[str, int] = field(default_factory=dict)
+    """Number of rows by side that are not in `buffered`: on time, and evicted by the end of their slice."""
+    timelines: Sequence[Timeline] = ()
+    """Timelines, if the join changes the watermarks at the ends of slices."""
 
 
 class Join(ABC):
-    """One join under the rules of one dialect."""
+    """A join under the rules of one dialect."""
 
-    exact_watermarks = False
-    """Whether every row needs the exact watermark that it met, not only those that may be late."""
-    carries: tuple[str, ...] = ("watermark",)
-    """What a carried row keeps of its labels, beside its times and keys."""
-    dated: tuple[str, ...] = ()
-    """Those of `carries` that hold slices (numbers, or a map to them): the state before such a slice has none."""
-    tick = TICK["flink-sql"]
-    """Microseconds: what `event_time` is counted in."""
+    needs_exact_watermarks = False
+    """True if all rows need exact watermarks, not only late candidates."""
+    carried_columns: tuple[str, ...] = ("watermark",)
+    """Columns of carried rows besides their times and keys."""
+    slice_valued_columns: tuple[str, ...] = ()
+    """Carried columns that have slice numbers (or maps to them). Values from later slices do not apply to the state."""
+    tick = TICK_MICROS["flink-sql"]
+    """Unit of `event_time`, microseconds."""
     buckets_per_slice: int | None = None
-    """Where a bucket has a meaning of its own: how many a slice has."""
-    looks_first = False
-    """Whether with `exact_watermarks` a large job's rows are wanted as those of other joins, and `JobRows.in_order`."""
-    knows_buckets = False
-    """Whether rows keep the number of their bucket, in `of_bucket`."""
+    """Buckets per slice, if a bucket is a unit of the engine such as a micro-batch."""
+    prefers_narrow_rows = False
+    """True if a large job passes `JobRows.with_exact_watermarks`, although the join needs exact watermarks."""
+    needs_bucket_number = False
+    """True if rows need their bucket, as `bucket_number`."""
 
-    def admitted(self, rows: DataFrame) -> DataFrame:
-        """The job's rows (`sources.stored_input.Side.normalized`), those `rejected` too that this join lets take no part."""
+    def reject_invalid(self, rows: DataFrame) -> DataFrame:
+        """Set `rejected` on rows that cannot take part, in addition to `sources.normalization.Side.normalize`."""
         return rows
 
     @abstractmethod
     def times_match(self, left: Column, right: Column) -> Column:
-        """Whether a pair of event times is one that the join looks for, lateness aside."""
+        """True if the join can match two event times, lateness aside."""
 
-    def leaves_at(self, watermark: Column) -> Column | None:  # noqa: ARG002
-        """The least watermark that evicts a row on time that met `watermark`; None where its own time does not tell.
+    def eviction_watermark(self, watermark: Column) -> Column | None:  # noqa: ARG002
+        """Return the least watermark that evicts an on-time row, or None if its event time does not determine it.
 
-        The later its event time, the greater. Such a join takes its `kept` from `JobRows.perhaps_carried`.
+        It is non-decreasing in the event time. If it is not None, the join computes `JoinResult.buffered` from
+        `JobRows.select_retention_candidates`.
+
+        Args:
+            watermark: Watermark at the row's arrival, ms.
         """
         return None
 
     @abstractmethod
-    def apply(self, rows: JobRows) -> JoinResult:
+    def apply(self, job_rows: JobRows) -> JoinResult:
         """Join the rows of a job."""
 
 
-def clock_of_rows() -> Column:
-    """The processing time at which labelled rows came: their arrival clock, in ms."""
+def processing_time() -> Column:
+    """Return a row's processing time: its arrival clock in ms."""
     return floor_div(F.col("clock"), 1000)
 
 
-def with_reason(rows: DataFrame, reason: Column, start: Column | None = None, end: Column | None = None) -> DataFrame:
-    """Rows as `JoinResult.late` has them."""
-    none = F.lit(None).cast("long")
-    start, end = (none if at is None else at for at in (start, end))
+def add_late_reason(
+    rows: DataFrame, reason: Column, start: Column | None = None, end: Column | None = None
+) -> DataFrame:
+    """Add the columns of `JoinResult.late`.
+
+    Args:
+        rows: Late or rejected rows.
+        reason: The reason.
+        start: Start of the window that the reason applies to, ms; None for all windows.
+        end: End of that window, ms.
+    """
+    null = F.lit(None).cast("long")
+    start, end = (null if bound is None else bound for bound in (start, end))
     return rows.withColumns({"reason": reason, "window_start": start, "window_end": end})

@@ -1,4 +1,4 @@
-"""An ON condition taken apart the way Spark does it: by its conjuncts and the sides that they ask about."""
+"""Split an ON condition the way Spark does, into conjuncts over one side and over both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 from tidemark.spark.engine import engine_of
 from tidemark.spark.engine_protocol import Comparison, Expression
 from tidemark.spark.expression_sandbox import confined
@@ -23,22 +23,22 @@ _BOUNDS = {">=": -1, ">": 0}
 
 @dataclass(frozen=True)
 class Condition:
-    """Columns over `left_NAME` and `right_NAME`, never null."""
+    """Parts of a condition as columns over `left_NAME` and `right_NAME`, never null."""
 
-    alone: Mapping[str, Column]
-    """What is asked of a side's rows alone, by side."""
-    complete: Mapping[str, Column]
-    """Whether a side's row has no null where a conjunct over both sides cannot be true with one, by side."""
-    both: Column
-    """What is asked of a pair."""
-    floors: Mapping[str, Column]
-    """A limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
-    names: Mapping[str, frozenset[str]]
-    """The columns of the input that are read, by side."""
+    single_side: Mapping[str, Column]
+    """Conjuncts over one side only, by side."""
+    not_null: Mapping[str, Column]
+    """True if a side's row has no null in a column that the conjuncts over both sides need, by side."""
+    pair: Column
+    """Conjuncts over both sides, or neither."""
+    event_time_floors: Mapping[str, Column]
+    """Limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
+    columns: Mapping[str, frozenset[str]]
+    """Input columns that the condition reads, by side."""
 
     @classmethod
-    def none(cls) -> Condition:
-        """No condition."""
+    def always_true(cls) -> Condition:
+        """Create a condition that every pair meets."""
         true, no_floor = F.lit(True), F.lit(None).cast("long")
         return cls(
             dict.fromkeys(SIDES, true),
@@ -49,45 +49,51 @@ class Condition:
         )
 
     @classmethod
-    def of(cls, spark: SparkSession, text: str | None, rows: Mapping[str, T.StructType]) -> Condition:
-        """A condition over inputs with these columns, parsed and analysed by Spark.
+    def parse(cls, spark: SparkSession, expression: str | None, schemas: Mapping[str, T.StructType]) -> Condition:
+        """Parse a condition with Spark and split it.
+
+        Args:
+            spark: Session that parses and analyses.
+            expression: SQL over `left_NAME` and `right_NAME`; None or empty for no condition.
+            schemas: Schema of each input by side.
 
         Raises:
-            AnalysisException: it makes no sense over these inputs.
-            PipelineFileError: it has something that an expression may not have.
+            AnalysisException: The expression is invalid for these inputs.
+            PipelineFileError: The expression has something that expressions may not have.
         """
-        if not text:
-            return cls.none()
-        empty = engine_of(spark).empty(_flat(rows))
+        if not expression:
+            return cls.always_true()
+        empty = engine_of(spark).empty(_flatten_schemas(schemas))
         with session_settings(spark, INFERRED_FILTERS):
-            parts = [_Conjunct.of(empty, part) for part in confined(spark, text).conjuncts()]
+            conjuncts = [_Conjunct.analyze(empty, part) for part in confined(spark, expression).conjuncts()]
+
+        def required(side: SideName) -> Iterator[Column]:
+            for conjunct in conjuncts:
+                yield from (F.col(quote_identifier(name)).isNotNull() for name in sorted(conjunct.required[side]))
+
+        def least_floor(side: SideName) -> Column:
+            floors = (floor for conjunct in conjuncts if conjunct.sides == {side} for floor in conjunct.floors)
+            return F.lit(min(floors, default=None)).cast("long")
+
         return cls(
-            alone={side: _all(part.column for part in parts if part.sides == {side}) for side in SIDES},
-            complete={
-                side: _all(F.col(quoted(name)).isNotNull() for part in parts for name in sorted(part.required[side]))
-                for side in SIDES
-            },
-            both=_all(part.column for part in parts if len(part.sides) != 1),
-            floors={
-                side: F.lit(min((n for part in parts if part.sides == {side} for n in part.floors), default=None)).cast(
-                    "long"
-                )
-                for side in SIDES
-            },
-            names={side: frozenset().union(*(part.names[side] for part in parts)) for side in SIDES},
+            single_side={side: _all(part.column for part in conjuncts if part.sides == {side}) for side in SIDES},
+            not_null={side: _all(required(side)) for side in SIDES},
+            pair=_all(part.column for part in conjuncts if len(part.sides) != 1),
+            event_time_floors={side: least_floor(side) for side in SIDES},
+            columns={side: frozenset().union(*(part.names[side] for part in conjuncts)) for side in SIDES},
         )
 
     @classmethod
-    def chosen(cls, by: Column, conditions: Mapping[str, Condition]) -> Condition:
-        """The one of several that a column names."""
-        found = cls.none()
+    def select_by(cls, selector: Column, conditions: Mapping[str, Condition]) -> Condition:
+        """Create the condition whose name is the value of a column; always true for other values."""
+        selected = cls.always_true()
         for name, condition in conditions.items():
-            found = _chosen(by == name, condition, found)
-        return found
+            selected = _choose(selector == name, condition, selected)
+        return selected
 
-    def beside(self, side: str) -> dict[str, Column]:
-        """The columns of one side that the condition reads, taken out of its struct."""
-        return {f"{side}_{name}": F.col(f"{side}.{quoted(name)}") for name in sorted(self.names[side])}
+    def side_columns(self, side: str) -> dict[str, Column]:
+        """Return the columns of one side that the condition reads, extracted from the side's struct."""
+        return {f"{side}_{name}": F.col(f"{side}.{quote_identifier(name)}") for name in sorted(self.columns[side])}
 
 
 @dataclass(frozen=True)
@@ -99,52 +105,56 @@ class _Conjunct:
     floors: tuple[int, ...]
 
     @classmethod
-    def of(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
-        """Spark's optimizer tells what a conjunct comes to, and which columns it implies not to be null."""
+    def analyze(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
+        """Simplify a conjunct with Spark's optimizer, and find the columns that it implies not to be null."""
         analysed = engine_of(empty.sparkSession).analysed(empty, parsed.column)
-        spelt = {name.lower(): name for name in empty.columns}  # Spark gives names in the case of the condition
-        names = {side: _names((spelt[name.lower()] for name in analysed.references), side) for side in SIDES}
+        spelling = {name.lower(): name for name in empty.columns}  # Spark returns names in the case of the condition
+        names = {side: _select_names((spelling[n.lower()] for n in analysed.references), side) for side in SIDES}
         sides = {side for side in SIDES if names[side]}
-        implied = {spelt[name.lower()] for name in analysed.not_null} if len(sides) > 1 else set()
+        implied = {spelling[name.lower()] for name in analysed.not_null} if len(sides) > 1 else set()
         return cls(
             column=F.coalesce(parsed.column, F.lit(False)),
             sides=sides,
             names=names,
             required={side: frozenset(n for n in implied if n.startswith(f"{side}_")) for side in SIDES},
-            floors=tuple(floor for compared in analysed.comparisons for floor in _floor(compared)),
+            floors=tuple(floor for comparison in analysed.comparisons for floor in _find_floor(comparison)),
         )
 
 
-def refuse_event_times(condition: Condition, event_times: Mapping[str, str]) -> None:
-    """See that a condition reads no event time.
+def check_no_event_times(condition: Condition, event_times: Mapping[str, str]) -> None:
+    """Check that a condition reads no event time.
+
+    Args:
+        condition: The condition.
+        event_times: Name of the event time column by side.
 
     Raises:
-        PipelineFileError: names the column, and what to write instead.
+        PipelineFileError: The condition reads an event time.
     """
     for side, name in event_times.items():
-        if name in condition.names[side]:
+        if name in condition.columns[side]:
             raise PipelineFileError(
-                f"join.condition: {side}_{name} is the event time, from which Spark derives when rows are evicted; "
-                "write bounds as join.interval"
+                f"join.condition: {side}_{name} is the event time, from which Spark derives when rows are evicted. "
+                "Write bounds as join.interval."
             )
 
 
-def _chosen(applies: Column, one: Condition, other: Condition) -> Condition:
-    def pick(mine: Column, its: Column) -> Column:
-        return F.when(applies, mine).otherwise(its)
+def _choose(applies: Column, first: Condition, second: Condition) -> Condition:
+    def choose(first: Column, second: Column) -> Column:
+        return F.when(applies, first).otherwise(second)
 
     return Condition(
-        {side: pick(one.alone[side], other.alone[side]) for side in SIDES},
-        {side: pick(one.complete[side], other.complete[side]) for side in SIDES},
-        pick(one.both, other.both),
-        {side: pick(one.floors[side], other.floors[side]) for side in SIDES},
-        {side: one.names[side] | other.names[side] for side in SIDES},
+        {side: choose(first.single_side[side], second.single_side[side]) for side in SIDES},
+        {side: choose(first.not_null[side], second.not_null[side]) for side in SIDES},
+        choose(first.pair, second.pair),
+        {side: choose(first.event_time_floors[side], second.event_time_floors[side]) for side in SIDES},
+        {side: first.columns[side] | second.columns[side] for side in SIDES},
     )
 
 
-def _flat(rows: Mapping[str, T.StructType]) -> T.StructType:
+def _flatten_schemas(schemas: Mapping[str, T.StructType]) -> T.StructType:
     return T.StructType(
-        [T.StructField(f"{side}_{field.name}", field.dataType) for side in SIDES for field in rows[side].fields]
+        [T.StructField(f"{side}_{field.name}", field.dataType) for side in SIDES for field in schemas[side].fields]
     )
 
 
@@ -152,12 +162,12 @@ def _all(columns: Iterable[Column]) -> Column:
     return reduce(Column.__and__, columns, F.lit(True))
 
 
-def _names(read: Iterable[str], side: str) -> frozenset[str]:
-    """The columns of an input among those read."""
-    return frozenset(name.removeprefix(f"{side}_") for name in read if name.startswith(f"{side}_"))
+def _select_names(names: Iterable[str], side: str) -> frozenset[str]:
+    """Return the input columns of one side."""
+    return frozenset(name.removeprefix(f"{side}_") for name in names if name.startswith(f"{side}_"))
 
 
-def _floor(compared: Comparison) -> Iterator[int]:
-    """The event time in ms that Spark makes of `column >= number`, as a state watermark."""
-    if compared.operator in _BOUNDS:
-        yield int(compared.number * 1000) + _BOUNDS[compared.operator]
+def _find_floor(comparison: Comparison) -> Iterator[int]:
+    """Yield the event time in ms that Spark derives from `column >= number`, as a state watermark."""
+    if comparison.operator in _BOUNDS:
+        yield int(comparison.number * 1000) + _BOUNDS[comparison.operator]

@@ -1,9 +1,10 @@
 """Joins on windows with a trigger or an evictor, or of processing time.
 
-Each firing sees rows that depend on the firings before it. Where these follow from what each row met, there is a
-closed form (`closed_panes`); the other windows, and runs of event times that may be one session, are replayed row by
-row in the order of arrival (`panes`). A pane's rows are carried until it is gone, those too that were purged or
-evicted. By them and the watermarks that they met the next slice finds counts, fire times, timers and the order of rows.
+The rows of a firing depend on the firings before it. If the rows' watermarks and clocks determine these, there is a
+closed form (`window_firing_closed_form`). Other windows, and runs of event times that may be one session, are replayed
+row by row in the order of arrival (`window_operator_simulation`). A pane's rows are carried until it is purged, those
+that the trigger purged or the evictor removed included. From them and the watermarks at their arrival the next slice
+recomputes counts, fire times, timers and the order of rows.
 """
 
 from __future__ import annotations
@@ -22,261 +23,280 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.firing_spec import SPEC, Firing
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringSpec
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window import Rules, Windows, copies_of, late_rows
-from tidemark.joins.window_firing_closed_form import is_closed, members_and_lost
-from tidemark.joins.window_operator_simulation import Fired, Panes, PaneSpec, Row, reached_at
-from tidemark.joins.window_output import JoinType, Members, group_members, join_members
+from tidemark.joins.window import AlignedWindows, WindowTimerRules, copy_into_windows, find_late_rows
+from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_closed_form
+from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.timegrid.time_columns import as_json, whole
-from tidemark.watermarks.buckets import Horizon, of_lane
+from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
-_ROLES = T.StructType([
+_OUTCOME_COLUMNS = ("outcome_start", "outcome_end", "pane", "row_slice", "watermark_level", "clock_level")
+_OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),
-    *(T.StructField(name, T.LongType()) for name in ("of_start", "of_end", "pane", "by_row", "level", "clock_level")),
+    *(T.StructField(name, T.LongType()) for name in _OUTCOME_COLUMNS),
 ])  # fmt: skip
-_ORDER = ("clock", "tiebreak", "side", "event_time", "mark")
+_ORDER = ("clock", "tiebreak", "side", "event_time", "row_hash")
 
 
 @dataclass(frozen=True)
-class TriggeredJoin(Join):
-    """A window join or coGroup whose windows fire as a trigger says, less what an evictor takes."""
+class CustomTriggerJoin(Join):
+    """A window join or coGroup whose windows have a custom trigger or an evictor."""
 
-    windows: Windows | None
+    windows: AlignedWindows | None
     """None for sessions."""
-    rules: Rules
-    """Of windows of event time."""
-    firing: Firing
+    rules: WindowTimerRules
+    """Rules of event-time windows."""
+    firing: FiringColumns
     now: Column
-    """The processing time at which a row came, ms."""
-    both_times: bool
-    """Whether windows of one time may have a trigger of the other."""
-    closed: Literal["all", "some", "none"]
-    """Which lanes have a closed form (`closed_panes`)."""
-    cogroup: bool = False
-    exact_watermarks: bool = True
+    """Processing time of a row, ms."""
+    has_both_times: bool
+    """True if windows of one time may have a trigger of the other."""
+    closed_form_lanes: Literal["all", "some", "none"]
+    """Lanes that have a closed form."""
+    is_cogroup: bool = False
+    needs_exact_watermarks: bool = True
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         if self.windows:
-            return self.windows.share(left, right)
+            return self.windows.overlap(left, right)
         return F.abs(left - right) <= self.firing.gap
 
     @override
-    def apply(self, came: JobRows) -> JoinResult:
-        """Closed forms where they hold, and the other windows replayed."""
-        horizon = came.horizon
-        rows = came.taking_part().withColumns({"now": self.now, "mark": _mark(came.maybe_late)})
-        rows = computed_once(rows)
-        closed, lost, others = self._closed(rows, horizon)
-        if others is None:
-            assert closed
-            joined = self._joined(closed)
-            return JoinResult(joined, self._late(came, None, lost), kept=self._kept(rows, horizon))
-        parts, placed = others
-        schema = T.StructType([*placed.schema.fields, *_ROLES.fields])
-        ends = _ends(came, self.now, both_times=self.both_times)
-        replayed = computed_once(placed.groupBy(*key_columns(rows), *parts).applyInArrow(_replayed(ends), schema))
-        told = replayed.drop("window_start", "window_end", *self.firing.columns, "mark", "session")
-        told = _in_slices(told.withColumnsRenamed({"of_start": "window_start", "of_end": "window_end"}), horizon)
-        fired = told.where(F.col("role").isin("member", "empty") & (F.col("fired_in") >= horizon.first))
+    def apply(self, job_rows: JobRows) -> JoinResult:
+        """Join windows in closed form if they have one, and replay the others."""
+        watermarks, labels = job_rows.watermarks, {"now": self.now, "row_hash": _row_hash(job_rows.late_candidates)}
+        rows = computed_once(job_rows.select_participating().withColumns(labels))
+        closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
+        if to_replay is None:
+            assert closed_form is not None
+            late = self._find_late(job_rows, None, lost)
+            return JoinResult(self._join(closed_form), late, buffered=self._add_eviction_slice(rows, watermarks))
+        schema = T.StructType([*to_replay.schema.fields, *_OUTCOME_SCHEMA.fields])
+        ends = _find_lane_ends(job_rows, self.now, has_both_times=self.has_both_times)
+        replay = _create_replay(ends)
+        replayed = computed_once(to_replay.groupBy(*key_columns(rows), *group).applyInArrow(replay, schema))
+        outcomes = replayed.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
+        bounds = {"outcome_start": "window_start", "outcome_end": "window_end"}
+        outcomes = _add_outcome_slice(outcomes.withColumnsRenamed(bounds), watermarks)
+        is_firing = F.col("role").isin("member", "empty") & (F.col("outcome_slice") >= watermarks.first_slice)
         side = F.when(F.col("role") == "member", F.col("side"))
-        members = fired.withColumns({"slice": F.col("fired_in"), "side": side})
-        if closed:
-            members = closed.unionByName(members.select(*closed.columns))
-        return JoinResult(
-            self._joined(members),
-            self._late(came, told, lost),
-            kept=self._kept(rows, horizon) if self.windows else _kept_sessions(told, horizon),
+        members = outcomes.where(is_firing).withColumns({"slice": F.col("outcome_slice"), "side": side})
+        if closed_form is not None:
+            members = closed_form.unionByName(members.select(*closed_form.columns))
+        buffered = (
+            self._add_eviction_slice(rows, watermarks) if self.windows else _select_sessions(outcomes, watermarks)
         )
+        return JoinResult(self._join(members), self._find_late(job_rows, outcomes, lost), buffered=buffered)
 
-    def _joined(self, rows: DataFrame) -> DataFrame:
-        members = Members(rows)
-        return group_members(members) if self.cogroup else join_members(members, JoinType.of("inner"))
+    def _join(self, rows: DataFrame) -> DataFrame:
+        members = FiringMembers(rows)
+        return group_members(members) if self.is_cogroup else join_members(members, JoinType.from_name("inner"))
 
-    def _closed(
-        self, rows: DataFrame, horizon: Horizon
-    ) -> tuple[DataFrame | None, DataFrame | None, tuple[list[str], DataFrame] | None]:
-        """Members and lost rows of what has a closed form, and the rows of other windows, with what parts these."""
+    def _split_by_closed_form(
+        self, rows: DataFrame, watermarks: JobWatermarks
+    ) -> tuple[DataFrame | None, DataFrame | None, list[str], DataFrame | None]:
+        """Split rows by whether their windows have a closed form.
+
+        Returns:
+            Members and lost rows of closed forms; and, for the other rows, the columns besides the keys that group rows
+            which can share windows, and the rows with the firing columns.
+        """
         if not self.windows:
-            return None, None, self._in_runs(rows)
-        copies = self._in_windows(rows)
-        closed = is_closed(self.firing)
+            return None, None, ["session"], self._add_session_runs(rows)
+        copies = self._copy_into_windows(rows)
+        is_closed_form = has_closed_form(self.firing)
         members, lost = None, None
-        if self.closed != "none":
-            members, lost = members_and_lost(copies.where(closed), _ORDER, self.firing, horizon)
-        if self.closed == "all":
-            return members, lost, None
-        others = copies.transform(with_columns, self.firing.columns)
-        return members, lost, (["window_start", "window_end"], others.where(~closed) if members else others)
+        if self.closed_form_lanes != "none":
+            members, lost = find_members_and_lost(copies.where(is_closed_form), _ORDER, self.firing, watermarks)
+        if self.closed_form_lanes == "all":
+            return members, lost, [], None
+        replayed = copies.transform(with_columns, self.firing.columns)
+        replayed = replayed if members is None else replayed.where(~is_closed_form)
+        return members, lost, ["window_start", "window_end"], replayed
 
     @property
-    def _axis(self) -> Column:
-        """The time that decides on a row's windows."""
-        return F.when(self.firing.processing, F.col("now")).otherwise(F.col("event_time"))
+    def _window_time(self) -> Column:
+        """Time that determines a row's windows."""
+        return F.when(self.firing.is_processing_time, F.col("now")).otherwise(F.col("event_time"))
 
-    def _in_windows(self, rows: DataFrame) -> DataFrame:
-        """A copy of each row for each window that it entered."""
+    def _copy_into_windows(self, rows: DataFrame) -> DataFrame:
+        """Copy each row into each window that it entered."""
         assert self.windows
-        copies = copies_of(rows, self.windows, self._axis)
-        in_time = F.col("watermark") < self.rules.purged_at(F.col("window_end"))
-        return copies.where(self.firing.processing | in_time)
+        copies = copy_into_windows(rows, self.windows, self._window_time)
+        enters = F.col("watermark") < self.rules.purged_at(F.col("window_end"))
+        return copies.where(self.firing.is_processing_time | enters)
 
-    def _in_runs(self, rows: DataFrame) -> tuple[list[str], DataFrame]:
-        """Rows with the number of their run: sessions of other runs never meet those of this one."""
-        by_time = Window.partitionBy(*key_columns(rows)).orderBy("axis")
-        begins = F.coalesce(F.lag("axis").over(by_time) + self.firing.gap < F.col("axis"), F.lit(False))
-        numbered = rows.withColumns({**self.firing.columns, "axis": self._axis})
-        numbered = numbered.withColumn("begins", begins.cast("long"))
-        none = dict.fromkeys(("window_start", "window_end"), F.lit(None).cast("long"))
-        so_far = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        sessions = numbered.withColumns({"session": F.sum("begins").over(so_far), **none})
-        return ["session"], sessions.drop("begins", "axis")
+    def _add_session_runs(self, rows: DataFrame) -> DataFrame:
+        """Number runs of rows as `session`. Sessions of different runs never merge."""
+        by_time = Window.partitionBy(*key_columns(rows)).orderBy("window_time")
+        begins = F.lag("window_time").over(by_time) + self.firing.gap < F.col("window_time")
+        numbered = rows.withColumns({**self.firing.columns, "window_time": self._window_time})
+        numbered = numbered.withColumn("begins", F.coalesce(begins, F.lit(False)).cast("long"))
+        null = dict.fromkeys(("window_start", "window_end"), F.lit(None).cast("long"))
+        up_to_row = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        runs = numbered.withColumns({"session": F.sum("begins").over(up_to_row), **null})
+        return runs.drop("begins", "window_time")
 
-    def _kept(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
-        """The rows that entered a window, with the slice in which their last one is gone."""
+    def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+        """Select the rows that entered a window, with the slice in which their last window is purged."""
         assert self.windows
-        last, watermark = self.windows.last_end(self._axis), F.col("watermark")
-        gone = self.rules.purged_at(last)
-        enters = F.coalesce(watermark < gone, ~self.rules.dropped(F.col("event_time"), watermark))
-        rows = rows.where(self.firing.processing | enters)
-        rows = horizon.first_slice_reaching(rows, F.coalesce(gone, watermark), "by_watermark")
-        rows = horizon.first_slice_at(rows, F.coalesce(last, F.col("now")), "by_clock")
-        by_clock = F.coalesce("by_clock", horizon.drained_in)
-        return rows.withColumn("reached", F.when(self.firing.processing, by_clock).otherwise(F.col("by_watermark")))
+        last_end, watermark = self.windows.last_end(self._window_time), F.col("watermark")
+        purged_at = self.rules.purged_at(last_end)
+        enters = F.coalesce(watermark < purged_at, ~self.rules.is_dropped(F.col("event_time"), watermark))
+        rows = rows.where(self.firing.is_processing_time | enters)
+        rows = watermarks.with_slice_reaching(rows, F.coalesce(purged_at, watermark), "slice_by_watermark")
+        rows = watermarks.with_slice_at_clock(rows, F.coalesce(last_end, F.col("now")), "slice_by_clock")
+        by_clock = F.when(self.firing.is_processing_time, F.coalesce("slice_by_clock", watermarks.drain_slice))
+        return rows.withColumn("eviction_slice", by_clock.otherwise(F.col("slice_by_watermark")))
 
-    def _late(self, came: JobRows, told: DataFrame | None, lost: DataFrame | None) -> DataFrame:
-        """Late and rejected rows, and those that a replay, if there was one, has `told` of."""
-        names = came.maybe_late.columns
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
-        parts = [with_reason(rejected, F.col("rejected"))]
+    def _find_late(self, job_rows: JobRows, outcomes: DataFrame | None, lost: DataFrame | None) -> DataFrame:
+        """Select late and rejected rows, those in the outcomes of a replay included.
+
+        Args:
+            job_rows: Rows of the job.
+            outcomes: Outcomes of replayed rows, None if no row was replayed.
+            lost: Lost rows of closed forms, None if there is no closed form.
+        """
+        candidates = job_rows.late_candidates
+        rejected = candidates.where(F.col("rejected").isNotNull())
+        parts = [add_late_reason(rejected, F.col("rejected"))]
         if self.windows:
-            of_event_time = came.maybe_late.where(F.col("rejected").isNull() & ~self.firing.processing)
-            parts.append(late_rows(of_event_time, self.windows, self.rules))
-        elif told:
-            parts.append(with_reason(told.where(F.col("role") == "late").select(*names), F.lit("late")))
-        told_lost = told and told.where(F.col("role") == "lost")
-        ended = came.horizon.drained_in
-        parts += [self._left_out(came, rows, ended, "lost_at_end") for rows in (lost, told_lost) if rows]
-        if told:
-            timeless = told.where(F.col("role") == "timeless")
-            parts.append(self._left_out(came, timeless, F.col("fired_in"), "no_event_time_for_window"))
+            on_event_time = candidates.where(F.col("rejected").isNull() & ~self.firing.is_processing_time)
+            parts.append(find_late_rows(on_event_time, self.windows, self.rules))
+        elif outcomes is not None:
+            late = outcomes.where(F.col("role") == "late").select(*candidates.columns)
+            parts.append(add_late_reason(late, F.lit("late")))
+        replayed_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
+        parts += [
+            self._add_reason(job_rows, rows, job_rows.watermarks.drain_slice, "lost_at_end")
+            for rows in (lost, replayed_lost)
+            if rows is not None
+        ]
+        if outcomes is not None:
+            timeless = outcomes.where(F.col("role") == "timeless")
+            parts.append(self._add_reason(job_rows, timeless, F.col("outcome_slice"), "no_event_time_for_window"))
         return reduce(DataFrame.unionByName, parts)
 
     @staticmethod
-    def _left_out(came: JobRows, rows: DataFrame, number: Column, reason: str) -> DataFrame:
-        """Rows that windows took and did not give to a firing, in a slice, for a reason that is not theirs."""
-        unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-        these = rows.withColumns({"slice": number, **unknown}).where(F.col("slice") >= came.horizon.first)
-        these = these.select(*came.maybe_late.columns, "window_start", "window_end")
-        return with_reason(these, F.lit(reason), F.col("window_start"), F.col("window_end"))
+    def _add_reason(job_rows: JobRows, rows: DataFrame, number: Column, reason: str) -> DataFrame:
+        """Add the reason why a window kept rows out of a firing in slice `number`. It has no watermarks."""
+        null = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
+        in_job = rows.withColumns({"slice": number, **null}).where(F.col("slice") >= job_rows.watermarks.first_slice)
+        in_job = in_job.select(*job_rows.late_candidates.columns, "window_start", "window_end")
+        return add_late_reason(in_job, F.lit(reason), F.col("window_start"), F.col("window_end"))
 
 
-def _in_slices(told: DataFrame, horizon: Horizon) -> DataFrame:
-    """Add `fired_in`, the slice in which a firing or an end comes; null where no slice of the job reaches it."""
-    nothing = whole(0)
-    known = horizon.first_slice_reaching(told, F.coalesce("level", nothing), "by_watermark")
-    known = horizon.first_slice_at(known, F.coalesce("clock_level", nothing), "by_clock")
-    by_clock = F.when(F.col("clock_level").isNotNull(), F.col("by_clock"))
-    by_timer = F.when(F.col("level").isNotNull(), F.col("by_watermark")).otherwise(by_clock)
-    return known.withColumn("fired_in", F.coalesce("by_row", by_timer)).drop("by_watermark", "by_clock")
+def _add_outcome_slice(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+    """Add `outcome_slice`: the slice of a firing or of the end of the state; null if no slice of the job reaches it."""
+    zero = whole(0)
+    outcomes = watermarks.with_slice_reaching(outcomes, F.coalesce("watermark_level", zero), "slice_by_watermark")
+    outcomes = watermarks.with_slice_at_clock(outcomes, F.coalesce("clock_level", zero), "slice_by_clock")
+    by_clock = F.when(F.col("clock_level").isNotNull(), F.col("slice_by_clock"))
+    by_timer = F.when(F.col("watermark_level").isNotNull(), F.col("slice_by_watermark")).otherwise(by_clock)
+    outcomes = outcomes.withColumn("outcome_slice", F.coalesce("row_slice", by_timer))
+    return outcomes.drop("slice_by_watermark", "slice_by_clock")
 
 
-def _kept_sessions(told: DataFrame, horizon: Horizon) -> DataFrame:
-    reached = F.coalesce("fired_in", horizon.drained_in)
-    return told.where(F.col("role") == "state").withColumn("reached", reached)
+def _select_sessions(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+    eviction_slice = F.coalesce("outcome_slice", watermarks.drain_slice)
+    return outcomes.where(F.col("role") == "state").withColumn("eviction_slice", eviction_slice)
 
 
-def _mark(rows: DataFrame) -> Column:
-    """What puts rows in order that are equal in all that the engine would know them by."""
-    kinds = {side: rows.schema[side].dataType for side in SIDES}
-    plain = not any(one in kind.simpleString() for kind in kinds.values() for one in ("map<", "variant"))
-    return F.xxhash64(*((F.col(side) if plain else as_json(F.col(side), kind)) for side, kind in kinds.items()))
+def _row_hash(rows: DataFrame) -> Column:
+    """Return a hash that orders rows with equal times and sides reproducibly."""
+    dtypes = {side: rows.schema[side].dataType for side in SIDES}
+    is_hashable = not any(name in dtype.simpleString() for dtype in dtypes.values() for name in ("map<", "variant"))
+    return F.xxhash64(*(F.col(side) if is_hashable else as_json(F.col(side), dtype) for side, dtype in dtypes.items()))
 
 
 @dataclass(frozen=True)
-class _End:
-    """How far a lane has come at the end of the job, ms."""
+class _LaneEnd:
+    """Watermark and clock of a lane before and at the end of the job, ms."""
 
     before: int
-    """The watermark before the job."""
+    """Watermark before the job."""
     watermark: int
     clock: int
-    drained: bool
+    is_drained: bool
     clocks: list[int]
+    """Instants at which rows arrived, if both times have timers."""
     watermarks: list[int]
-    """Where both times have timers: the watermark after each instant at which rows came."""
+    """Watermark after each of these instants."""
 
 
-def _ends(came: JobRows, now: Column, *, both_times: bool) -> Mapping[int, _End]:
-    horizon = came.horizon
-    advances = _advances(came, now) if both_times else {}
-    found = {}
-    for lane, line in enumerate(horizon.lines):
-        last = max(line.ends)
-        drain, points = horizon.lanes[lane].drain, advances.get(lane, [])
-        found[lane] = _End(
-            line.reached[horizon.first - 1],
-            line.reached[last],
-            horizon.clocks[lane][last],
+def _find_lane_ends(job_rows: JobRows, now: Column, *, has_both_times: bool) -> Mapping[int, _LaneEnd]:
+    watermarks = job_rows.watermarks
+    advances = _collect_advances(job_rows, now) if has_both_times else {}
+    ends = {}
+    for lane, timeline in enumerate(watermarks.timelines):
+        last = max(timeline.end_watermarks)
+        drain, points = watermarks.lanes[lane].drain, advances.get(lane, [])
+        ends[lane] = _LaneEnd(
+            timeline.combined_at_end[watermarks.first_slice - 1],
+            timeline.combined_at_end[last],
+            watermarks.end_clocks[lane][last],
             drain is not None and drain <= last,
             [clock for clock, _ in points],
             list(accumulate((watermark for _, watermark in points), max)),
         )
-    return found
+    return ends
 
 
-def _advances(came: JobRows, now: Column) -> dict[int, list[tuple[int, int]]]:
-    """Of each lane, the watermark after each instant (ms) at which rows came."""
+def _collect_advances(job_rows: JobRows, now: Column) -> dict[int, list[tuple[int, int]]]:
+    """Return, by lane, each instant (ms) at which rows arrived and the watermark after it."""
     after = {}
     for side in SIDES:
-        lag = of_lane([getattr(lane.lag, side) for lane in came.horizon.lanes])
-        mark = F.when(F.col("side") == side, F.col("event_time") - lag)
-        after[side] = F.max(F.greatest(F.col(f"{side}_watermark"), mark))
-    rows = came.maybe_late.where(F.col("rejected").isNull())
-    if came.passing is not None:
-        rows = rows.unionByName(came.passing)
-    by_instant = rows.groupBy("lane", now.alias("now")).agg(F.least(*after.values()).alias("after"))
-    found: dict[int, list[tuple[int, int]]] = {}
+        lag = lookup_by_lane([getattr(lane.lag, side) for lane in job_rows.watermarks.lanes])
+        own = F.when(F.col("side") == side, F.col("event_time") - lag)
+        after[side] = F.max(F.greatest(F.col(f"{side}_watermark"), own))
+    rows = job_rows.late_candidates.where(F.col("rejected").isNull())
+    if job_rows.filtered is not None:
+        rows = rows.unionByName(job_rows.filtered)
+    by_instant = rows.groupBy("lane", now.alias("now")).agg(F.least(*after.values()).alias("watermark_after"))
+    advances: dict[int, list[tuple[int, int]]] = {}
     for row in by_instant.orderBy("lane", "now").collect():
-        found.setdefault(row["lane"], []).append((row["now"], row["after"]))
-    return found
+        advances.setdefault(row["lane"], []).append((row["now"], row["watermark_after"]))
+    return advances
 
 
-def _replayed(ends: Mapping[int, _End]) -> Callable[[pa.Table], pa.Table]:
-    """What replays the rows of one key that can share windows."""
+def _create_replay(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that replays rows of one key that can share windows."""
 
-    def replayed(rows: pa.Table) -> pa.Table:
+    def replay(rows: pa.Table) -> pa.Table:
         rows = rows.sort_by([(name, "ascending") for name in _ORDER])
-        known = {name: rows[f"spec_{name}"][0].as_py() for name in SPEC}
+        spec = WindowFiringSpec(**{name: rows[f"spec_{name}"][0].as_py() for name in SPEC_FIELDS})
         end = ends[rows["lane"][0].as_py()]
-        panes = Panes(PaneSpec(**known), reached_at(end.clocks, end.watermarks, end.before))
+        operator = WindowOperator(spec, create_reach_clock(end.clocks, end.watermarks, end.before))
         names = ("event_time", "watermark", "now", "slice", "window_start", "window_end")
-        for offset, (time, met, now, number, start, stop) in enumerate(
-            zip(*(rows[name].to_pylist() for name in names), strict=True)
-        ):
-            panes.row(Row(offset, time, met, now, number), start, stop)
+        columns = (rows[name].to_pylist() for name in names)
+        for offset, (time, watermark, now, number, window_start, window_end) in enumerate(zip(*columns, strict=True)):
+            operator.add_row(ReplayedRow(offset, time, watermark, now, number), window_start, window_end)
         if end.watermarks:
-            panes.advance(max(end.watermarks[-1], end.before), end.clock)
-        panes.finish(end.watermark, end.clock, drained=end.drained)
-        return _table(rows, panes.found)
+            operator.advance(max(end.watermarks[-1], end.before), end.clock)
+        operator.finish(end.watermark, end.clock, is_drained=end.is_drained)
+        return _create_table(rows, operator.outcomes)
 
-    return replayed
+    return replay
 
 
-def _table(rows: pa.Table, found: Sequence[Fired]) -> pa.Table:
+def _create_table(rows: pa.Table, outcomes: Sequence[Outcome]) -> pa.Table:
+    """Return the rows of each outcome, with the columns of `_OUTCOME_SCHEMA`. An empty firing has an arbitrary row."""
     offsets: list[int] = []
-    columns: dict[str, list[object]] = {name: [] for name in _ROLES.names}
-    for fired in found:
-        chosen = fired.offsets or (0,)
-        offsets += chosen
-        values = (fired.role, fired.start, fired.end, fired.number, fired.slice, fired.watermark, fired.clock)
-        for name, value in zip(_ROLES.names, values, strict=True):
-            columns[name] += [value] * len(chosen)
-    told = rows.take(pa.array(offsets, pa.int64()))
-    for column in to_arrow_schema(_ROLES):
-        told = told.append_column(column, pa.array(columns[column.name], column.type))
-    return told
+    columns: dict[str, list[object]] = {name: [] for name in _OUTCOME_SCHEMA.names}
+    for outcome in outcomes:
+        outcome_offsets = outcome.offsets or (0,)
+        offsets += outcome_offsets
+        bounds = (outcome.role, outcome.start, outcome.end, outcome.number)
+        values = (*bounds, outcome.slice, outcome.watermark, outcome.clock)
+        for name, value in zip(_OUTCOME_SCHEMA.names, values, strict=True):
+            columns[name] += [value] * len(outcome_offsets)
+    table = rows.take(pa.array(offsets, pa.int64()))
+    for field in to_arrow_schema(_OUTCOME_SCHEMA):
+        table = table.append_column(field, pa.array(columns[field.name], field.type))
+    return table

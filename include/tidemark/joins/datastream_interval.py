@@ -1,4 +1,4 @@
-"""The interval join as a relational query over labelled rows."""
+"""Flink DataStream's interval join, in closed form, and the binned equi-join of event times."""
 
 from __future__ import annotations
 
@@ -10,66 +10,64 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
+from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_datastream import IntervalRules
 from tidemark.spark.struct_columns import unnested
 from tidemark.timegrid.time_columns import div
-from tidemark.watermarks.buckets import Horizon
+from tidemark.watermarks.job_watermarks import JobWatermarks
 
 
 @dataclass(frozen=True)
 class DatastreamIntervalJoin(Join):
-    """Flink's `intervalJoin`: inner, late rows to the side output."""
+    """Flink's `intervalJoin`: an inner join with late rows in the side output."""
 
     rules: IntervalRules
 
     labels: ClassVar[tuple[str, ...]] = ("slice", "watermark")
-    """What of a row's labels decides about its pairs."""
+    """Columns that determine which pairs of a row are emitted, and when."""
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return self.rules.within(left, right)
+        return self.rules.is_within(left, right)
 
     @override
-    def leaves_at(self, watermark: Column) -> Column:
-        return self.rules.evicted_at(F.col("event_time"), watermark, self._wait)
+    def eviction_watermark(self, watermark: Column) -> Column:
+        return self.rules.eviction_watermark(F.col("event_time"), watermark, self._wait)
 
     @override
-    def apply(self, came: JobRows) -> JoinResult:
-        """A closed form: see `flink_datastream.IntervalRules`."""
-        rules, horizon = self.rules, came.horizon
-        is_late = rules.late(F.col("event_time"), F.col("watermark"))
-        on_time = came.taking_part(~is_late)
-        late = came.maybe_late.where(F.col("rejected").isNotNull() | is_late)
-        carried = came.perhaps_carried(~is_late)
+    def apply(self, job_rows: JobRows) -> JoinResult:
+        """Join in closed form; see `flink_datastream.IntervalRules`."""
+        watermarks, is_late = job_rows.watermarks, self.rules.is_late(F.col("event_time"), F.col("watermark"))
+        on_time = job_rows.select_participating(~is_late)
+        late = job_rows.late_candidates.where(F.col("rejected").isNotNull() | is_late)
+        retained = job_rows.select_retention_candidates(~is_late)
         return JoinResult(
-            joined=self._pairs(self._labelled(on_time, horizon), horizon.first),
-            late=with_reason(late, F.coalesce("rejected", F.lit("late"))),
-            kept=self._kept(carried, horizon),
+            joined=self._join_pairs(self._add_labels(on_time, watermarks), watermarks.first_slice),
+            late=add_late_reason(late, F.coalesce("rejected", F.lit("late"))),
+            buffered=self._add_eviction_slice(retained, watermarks),
         )
 
     @property
     def _wait(self) -> Column:
-        """How long after its event time a row is kept."""
+        """Time for which a row is buffered after its event time."""
         return F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
 
-    def _labelled(self, rows: DataFrame, horizon: Horizon) -> DataFrame:  # noqa: ARG002
-        """Rows on time with all `labels`."""
+    def _add_labels(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:  # noqa: ARG002
+        """Add those of `labels` that rows lack."""
         return rows
 
-    def _kept(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
-        """Rows that entered the buffers, with the slice that evicts them."""
-        return horizon.first_slice_reaching(rows, self.leaves_at(F.col("watermark")), "reached")
+    def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+        """Add the slice whose watermark evicts a row."""
+        return watermarks.with_slice_reaching(rows, self.eviction_watermark(F.col("watermark")), "eviction_slice")
 
-    def _evicted(self) -> Column:
-        """Whether of a pair one row was evicted before the other came."""
-        times = F.col("left_event_time"), F.col("right_event_time")
-        met = F.col("left_watermark"), F.col("right_watermark")
-        return self.rules.evicted_before_match(times[0], met[0], times[1], met[1])
+    def _is_evicted_before_match(self) -> Column:
+        """True if one row of a pair was evicted before the other arrived."""
+        left, right = (F.col(f"{side}_event_time") for side in SIDES)
+        return self.rules.is_evicted_before_match(left, F.col("left_watermark"), right, F.col("right_watermark"))
 
-    def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
-        """Each pair once, in the slice of its later row."""
+    def _join_pairs(self, rows: DataFrame, first_slice: int) -> DataFrame:
+        """Emit each pair once, in the slice of its later row."""
         times = F.col("left_event_time"), F.col("right_event_time")
         later = F.greatest("left_slice", "right_slice")
         columns = {
@@ -80,44 +78,55 @@ class DatastreamIntervalJoin(Join):
             "window_start": F.lit(None).cast("long"),
             "window_end": F.lit(None).cast("long"),
         }
-        joins = self.rules.within(*times) & ~self._evicted() & (later >= first)
-        found = candidates(rows, self.rules.lower, self.rules.upper, self.labels, joins)
-        return found.select(*(column.alias(name) for name, column in columns.items()), *EMISSION[-2:])
+        condition = self.rules.is_within(*times) & ~self._is_evicted_before_match() & (later >= first_slice)
+        pairs = join_by_interval(rows, self.rules.lower, self.rules.upper, self.labels, condition)
+        return pairs.select(*(column.alias(name) for name, column in columns.items()), *EMISSION_COLUMNS[-2:])
 
 
-def candidates(
+def join_by_interval(
     rows: DataFrame,
     lower: Column,
     upper: Column,
     labels: tuple[str, ...],
     condition: Column,
-    few: SideName | None = None,
+    small_side: SideName | None = None,
 ) -> DataFrame:
-    """All pairs of rows with equal keys, `lower <= right event time - left event time <= upper`, and a condition.
+    """Join rows with equal keys and `lower <= right event time - left event time <= upper`.
 
-    Takes rows of both sides by `side`, `event_time`, `labels`, `key_*` and `left` or `right`. The condition is over
-    `left_*` and `right_*` of the event time and the labels, and has to say the bounds itself. Gives these columns,
-    the keys, and `left` and `right`.
+    Spark would cross all rows of a key and then filter, so event times are binned. A bin is twice as wide as the
+    interval, so a right row reaches one or two bins. Rounding towards zero makes the bin around 1970 even wider.
 
-    Event time is binned, because Spark crosses all rows of a key and filters afterwards. A bin is twice as wide as the
-    interval, so that a right row reaches one bin or two; rounding towards zero makes the one around 1970 wider still.
-    The rows of a side of which there are `few` go to all tasks.
+    Args:
+        rows: Rows of both sides with `side`, `event_time`, `labels`, `key_*` and `left` or `right`.
+        lower: Lower bound, in units of the event time, inclusive.
+        upper: Upper bound, inclusive.
+        labels: Further columns of both rows that the condition or the caller reads.
+        condition: Condition over `left_*` and `right_*` of event time and labels. It must include the bounds.
+        small_side: Side with few rows, which is broadcast.
+
+    Returns:
+        Pairs with `left_*` and `right_*` of event time and labels, the keys, and `left` and `right`.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
     keys = key_columns(rows)
-    rows = rows.where(~has_null_key(rows))  # they meet nobody, and would all be few tasks'
-    left, left_row = one_side(rows, "left", keys, labels)
-    right, right_row = one_side(rows, "right", keys, labels)
+    rows = rows.where(~has_null_key(rows))  # they match nothing, and would skew a few tasks
+    left, left_row = flatten_side(rows, "left", keys, labels)
+    right, right_row = flatten_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")
-    reached = F.sequence(div(times[1] - upper, size), div(times[1] - lower, size))
+    bins = F.sequence(div(times[1] - upper, size), div(times[1] - lower, size))
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    left, right = left.withColumn("bin", div(times[0], size)), right.withColumn("bin", F.explode(reached))
-    left, right = F.broadcast(left) if few == "left" else left, F.broadcast(right) if few == "right" else right
+    left, right = left.withColumn("bin", div(times[0], size)), right.withColumn("bin", F.explode(bins))
+    left = F.broadcast(left) if small_side == "left" else left
+    right = F.broadcast(right) if small_side == "right" else right
     return left.join(right, [*keys, "bin"]).where(condition).select(*columns, *keys, left_row, right_row)
 
 
-def one_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
-    """One side's rows in flat columns, and the struct made of them."""
+def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
+    """Select one side's rows with flat columns.
+
+    Returns:
+        The rows, and the side's struct as an expression over their columns.
+    """
     fields, struct = unnested(rows, side)
-    named = (F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels))
-    return rows.where(F.col("side") == side).select(*keys, *named, *fields), struct
+    columns = (F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels))
+    return rows.where(F.col("side") == side).select(*keys, *columns, *fields), struct

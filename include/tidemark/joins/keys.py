@@ -1,4 +1,4 @@
-"""The join keys of labelled rows: the columns `key_0`, `key_1` and so on, in the type that both sides share."""
+"""The join key columns `key_0`, `key_1`, ... in the type that both sides share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.expressions import over_pair
-from tidemark.formatting import quoted
+from tidemark.config.expressions import qualify_for_pair
+from tidemark.formatting import quote_identifier
 
 _PREFIX = "key_"
 
 
 def key_name(number: int) -> str:
-    """The column of a key, by its place in `join.keys`.
+    """Return the column name of a key by its index in `join.keys`.
 
     >>> key_name(0)
     'key_0'
@@ -25,17 +25,17 @@ def key_name(number: int) -> str:
 
 
 def key_columns(rows: DataFrame) -> list[str]:
-    """The names of the key columns, in order."""
+    """Return the names of the key columns, in order."""
     return [name for name in rows.columns if name.startswith(_PREFIX)]
 
 
 def has_null_key(rows: DataFrame) -> Column:
-    """Whether one of a row's keys is null."""
+    """True if one of a row's keys is null."""
     return reduce(Column.__or__, (F.col(name).isNull() for name in key_columns(rows)))
 
 
 def key_path(schema: T.StructType, name: str) -> list[str]:
-    """Where a key is: the column of that name, or the one whose field the dots in it lead to.
+    """Return the path of a key: a column of that name, or else a column and its fields, separated by dots.
 
     >>> key_path(T.StructType([T.StructField("s", T.StringType())]), "s.k")
     ['s', 'k']
@@ -46,31 +46,31 @@ def key_path(schema: T.StructType, name: str) -> list[str]:
 
 
 def key_column(schema: T.StructType, name: str) -> Column:
-    """A key of an input's row: a column or a field, or else what an expression makes of them.
+    """Return a key of an input's row: a column, a field, or an expression.
 
-    An expression has to have passed `spark.expression_sandbox`.
+    Expressions must have passed `spark.expression_sandbox`.
     """
     path = key_path(schema, name)
-    return F.col(".".join(map(quoted, path))) if type_at(schema, path) else F.expr(name)
+    return F.col(".".join(map(quote_identifier, path))) if find_type(schema, path) else F.expr(name)
 
 
-def key_over_pair(schema: T.StructType, side: str, name: str) -> str:
-    """The SQL of an input's key over the columns of a pair.
+def key_sql_over_pair(schema: T.StructType, side: str, name: str) -> str:
+    """Return the SQL of an input's key over the `left_NAME` and `right_NAME` columns of a pair.
 
     >>> schema = T.StructType([T.StructField("k", T.StringType())])
-    >>> key_over_pair(schema, "left", "k"), key_over_pair(schema, "left", "lower(k)")
+    >>> key_sql_over_pair(schema, "left", "k"), key_sql_over_pair(schema, "left", "lower(k)")
     ('`left_k`', 'lower(`left_k`)')
     """
     column, *fields = path = key_path(schema, name)
-    if type_at(schema, path) is None:
-        return over_pair(name, side)
-    return ".".join(map(quoted, (f"{side}_{column}", *fields)))
+    if find_type(schema, path) is None:
+        return qualify_for_pair(name, side)
+    return ".".join(map(quote_identifier, (f"{side}_{column}", *fields)))
 
 
-def type_at(kind: T.DataType, path: Sequence[str]) -> T.DataType | None:
-    """The type of a column, or of a field of one; None where there is none."""
+def find_type(dtype: T.DataType, path: Sequence[str]) -> T.DataType | None:
+    """Return the type of the column or field at a path, None if it does not exist."""
     for part in path:
-        if not isinstance(kind, T.StructType) or part not in kind.names:
+        if not isinstance(dtype, T.StructType) or part not in dtype.names:
             return None
-        kind = kind[part].dataType
-    return kind
+        dtype = dtype[part].dataType
+    return dtype

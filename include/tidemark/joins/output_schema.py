@@ -1,4 +1,4 @@
-"""The columns of the tables that a pipeline writes: what readers see of a join's answer."""
+"""The columns of emissions as users read them, and checks of the users' expressions."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from tidemark.config import Pipeline
-from tidemark.config.allowed_functions import ColumnsOf
+from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError
-from tidemark.formatting import quoted
-from tidemark.joins.keys import key_path, type_at
-from tidemark.joins.window_output import HALVES, flat_columns
+from tidemark.formatting import quote_identifier
+from tidemark.joins.keys import find_type, key_path
+from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
 from tidemark.spark.dataframe_utils import has_order, with_columns
 from tidemark.spark.engine import engine_of
 from tidemark.spark.expression_sandbox import confined, in_one_line
 from tidemark.timegrid.slices import Grid
 
 
-def emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
-    """The output rows of a replay: the user's columns, then `_slice` and what else `pairs` has."""
-    return of_pairs(pairs(joined, pipeline, grid), pipeline)
+def select_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """Select the output rows of a replay: the configured columns, then the provenance columns."""
+    return select_output(flatten_emissions(joined, pipeline, grid), pipeline)
 
 
-def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
-    """What a replay has joined, a row each: the inputs' columns, then `_slice`, `_emission`, `_pane`, `_result_time`.
+def flatten_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+    """Flatten emissions into the inputs' columns and the provenance `_slice`, `_emission`, `_pane`, `_result_time`.
 
-    Window joins have `_window_start` and `_window_end` too, and where the right row has a window of its own
-    `_right_window_start` and `_right_window_end`; rows that tell their `lane` have `_lane`. Input columns are
-    `left_NAME` and `right_NAME`; a coGroup has the arrays `left` and `right`, semi and anti joins the left columns
-    alone. In flink-datastream the condition is a filter behind the join; elsewhere the join itself has seen to it.
+    Input columns are `left_NAME` and `right_NAME`. A coGroup has the arrays `left` and `right`, semi and anti joins
+    have only the left columns. Window joins also have `_window_start` and `_window_end`, and if the right row has its
+    own window `_right_window_start` and `_right_window_end`. If emissions have their `lane`, there is `_lane`. In
+    flink-datastream the condition is a filter after the join; elsewhere the join applies it.
     """
     join = pipeline.join
-    sides = ("left",) if join.type in HALVES else SIDES
+    sides = ("left",) if join.type in SEMI_ANTI_TYPES else SIDES
     if join.api == "cogroup":
         columns = [F.col(side) for side in sides]
     else:
-        columns = [column for side in sides for column in flat_columns(joined, side)]
+        columns = [column for side in sides for column in flatten_columns(joined, side)]
     provenance = {
         "_slice": grid.timestamp_column(F.col("slice")),
         "_emission": F.col("emission"),
@@ -52,9 +52,9 @@ def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     bounds = ["window_start", "window_end"] if join.window or join.window_inequality else []
     if join.window and join.window.session and pipeline.dialect == "flink-sql":
         bounds.append("right_window_start")
-    elif join.window_inequality and join.type not in HALVES:
+    elif join.window_inequality and join.type not in SEMI_ANTI_TYPES:
         bounds += ["right_window_start", "right_window_end"]
-    provenance |= {f"_{name}": _bound(pipeline, name) for name in bounds}
+    provenance |= {f"_{name}": window_bound(pipeline, name) for name in bounds}
     if "lane" in joined.columns:
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
@@ -63,144 +63,135 @@ def pairs(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     return wide
 
 
-def _bound(pipeline: Pipeline, name: str) -> Column:
-    """The bound of a window: an instant, or in a time zone the local time, which is Flink's type TIMESTAMP."""
+def window_bound(pipeline: Pipeline, name: str) -> Column:
+    """Return a window bound: an instant, or in a time zone the local time, which is Flink's type TIMESTAMP."""
     bound = F.timestamp_millis(name)
-    return bound.cast("timestamp_ntz") if pipeline.zone_of_windows else bound
+    return bound.cast("timestamp_ntz") if pipeline.window_time_zone else bound
 
 
-def of_pairs(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The columns that the user asked for, or the rows, of `pairs`, and what these say of themselves.
+def select_output(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Select the configured columns of flattened emissions, or explode the configured array, and keep provenance.
 
     Raises:
-        PipelineFileError: two columns are one name to Spark, in whatever case of letters; rows are made of no structs.
+        PipelineFileError: Two column names differ only in case, or `explode` is no array of structs.
     """
-    if pipeline.flatten is not None:
-        return _flattened(wide, pipeline.flatten)
-    provenance = _provenance(wide)
-    _need_names_apart([*(pipeline.select or ()), *provenance])
+    if pipeline.explode is not None:
+        return _explode(wide, pipeline.explode)
+    provenance = _provenance_columns(wide)
+    _check_distinct_names([*(pipeline.select or ()), *provenance])
     match pipeline.select:
         case None:
             return wide
         case list(names):
-            return wide.select(*map(quoted, names), *provenance)
+            return wide.select(*map(quote_identifier, names), *provenance)
         case dict(expressions):
-            chosen = (confined(wide.sparkSession, text).column.alias(name) for name, text in expressions.items())
-            return wide.select(*chosen, *provenance)
+            columns = (confined(wide.sparkSession, sql).column.alias(name) for name, sql in expressions.items())
+            return wide.select(*columns, *provenance)
 
 
-def _flattened(wide: DataFrame, text: str) -> DataFrame:
-    """A row for each struct of an array, as Spark's `inline` has it: of one that is null a row of nulls."""
-    provenance, ordered = _provenance(wide), _with_lists_in_order(wide)
-    structs = confined(wide.sparkSession, text).column
-    kind = ordered.select(structs).schema[0].dataType
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType) or not kind.elementType.names:
+def _explode(wide: DataFrame, expression: str) -> DataFrame:
+    """Return a row for each struct of an array, as Spark's `inline` does; a null struct is a row of nulls."""
+    provenance, ordered = _provenance_columns(wide), _sort_lists(wide)
+    structs = confined(wide.sparkSession, expression).column
+    dtype = ordered.select(structs).schema[0].dataType
+    if not isinstance(dtype, ArrayType) or not isinstance(dtype.elementType, StructType) or not dtype.elementType.names:
         raise PipelineFileError(
-            f"it gives {kind.simpleString()}, and rows are made of an array of structs; write "
-            "array(named_struct('name', value, ...)), or transform(list, x -> named_struct('name', x, ...))"
+            f"the expression has type {dtype.simpleString()}, but an array of structs is needed. Write "
+            "array(named_struct('name', value, ...)), or transform(list, x -> named_struct('name', x, ...))."
         )
-    _need_names_apart([*kind.elementType.names, *provenance])
+    _check_distinct_names([*dtype.elementType.names, *provenance])
     return ordered.select(F.inline(structs), *provenance)
 
 
-def _with_lists_in_order(wide: DataFrame) -> DataFrame:
-    """The arrays of a coGroup in the order of their rows' columns: how they were collected differs from run to run.
+def _sort_lists(wide: DataFrame) -> DataFrame:
+    """Sort the arrays of a coGroup by their rows' columns, since the order of collection differs between runs.
 
     Raises:
-        PipelineFileError: rows of them have no order.
+        PipelineFileError: A column of the rows has a type without an order.
     """
-    lists = {one.name: one.dataType for one in wide.schema if one.name in SIDES and isinstance(one.dataType, ArrayType)}
-    for side, kind in lists.items():
-        assert isinstance(kind.elementType, StructType), "an input's row"
-        if mapped := [one.name for one in kind.elementType if not has_order(one.dataType)]:
+    lists = {
+        field.name: field.dataType
+        for field in wide.schema
+        if field.name in SIDES and isinstance(field.dataType, ArrayType)
+    }
+    for side, dtype in lists.items():
+        assert isinstance(dtype.elementType, StructType), "an input's row"
+        if unordered := [field.name for field in dtype.elementType if not has_order(field.dataType)]:
             raise PipelineFileError(
-                f"the list {side} has no order that is the same in each run, for {mapped[0]} is "
-                f"{kind.elementType[mapped[0]].dataType.simpleString()}; write what is asked of it as columns of "
-                "other types, and give the input without it"
+                f"the list {side} cannot be sorted, because column {unordered[0]} has type "
+                f"{dtype.elementType[unordered[0]].dataType.simpleString()}. Extract the values that you need into "
+                "columns of other types, and leave this column out of the input."
             )
     return wide.transform(with_columns, {side: F.sort_array(side) for side in lists})
 
 
-def _provenance(wide: DataFrame) -> list[str]:
+def _provenance_columns(wide: DataFrame) -> list[str]:
     return [name for name in wide.columns if name.startswith("_")]
 
 
-def _need_names_apart(names: Sequence[str]) -> None:
-    named = Counter(name.lower() for name in names)
-    if twice := sorted(name for name in names if named[name.lower()] > 1):
-        raise PipelineFileError(f"{' and '.join(twice)} are one name to Spark; call one of them otherwise")
+def _check_distinct_names(names: Sequence[str]) -> None:
+    counts = Counter(name.lower() for name in names)
+    if duplicates := sorted(name for name in names if counts[name.lower()] > 1):
+        raise PipelineFileError(f"{' and '.join(duplicates)} are the same name to Spark. Rename one of them.")
 
 
 def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
-    """See that what leaves rows out, keys, condition and output columns make sense over rows of these inputs.
+    """Check filters, keys, condition and output columns against the schemas of the inputs.
+
+    Args:
+        spark: Session that parses and analyses.
+        pipeline: The pipeline.
+        grid: Grid of its slices.
+        left: Schema of the left input.
+        right: Schema of the right input.
 
     Raises:
-        PipelineFileError: names the field and what is wrong with it.
+        PipelineFileError: An expression is invalid. The message begins with its field.
     """
     rows: dict[str, DataType] = {"left": left, "right": right}
-    both = engine_of(spark).empty(StructType([StructField(side, kind) for side, kind in rows.items()]))
+    pairs = engine_of(spark).empty(StructType([StructField(side, dtype) for side, dtype in rows.items()]))
     if pipeline.join.api == "cogroup":
-        rows = {side: ArrayType(kind) for side, kind in rows.items()}
-    labels = {"emission": StringType()}
-    of_windows = ("window_start", "window_end", "right_window_start", "right_window_end")
-    names = ("slice", "emission", "pane", "result_time", *of_windows)
-    fields = [StructField(name, labels.get(name, LongType())) for name in names]
-    joined = engine_of(spark).empty(StructType(fields + [StructField(side, kind) for side, kind in rows.items()]))
+        rows = {side: ArrayType(dtype) for side, dtype in rows.items()}
+    windows = ("window_start", "window_end", "right_window_start", "right_window_end")
+    names = ("slice", "emission", "pane", "result_time", *windows)
+    fields = [StructField(name, StringType() if name == "emission" else LongType()) for name in names]
+    joined = engine_of(spark).empty(StructType(fields + [StructField(side, dtype) for side, dtype in rows.items()]))
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
-    flat = both.select(*flat_columns(both, "left"), *flat_columns(both, "right"))
+    flat = pairs.select(*flatten_columns(pairs, "left"), *flatten_columns(pairs, "right"))
     for side, schema in (("left", left), ("right", right)):
-        _check_own(spark, pipeline, side, schema)
-    with _blamed_on("join.condition"):
-        _need_the_same_again(flat.where(confined(spark, pipeline.join.condition or "true").column))
-    with _blamed_on("select" if pipeline.flatten is None else "flatten"):
-        _need_the_same_again(emissions(joined, bare, grid))
+        _check_side(spark, pipeline, side, schema)
+    with _naming_field("join.condition"):
+        _check_deterministic(flat.where(confined(spark, pipeline.join.condition or "true").column))
+    with _naming_field("select" if pipeline.explode is None else "explode"):
+        _check_deterministic(select_emissions(joined, bare, grid))
 
 
-def _check_own(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
-    """See to the expressions over one input's own columns."""
-    columns, rows = ColumnsOf(tuple(schema.names)), engine_of(spark).empty(schema)
+def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
+    """Check the expressions over the columns of one input."""
+    columns, rows = InputColumns(tuple(schema.names)), engine_of(spark).empty(schema)
     if (where := getattr(pipeline, side).where) is not None:
-        with _blamed_on(f"{side}.where"):
-            _need_the_same_again(rows.where(confined(spark, where, columns).column))
+        with _naming_field(f"{side}.where"):
+            _check_deterministic(rows.where(confined(spark, where, columns).column))
     for pair in pipeline.join.keys:
         name = getattr(pair, side)
-        if type_at(schema, key_path(schema, name)) is None:
-            with _blamed_on(f"join.keys.{side}"):
-                _need_the_same_again(rows.select(confined(spark, name, columns).column))
+        if find_type(schema, key_path(schema, name)) is None:
+            with _naming_field(f"join.keys.{side}"):
+                _check_deterministic(rows.select(confined(spark, name, columns).column))
 
 
-def _need_the_same_again(rows: DataFrame) -> None:
+def _check_deterministic(rows: DataFrame) -> None:
     if engine_of(rows.sparkSession).depends_on_the_run(rows):
         raise PipelineFileError(
-            "a text such as 'now' is the time of the run where Spark takes it for a time, and a replay gives the same "
-            "in each run; write the time itself, or take a column"
+            "a string such as 'now', used as a time, is the time of the run, but a replay must be the same in each "
+            "run. Write the time itself, or use a column."
         )
 
 
 @contextmanager
-def _blamed_on(field: str) -> Iterator[None]:
+def _naming_field(field: str) -> Iterator[None]:
     try:
         yield
     except PipelineFileError as error:
         raise PipelineFileError(f"{field}: {error}") from None
     except AnalysisException as error:
         raise PipelineFileError(f"{field}: {in_one_line(error)}") from None
-
-
-def late_table(late: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
-    """Late and rejected rows as stored; `arrived_at` is the effective arrival."""
-    return late.select(
-        grid.timestamp_column(F.col("slice")).alias("_slice"),
-        "side",
-        "reason",
-        F.timestamp_micros("clock").alias("arrived_at"),
-        F.timestamp_micros(F.col("event_time") * pipeline.tick).alias("event_time"),
-        F.timestamp_millis("watermark").alias("watermark"),
-        "behind_ms",
-        "held_by",
-        "would_match",
-        *(_bound(pipeline, name).alias(name) for name in ("window_start", "window_end")),
-        "fate",
-        "left",
-        "right",
-    )

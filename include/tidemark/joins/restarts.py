@@ -1,6 +1,6 @@
-"""Joins of a job that has restarted: buffers and their timers are recovered, watermarks begin anew.
+"""Joins of a job that has restarted, which recovers buffers and timers but not watermarks.
 
-Of two rows the one of the earlier epoch came first.
+Of two rows of different epochs, the one of the earlier epoch arrived first.
 """
 
 from __future__ import annotations
@@ -13,59 +13,61 @@ from typing_extensions import override
 
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.window import WindowJoin
-from tidemark.watermarks.buckets import Horizon
-from tidemark.watermarks.job_restarts import epoch_of_rows
+from tidemark.watermarks.job_restarts import epoch_column
+from tidemark.watermarks.job_watermarks import JobWatermarks
 
 
 @dataclass(frozen=True)
 class RestartedIntervalJoin(DatastreamIntervalJoin):
     """Flink's `intervalJoin` over epochs.
 
-    A row on time has the `epoch` in which it came, and the one in which it is evicted as `until`: the last one where
-    none does.
+    An on-time row has the `epoch` of its arrival and the `eviction_epoch`, which is the last epoch if none evicts it.
     """
 
-    labels = ("slice", "watermark", "epoch", "until")
+    labels = ("slice", "watermark", "epoch", "eviction_epoch")
 
     @override
-    def _labelled(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
-        rows = rows.withColumn("epoch", epoch_of_rows(horizon))
-        return rows.withColumn("until", horizon.epoch_reaching(self._leaves_in))
+    def _add_labels(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+        rows = rows.withColumn("epoch", epoch_column(watermarks))
+        return rows.withColumn("eviction_epoch", watermarks.first_epoch_reaching(self._eviction_watermark_in))
 
     @override
-    def _kept(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
-        rows = self._labelled(rows, horizon)
-        until = F.col("until")
-        return horizon.first_slice_reaching_in(rows, until, self._leaves_in(until), "reached")
+    def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
+        rows, epoch = self._add_labels(rows, watermarks), F.col("eviction_epoch")
+        level = self._eviction_watermark_in(epoch)
+        return watermarks.with_slice_reaching_in_epoch(rows, epoch, level, "eviction_slice")
 
-    def _leaves_in(self, epoch: Column) -> Column:
-        """The least watermark of an epoch that evicts a row; null in those before it came."""
-        its = F.col("epoch")
-        own, later = self.leaves_at(F.col("watermark")), self.rules.evicted_anew(F.col("event_time"), self._wait)
-        return F.when(epoch == its, own).when(epoch > its, later)
+    def _eviction_watermark_in(self, epoch: Column) -> Column:
+        """Return the least watermark of an epoch that evicts a row; null for epochs before its arrival."""
+        own, event_time = F.col("epoch"), F.col("event_time")
+        before_restart = self.eviction_watermark(F.col("watermark"))
+        after_restart = self.rules.eviction_watermark_after_restart(event_time, self._wait)
+        return F.when(epoch == own, before_restart).when(epoch > own, after_restart)
 
     @override
-    def _evicted(self) -> Column:
-        rules, epochs = self.rules, (F.col("left_epoch"), F.col("right_epoch"))
-        left_due = rules.evicted_anew(F.col("left_event_time"), rules.left_wait)
-        right_due = rules.evicted_anew(F.col("right_event_time"), rules.right_wait)
-        left_gone = (F.col("left_until") < epochs[1]) | (F.col("right_watermark") >= left_due)
-        right_gone = (F.col("right_until") < epochs[0]) | (F.col("left_watermark") >= right_due)
-        in_another = F.when(epochs[0] < epochs[1], left_gone).when(epochs[1] < epochs[0], right_gone)
-        return F.coalesce(in_another, super()._evicted())
+    def _is_evicted_before_match(self) -> Column:
+        rules, left_epoch, right_epoch = self.rules, F.col("left_epoch"), F.col("right_epoch")
+        left_due = rules.eviction_watermark_after_restart(F.col("left_event_time"), rules.left_wait)
+        right_due = rules.eviction_watermark_after_restart(F.col("right_event_time"), rules.right_wait)
+        left_is_evicted = (F.col("left_eviction_epoch") < right_epoch) | (F.col("right_watermark") >= left_due)
+        right_is_evicted = (F.col("right_eviction_epoch") < left_epoch) | (F.col("left_watermark") >= right_due)
+        in_other_epoch = F.when(left_epoch < right_epoch, left_is_evicted)
+        in_other_epoch = in_other_epoch.when(right_epoch < left_epoch, right_is_evicted)
+        return F.coalesce(in_other_epoch, super()._is_evicted_before_match())
 
 
 @dataclass(frozen=True)
 class RestartedWindowJoin(WindowJoin):
-    """A window join or coGroup over epochs, each row in one window and no lateness allowed.
+    """A window join or coGroup over epochs, with each row in one window and no allowed lateness.
 
-    A window that has fired is forgotten: rows of it that come in a later epoch are on time, and fire it again.
+    A fired window is not in the recovered state: rows of a later epoch are on time for it, and fire it again.
     """
 
-    by_epoch = True
+    fires_by_epoch = True
 
     @override
-    def _first_slice(self, horizon: Horizon, rows: DataFrame, level: Column, name: str) -> DataFrame:
-        rows = rows.withColumn("epoch", epoch_of_rows(horizon))
-        until = horizon.epoch_reaching(lambda epoch: F.when(epoch >= F.col("epoch"), level))
-        return horizon.first_slice_reaching_in(rows.withColumn("until", until), F.col("until"), level, name)
+    def _add_first_slice(self, watermarks: JobWatermarks, rows: DataFrame, level: Column, name: str) -> DataFrame:
+        rows = rows.withColumn("epoch", epoch_column(watermarks))
+        firing_epoch = watermarks.first_epoch_reaching(lambda epoch: F.when(epoch >= F.col("epoch"), level))
+        rows = rows.withColumn("firing_epoch", firing_epoch)
+        return watermarks.with_slice_reaching_in_epoch(rows, F.col("firing_epoch"), level, name)

@@ -1,7 +1,7 @@
 """Joins on session windows.
 
-Where every row came before the session that it belongs to could fire, sessions are runs of event times with no gap
-between them: a closed form. The other sessions are replayed row by row, in the order of arrival.
+If all rows of a session arrived before it could fire, sessions are runs of event times without gaps: a closed form.
+Other sessions are replayed row by row, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window import Rules
-from tidemark.joins.window_output import JoinType, Members, group_members, join_members
+from tidemark.joins.window import WindowTimerRules
+from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.timegrid.zones import Zone
-from tidemark.watermarks.buckets import END_OF_INPUT
+from tidemark.watermarks.watermarks import END_OF_INPUT
 
-_ROLES = T.StructType([
+_OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),
-    *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "refired_in")),
+    *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "late_firing_slice")),
 ])  # fmt: skip
-_ORDER = ("clock", "tiebreak", "met", "side", "event_time")
-"""Rows at one place have met one watermark, unless each has recorded its own."""
+_ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time")
+"""Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
 
 
 @dataclass(frozen=True)
-class SessionJoin(Join):
-    """A window join or coGroup on sessions: of both inputs together (DataStream), or of each by itself (SQL)."""
+class SessionWindowJoin(Join):
+    """A window join or coGroup on sessions: of both inputs together (DataStream), or of each input (SQL)."""
 
     gap: Column
-    rules: Rules
+    rules: WindowTimerRules
     join_type: JoinType
-    by_side: bool
-    """Whether each input has sessions of its own, which its own watermark closes."""
-    cogroup: bool = False
-    latest: bool = False
-    """Emit each session once, with all of its rows, when it is gone."""
+    has_sessions_by_side: bool
+    """True if each input has its own sessions, which its own watermark closes."""
+    is_cogroup: bool = False
+    emits_latest: bool = False
+    """True to emit each session once, with all of its rows, when it is purged."""
     condition: str | None = None
     zone: Zone | None = None
-    """In whose local time they begin, end and have gaps; None for UTC."""
+    """Time zone of the bounds and gaps; None for UTC."""
     replays_all: bool = False
-    """Whether a session that ends later may be gone sooner, so that no run is one as it stands."""
+    """True if a session with a later end may be purged earlier, so that no run is surely a session."""
 
-    exact_watermarks = True
-    carries = ("left_watermark", "right_watermark", "watermark")
+    needs_exact_watermarks = True
+    carried_columns = ("left_watermark", "right_watermark", "watermark")
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -61,166 +61,179 @@ class SessionJoin(Join):
             left, right = self.zone.local(left), self.zone.local(right)
         return F.abs(left - right) <= self.gap
 
-    def apply(self, came: JobRows) -> JoinResult:
-        """Sessions whose rows all came in time as runs, the others replayed."""
-        horizon, end = came.horizon, F.col("window_end")
-        clean, unclean = self._runs(came.taking_part(), few=came.cacheable)
-        replayed = computed_once(self._replayed(unclean))
-        alone = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "refired_in": F.lit(None).cast("long")}
-        state = clean.transform(with_columns, alone)
-        rows = state.unionByName(replayed)
-        in_state = rows.where(F.col("role") == "state")
-        level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
-        firing = in_state if self.latest else state.unionByName(replayed.where(F.col("role") == "member"))
-        fired = horizon.first_slice_reaching(firing.withColumnRenamed("slice", "came"), level, "fired_in")
-        fired = fired.withColumn("slice", F.coalesce("refired_in", "fired_in"))
-        members = Members(fired.where(F.col("slice") >= horizon.first), not self.by_side, self.zone)
-        joined = group_members(members) if self.cogroup else join_members(members, self.join_type, self.condition)
-        late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("met"))
-        late = late.select(*came.maybe_late.columns)
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
+    def apply(self, job_rows: JobRows) -> JoinResult:
+        """Join sessions whose rows all arrived in time as runs, and replay the others."""
+        watermarks, end = job_rows.watermarks, F.col("window_end")
+        rows = job_rows.select_participating()
+        sessions, other_runs = self._split_runs(rows, is_cacheable=job_rows.is_cacheable)
+        replayed = computed_once(self._replay(other_runs))
+        null = F.lit(None).cast("long")
+        outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
+        sessions = sessions.transform(with_columns, outcome)
+        state = sessions.unionByName(replayed).where(F.col("role") == "state")
+        level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
+        firing = state if self.emits_latest else sessions.unionByName(replayed.where(F.col("role") == "member"))
+        firing = firing.withColumnRenamed("slice", "arrival_slice")
+        fired = watermarks.with_slice_reaching(firing, level, "on_time_firing_slice")
+        fired = fired.withColumn("slice", F.coalesce("late_firing_slice", "on_time_firing_slice"))
+        fired = fired.where(F.col("slice") >= watermarks.first_slice)
+        members = FiringMembers(fired, not self.has_sessions_by_side, self.zone)
+        joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
+        late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
+        late = late.select(*job_rows.late_candidates.columns)
+        rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         return JoinResult(
             joined,
-            with_reason(late, F.lit("late")).unionByName(with_reason(rejected, F.col("rejected"))),
-            kept=horizon.first_slice_reaching(in_state, self.rules.purged_at(end), "reached"),
+            add_late_reason(late, F.lit("late")).unionByName(add_late_reason(rejected, F.col("rejected"))),
+            buffered=watermarks.with_slice_reaching(state, self.rules.purged_at(end), "eviction_slice"),
         )
 
-    def _parts(self, rows: DataFrame) -> list[str]:
-        """What a session belongs to."""
-        return [*key_columns(rows), *(["side"] if self.by_side else [])]
+    def _session_keys(self, rows: DataFrame) -> list[str]:
+        return [*key_columns(rows), *(["side"] if self.has_sessions_by_side else [])]
 
-    def _replayed(self, rows: DataFrame) -> DataFrame:
-        """The rows of runs with the columns of `_ROLES`: each once for every role that it has."""
-        run = [*self._parts(rows), "session"]
-        head = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
-        in_order = rows.withColumn("head", head).sortWithinPartitions(*run, *_ORDER)
-        kinds = [T.StructField(field.name, field.dataType) for field in in_order.schema]
-        return in_order.mapInArrow(_replay, T.StructType([*kinds, *_ROLES.fields])).drop("head")
+    def _replay(self, rows: DataFrame) -> DataFrame:
+        """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
+        run = [*self._session_keys(rows), "session"]
+        is_head = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
+        in_order = rows.withColumn("is_head", is_head).sortWithinPartitions(*run, *_ORDER)
+        fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]
+        schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
+        return in_order.mapInArrow(_replay_batches, schema).drop("is_head")
 
-    def _runs(self, rows: DataFrame, *, few: bool) -> tuple[DataFrame, DataFrame]:
-        """The rows of runs that are sessions as they stand (with `window_start` and `window_end`), and the others.
+    def _split_runs(self, rows: DataFrame, *, is_cacheable: bool) -> tuple[DataFrame, DataFrame]:
+        """Split rows into those of runs that are sessions and those of other runs.
 
-        Both have their `time`, which sessions are made of, when a session of it alone `fires` and is `gone`, and the
-        watermark that was `met`. Unless they are `few` what is found of them is kept.
+        A run is a session if no part of it fired before the other rows arrived. That is, each row but the newest
+        arrived below the watermark that closes the part that the next row prolongs, and all rows below the watermark
+        that closes the run.
 
-        A run is a session if no part of it fired before the rest came: each row but the newest met a watermark before
-        the end of what the next one prolongs, and each row one before the end of it all.
+        Args:
+            rows: Participating rows.
+            is_cacheable: The job is so small that its rows are materialized already.
+
+        Returns:
+            Rows of sessions, with `window_start` and `window_end`; and other rows. Both have the `time` of sessions,
+            the `arrival_watermark`, and the watermarks `fires_at` and `purged_at` of a session of the row alone.
         """
         own = F.when(F.col("side") == "left", F.col("left_watermark")).otherwise(F.col("right_watermark"))
         time = self.zone.local(F.col("event_time")) if self.zone else F.col("event_time")
-        added = {"met": own if self.by_side else F.col("watermark"), "gap": self.gap, "time": time}
-        parts = self._parts(rows)
-        by_time, end = Window.partitionBy(*parts).orderBy("time", "met"), F.col("time") + F.col("gap")
-        timers = {"fires": self.rules.fires_at(end), "gone": self.rules.purged_at(end)}
-        # By time and watermark: what follows the last row of one time is the least watermark met at the next.
-        next_time, next_met = (F.lead(name).over(by_time) for name in ("time", "met"))
-        prolonged = (next_time > F.col("time")) & (next_time <= end)
-        broken = prolonged & (next_met >= F.col("fires"))
+        arrival_watermark = own if self.has_sessions_by_side else F.col("watermark")
+        labels = {"arrival_watermark": arrival_watermark, "gap": self.gap, "time": time}
+        keys = self._session_keys(rows)
+        by_time = Window.partitionBy(*keys).orderBy("time", "arrival_watermark")
+        end = F.col("time") + F.col("gap")
+        timers = {"fires_at": self.rules.fires_at(end), "purged_at": self.rules.purged_at(end)}
+        # Ordered by time and watermark: after the last row of a time comes the least watermark of the next time.
+        next_time, next_watermark = (F.lead(name).over(by_time) for name in ("time", "arrival_watermark"))
+        is_prolonged = (next_time > F.col("time")) & (next_time <= end)
+        is_broken = is_prolonged & (next_watermark >= F.col("fires_at"))
         begins = F.coalesce(F.lag(end).over(by_time) < F.col("time"), F.lit(False))
         numbered = (
-            rows.transform(with_columns, added)
+            rows.transform(with_columns, labels)
             .transform(with_columns, timers)
-            .withColumns({"begins": begins.cast("long"), "broken": F.coalesce(broken, F.lit(False))})
+            .withColumns({"begins": begins.cast("long"), "is_broken": F.coalesce(is_broken, F.lit(False))})
             .withColumn("session", F.sum("begins").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
         )
-        run = Window.partitionBy(*parts, "session")
-        bounds = {"window_start": F.min("time").over(run), "window_end": F.max(end).over(run)}
-        known = numbered.withColumns({**bounds, "broken": F.max("broken").over(run), "latest": F.max("met").over(run)})
-        if not few:  # or runs would be put in order for each of what is made of them
-            known = computed_once(known)
-        whole = ~F.col("broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
+        by_run = Window.partitionBy(*keys, "session")
+        bounds = {"window_start": F.min("time").over(by_run), "window_end": F.max(end).over(by_run)}
+        latest = F.max("arrival_watermark").over(by_run)
+        runs = numbered.withColumns({**bounds, "is_broken": F.max("is_broken").over(by_run), "latest": latest})
+        if not is_cacheable:  # otherwise each use would sort the runs again
+            runs = computed_once(runs)
+        is_session = ~F.col("is_broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
         if self.replays_all:
-            whole = F.lit(False)
-        inner = ("begins", "broken", "latest")
-        return known.where(whole).drop(*inner), known.where(~whole).drop(*inner, "window_start", "window_end")
+            is_session = F.lit(False)
+        added = ("begins", "is_broken", "latest")
+        return runs.where(is_session).drop(*added), runs.where(~is_session).drop(*added, "window_start", "window_end")
 
 
 @dataclass
 class _Session:
     start: int
     end: int
-    fires: int
-    """The watermark at which it does."""
-    gone: int
-    """The watermark at which it is."""
+    fires_at: int
+    """Watermark that fires it."""
+    purged_at: int
+    """Watermark that purges it."""
     rows: list[int]
     """Offsets of its rows in the table."""
     fired: int = 0
-    """How often it has fired, or the most often of those that it was merged from."""
-    due: bool = True
-    """Whether its firing on time is to come."""
+    """Number of firings; of a merged session that of the part that fired most."""
+    is_due: bool = True
+    """True until it has fired on time."""
 
 
 @dataclass
-class _Fates:
-    """What became of rows, by their offsets in the table: the columns of `_ROLES`."""
+class _RowOutcomes:
+    """Outcomes of rows by their offsets in the table: the columns of `_OUTCOME_SCHEMA`."""
 
     offsets: list[int] = field(default_factory=list)
-    columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _ROLES.names})
+    columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _OUTCOME_SCHEMA.names})
 
-    def tell(self, offsets: list[int], role: str, session: _Session, refired_in: int | None = None) -> None:
-        """The same of several rows."""
+    def add(self, offsets: list[int], role: str, session: _Session, late_firing_slice: int | None = None) -> None:
+        """Add the same outcome for several rows."""
         self.offsets += offsets
-        for name, value in zip(
-            _ROLES.names, (role, session.start, session.end, session.fired, refired_in), strict=True
-        ):
+        values = (role, session.start, session.end, session.fired, late_firing_slice)
+        for name, value in zip(_OUTCOME_SCHEMA.names, values, strict=True):
             self.columns[name] += [value] * len(offsets)
 
 
-def _replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replay runs, which follow one another, each from its `head` on in the order of arrival."""
-    rest: list[pa.RecordBatch] = []
+def _replay_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replay consecutive runs, each of which starts at an `is_head` row, in the order of arrival."""
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        heads = pc.indices_nonzero(batch["head"])
+        heads = pc.indices_nonzero(batch["is_head"])
         if not heads:
-            rest.append(batch)
+            pending.append(batch)
             continue
         last = heads[-1].as_py()
-        yield from _fates(pa.Table.from_batches([*rest, batch.slice(0, last)]))
-        rest = [batch.slice(last)]
-    if rest:
-        yield from _fates(pa.Table.from_batches(rest))
+        yield from _replay_runs(pa.Table.from_batches([*pending, batch.slice(0, last)]))
+        pending = [batch.slice(last)]
+    if pending:
+        yield from _replay_runs(pa.Table.from_batches(pending))
 
 
-def _fates(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Of whole runs: members of firings, late rows, and the session that each other row ends in.
+def _replay_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Replay complete runs: yields members of firings, late rows, and every other row with its final session.
 
-    A session fires and is gone by the watermark that the rows met, both as the last of its times would alone.
+    A session is fired and purged by the watermark at the arrival of rows, both at the levels of its latest row alone.
     """
-    fates, in_flight = _Fates(), list[_Session]()
-    labels = (rows[name].to_pylist() for name in ("head", "time", "gap", "fires", "gone", "met", "slice"))
-    for offset, (head, time, gap, fires, gone, met, number) in enumerate(zip(*labels, strict=True)):
-        in_flight = _advance(in_flight, END_OF_INPUT if head else met, fates)
-        touched = [session for session in in_flight if session.start <= time + gap and time <= session.end]
-        last = max([*touched, _Session(time, time + gap, fires, gone, [])], key=lambda one: one.end)
-        session = _Session(
-            min([time, *(one.start for one in touched)]),
+    outcomes, open_sessions = _RowOutcomes(), list[_Session]()
+    names = ("is_head", "time", "gap", "fires_at", "purged_at", "arrival_watermark", "slice")
+    columns = (rows[name].to_pylist() for name in names)
+    for offset, (is_head, time, gap, fires_at, purged_at, watermark, number) in enumerate(zip(*columns, strict=True)):
+        open_sessions = _advance(open_sessions, END_OF_INPUT if is_head else watermark, outcomes)
+        touched = [session for session in open_sessions if session.start <= time + gap and time <= session.end]
+        alone = _Session(time, time + gap, fires_at, purged_at, [])
+        last = max([*touched, alone], key=lambda session: session.end)
+        merged = _Session(
+            min([time, *(session.start for session in touched)]),
             last.end,
-            last.fires,
-            last.gone,
-            [member for one in touched for member in one.rows] + [offset],
-            max((one.fired for one in touched), default=0),
+            last.fires_at,
+            last.purged_at,
+            [member for session in touched for member in session.rows] + [offset],
+            max((session.fired for session in touched), default=0),
         )
-        if session.gone <= met:
-            fates.tell([offset], "late", session)
+        if merged.purged_at <= watermark:
+            outcomes.add([offset], "late", merged)
             continue
-        in_flight = [one for one in in_flight if one not in touched] + [session]
-        if session.fires <= met:
-            fates.tell(session.rows, "member", session, number)
-            session.fired, session.due = session.fired + 1, False
-    _advance(in_flight, END_OF_INPUT, fates)
-    found = rows.combine_chunks().take(pa.array(fates.offsets, pa.int64()))
-    for column in to_arrow_schema(_ROLES):
-        found = found.append_column(column, pa.array(fates.columns[column.name], column.type))
-    yield from found.to_batches()
+        open_sessions = [session for session in open_sessions if session not in touched] + [merged]
+        if merged.fires_at <= watermark:
+            outcomes.add(merged.rows, "member", merged, number)
+            merged.fired, merged.is_due = merged.fired + 1, False
+    _advance(open_sessions, END_OF_INPUT, outcomes)
+    table = rows.combine_chunks().take(pa.array(outcomes.offsets, pa.int64()))
+    for column in to_arrow_schema(_OUTCOME_SCHEMA):
+        table = table.append_column(column, pa.array(outcomes.columns[column.name], column.type))
+    yield from table.to_batches()
 
 
-def _advance(in_flight: list[_Session], watermark: int, fates: _Fates) -> list[_Session]:
-    """Fire what is due on time, and let go of what is gone; gives the sessions that stay."""
-    for session in in_flight:
-        if session.due and session.fires <= watermark:
-            fates.tell(session.rows, "member", session)
-            session.fired, session.due = session.fired + 1, False
-        if session.gone <= watermark:
-            fates.tell(session.rows, "state", session)
-    return [session for session in in_flight if session.gone > watermark]
+def _advance(open_sessions: list[_Session], watermark: int, outcomes: _RowOutcomes) -> list[_Session]:
+    """Fire and purge the sessions that a watermark reaches; returns those that stay open."""
+    for session in open_sessions:
+        if session.is_due and session.fires_at <= watermark:
+            outcomes.add(session.rows, "member", session)
+            session.fired, session.is_due = session.fired + 1, False
+        if session.purged_at <= watermark:
+            outcomes.add(session.rows, "state", session)
+    return [session for session in open_sessions if session.purged_at > watermark]

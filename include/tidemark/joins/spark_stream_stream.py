@@ -10,273 +10,296 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.dialect_support import TICK
+from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import OTHER, SIDES
-from tidemark.joins.base import EMISSION, JobRows, Join, JoinResult, with_reason
+from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.condition import Condition
 from tidemark.joins.keys import has_null_key, key_columns
-from tidemark.joins.rules.spark import Rules
-from tidemark.joins.window import WindowsOf
-from tidemark.joins.window_output import PADDING
+from tidemark.joins.rules.spark import StreamStreamRules
+from tidemark.joins.window import WindowAssigner
+from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.timegrid.time_columns import floor_div
 
 Columns = Callable[[str], Column]
-"""What tells a copy's columns by their names."""
-_MARKS: tuple[str, ...] = ("matched",)
-_MATCHED = "map<int, bigint>"
-BOUNDS = ("window_start", "window_end")
-_SEEN = ("slice", "batch", "previous_watermark", "level", "early", "event_time", *BOUNDS)
-"""What a row shows of itself to the rows of the other side."""
+"""Function from a name to a column of a row copy."""
+WINDOW_BOUNDS = ("window_start", "window_end")
+_MATCHED: tuple[str, ...] = ("matched",)
+_MATCHED_DTYPE = "map<int, bigint>"
+_VISIBLE = ("slice", "batch", "previous_watermark", "eviction_watermark", "fails_alone", "event_time", *WINDOW_BOUNDS)
+"""Columns of a row copy that the matching with the other side reads."""
 
 
 @dataclass(frozen=True)
-class MicroBatchJoin(Join):
-    """A closed form: see `spark.Rules`, and section 6 of the dialect's description.
+class StreamStreamJoin(Join):
+    """The join in closed form; see `rules.spark`, and section 6 of the dialect's description.
 
-    A row is copied into its windows; without windows it is a single copy of itself. Each copy is late, matched and
-    evicted by itself. What a carried row has to tell beside its times is which of its copies have met a partner, since
-    a partner may be evicted first: `matched`, a map from a copy's number to the slice in which it first met one.
+    A row is copied into each of its windows; without windows it is its own single copy. Each copy is late, matched and
+    evicted by itself. A partner may be evicted before the row, so carried rows have `matched`: a map from the number of
+    a copy to the slice of its first match.
     """
 
-    rules: Rules
+    rules: StreamStreamRules
     condition: Condition
-    windows: WindowsOf | None = None
-    """The windows, in us: a row's is among the keys."""
-    on_event_time: bool = False
-    """Whether event time is among the keys."""
-    binned: bool = False
-    """Whether the range has both bounds, so that event time can be binned."""
+    windows: WindowAssigner | None = None
+    """Windows in microseconds. A row's window is one of its keys."""
+    is_on_event_time: bool = False
+    """True if event time is a key."""
+    is_binned: bool = False
+    """True if the range has both bounds, so that event time can be binned."""
     buckets_per_slice: int | None = 1
-    """A bucket is a micro-batch: a slice, or a millisecond of it, since no two batches of a query begin in the same."""
+    """A bucket is a micro-batch: a slice, or a millisecond of it, as two batches of a query never start in the same."""
 
-    carries = _MARKS
-    dated = _MARKS
-    tick = TICK["spark"]
+    carried_columns = _MATCHED
+    slice_valued_columns = _MATCHED
+    tick = TICK_MICROS["spark"]
 
-    def admitted(self, rows: DataFrame) -> DataFrame:
-        """Rejects what Spark filters below a side's watermark, which such rows do not move.
+    def reject_invalid(self, rows: DataFrame) -> DataFrame:
+        """Reject rows that Spark filters before a side's watermark, which they do not move.
 
-        On a side without padding that is what cannot match: null keys and times, and what the condition asks of the row
-        alone. On a side with padding a row that fails the condition is `early`: emitted at once. Windows have no place
-        for a row without a time on any side.
+        Without padding, Spark filters rows of a side that cannot match: null keys and times, and rows that fail the
+        conjuncts over their side alone. With padding, the latter have `fails_alone` and are emitted at once. With
+        windows, rows without a time are filtered on any side.
         """
-        timeless, owed = F.col("event_time").isNull(), _by_side(self.rules.preserved)
-        alone, complete = (_by_side(part.__getitem__) for part in (self.condition.alone, self.condition.complete))
+        has_no_time, is_preserved = F.col("event_time").isNull(), _by_side(self.rules.is_preserved)
+        passes_alone, is_complete = (
+            _by_side(part.__getitem__) for part in (self.condition.single_side, self.condition.not_null)
+        )
         reason = F.coalesce(
             "rejected",
-            F.when(~owed & has_null_key(rows), F.lit("null_key")),
-            F.when(timeless if self.windows else timeless & ~owed, F.lit("null_event_time")),
-            F.when(~owed & ~(alone & complete), F.lit("condition_not_met")),
+            F.when(~is_preserved & has_null_key(rows), F.lit("null_key")),
+            F.when(has_no_time if self.windows else has_no_time & ~is_preserved, F.lit("null_event_time")),
+            F.when(~is_preserved & ~(passes_alone & is_complete), F.lit("condition_not_met")),
         )
-        beside = self.condition.beside("left") | self.condition.beside("right")
-        return rows.transform(with_columns, beside).withColumns({"rejected": reason, "early": ~alone}).drop(*beside)
+        read = self.condition.side_columns("left") | self.condition.side_columns("right")
+        labels = {"rejected": reason, "fails_alone": ~passes_alone}
+        return rows.transform(with_columns, read).withColumns(labels).drop(*read)
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         if self.windows:
-            return F.arrays_overlap(self.windows.of(left), self.windows.of(right))
-        same = left == right if self.on_event_time else F.lit(True)
-        return same & self.rules.in_range(left, right)
+            return F.arrays_overlap(self.windows.assign(left), self.windows.assign(right))
+        is_equal = left == right if self.is_on_event_time else F.lit(True)
+        return is_equal & self.rules.is_in_range(left, right)
 
-    def apply(self, came: JobRows) -> JoinResult:
-        """Pairs from one join; for each side whose partners matter another, which finds the first of each row."""
-        first = came.horizon.first
-        copies = self._copies(came)
-        if came.cacheable:
+    def apply(self, job_rows: JobRows) -> JoinResult:
+        """Compute pairs with one join; for sides whose matches matter, find each row's first match with another."""
+        first_slice = job_rows.watermarks.first_slice
+        copies = self._create_copies(job_rows)
+        if job_rows.is_cacheable:
             copies = computed_once(copies)
-        tracked = {side: self._tracked(copies, side, first) for side in SIDES if self.rules.tracks(side)}
-        parts = [self._pairs(copies, first)] if self.rules.join_type.types != {"semi"} else []
-        for side, rows in tracked.items():
-            parts += [*self._alone(rows, side, first)]
-        kept = [self._kept(tracked.get(side, copies.where(F.col("side") == side)), side) for side in SIDES]
-        emitted, stored = (reduce(DataFrame.unionByName, some) for some in (parts, kept))
-        return JoinResult(emitted, self._late(came), stored)
+        by_side = {side: copies.where(F.col("side") == side) for side in SIDES}
+        emissions = [self._join_pairs(copies, first_slice)] if self.rules.join_type.types != {"semi"} else []
+        for side in (side for side in SIDES if self.rules.tracks_matches(side)):
+            by_side[side] = self._add_first_match(copies, side, first_slice)
+            emissions += [*self._emit_single(by_side[side], side, first_slice)]
+        buffered = [self._add_eviction_slice(rows, side) for side, rows in by_side.items()]
+        joined, state = (reduce(DataFrame.unionByName, parts) for parts in (emissions, buffered))
+        return JoinResult(joined, self._find_late(job_rows), state)
 
-    def _copies(self, came: JobRows) -> DataFrame:
-        """The accepted copies of all rows; of carried rows those that are still in the state when the job starts."""
-        rows, first = came.taking_part(), came.horizon.first
-        nothing = F.create_map().cast(_MATCHED)
-        matched = F.coalesce("matched", nothing) if "matched" in rows.columns else nothing
-        # A run may carry what a later slice of its own found.
-        rows = rows.withColumn("matched", F.map_filter(matched, lambda _, found: found < first))
-        # Unique within one evaluation, which is all that the grouping of a row's copies needs.
+    def _create_copies(self, job_rows: JobRows) -> DataFrame:
+        """Create the accepted copies of all rows; of carried rows those that are in the state when the job starts."""
+        rows, first_slice = job_rows.select_participating(), job_rows.watermarks.first_slice
+        empty = F.create_map().cast(_MATCHED_DTYPE)
+        matched = F.coalesce("matched", empty) if "matched" in rows.columns else empty
+        # The run before may have carried matches of later slices, which this job recomputes.
+        rows = rows.withColumn("matched", F.map_filter(matched, lambda _, match_slice: match_slice < first_slice))
+        # Unique within one evaluation, which is enough to group the copies of a row.
         rows = rows.withColumn("id", F.monotonically_increasing_id())
-        none = F.lit(None).cast("bigint")
-        spans = {"copy": F.lit(0), "window_start": none, "window_end": none}
+        null = F.lit(None).cast("bigint")
+        spans = {"copy": F.lit(0), "window_start": null, "window_end": null}
         if self.windows:
-            rows = rows.select("*", F.posexplode(self.windows.of(F.col("event_time"))).alias("copy", "span"))
+            rows = rows.select("*", F.posexplode(self.windows.assign(F.col("event_time"))).alias("copy", "span"))
             spans = {"copy": F.col("copy"), "window_start": F.col("span.start"), "window_end": F.col("span.end")}
         value = F.coalesce("window_end", "event_time")
+
+        def evicts_at(side: str) -> Column:
+            return self.rules.eviction_watermark(side, value, self.condition.event_time_floors[side])
+
         labels = {
-            "level": _by_side(lambda side: self.rules.evicted_at(side, value, self.condition.floors[side])),
+            "eviction_watermark": _by_side(evicts_at),
             "matched_in": F.try_element_at("matched", F.col("copy")),
-            "early": F.coalesce("early", F.lit(False)),
+            "fails_alone": F.coalesce("fails_alone", F.lit(False)),
         }
-        late = _by_side(lambda side: self.rules.late(side, value, F.col("watermark")))
-        accepted = rows.transform(with_columns, spans).where(~F.coalesce(late, F.lit(False))).drop("span")
-        found = came.horizon.first_slice_reaching(accepted.transform(with_columns, labels), F.col("level"), "evicted")
-        here = F.col("batch").isNotNull() | F.coalesce(F.col("evicted") >= first, F.lit(True))
-        already_emitted = self._semi("left") & F.col("matched_in").isNotNull()
-        carried = {"batch": F.coalesce("batch", F.lit(-1)), "evicted": self._leaves()}
-        return found.where(here & ~F.coalesce(already_emitted, F.lit(False))).transform(with_columns, carried)
+        is_late = _by_side(lambda side: self.rules.is_late(side, value, F.col("watermark")))
+        accepted = rows.transform(with_columns, spans).where(~F.coalesce(is_late, F.lit(False))).drop("span")
+        labelled = accepted.transform(with_columns, labels)
+        copies = job_rows.watermarks.with_slice_reaching(labelled, F.col("eviction_watermark"), "evicted_in")
+        is_new = F.col("batch").isNotNull()
+        is_in_state = is_new | F.coalesce(F.col("evicted_in") >= first_slice, F.lit(True))
+        is_emitted = self._is_semi_row() & F.col("matched_in").isNotNull()
+        updated = {"batch": F.coalesce("batch", F.lit(-1)), "evicted_in": self._copy_evicted_in()}
+        return copies.where(is_in_state & ~F.coalesce(is_emitted, F.lit(False))).transform(with_columns, updated)
 
     @staticmethod
-    def _leaves() -> Column:
-        """The slice in which a copy is evicted: not before it has come; an early one is never stored."""
-        evicted = F.when(F.col("evicted").isNotNull(), F.greatest("evicted", "slice"))
-        return F.when(F.col("early"), F.col("slice")).otherwise(evicted)
+    def _copy_evicted_in() -> Column:
+        """Return the slice in which a copy is evicted, at the earliest that of its arrival.
 
-    def _semi(self, side: str) -> Column:
-        return (F.col("side") == side) & (side == "left") & self.rules.join_type.is_one_of("semi")
+        A copy that fails the conjuncts of its side is never stored.
+        """
+        evicted_in = F.when(F.col("evicted_in").isNotNull(), F.greatest("evicted_in", "slice"))
+        return F.when(F.col("fails_alone"), F.col("slice")).otherwise(evicted_in)
 
-    def _meetings(self, copies: DataFrame, one: str, how: str, first: int) -> DataFrame:
-        """Copies of one side beside those of the other that they meet in slices of the job: structs `left`, `right`."""
-        other = OTHER[one]
-        here = self._side(copies, one, [name for name in copies.columns if name != other])
-        there = self._side(copies, other, [*_SEEN, other])
-        matches = self._matches(first)
-        if self.binned:
-            size = F.greatest(2 * (self.rules.greatest - self.rules.least), F.lit(1))
-            time, reach = F.col(f"{other}.event_time"), (self.rules.least, self.rules.greatest)
-            ends = (time - reach[1], time - reach[0]) if other == "right" else (time + reach[0], time + reach[1])
+    def _is_semi_row(self) -> Column:
+        return (F.col("side") == "left") & self.rules.join_type.is_in("semi")
+
+    def _join_copies(self, copies: DataFrame, side: str, how: str, first_slice: int) -> DataFrame:
+        """Join the copies of one side with matching copies of the other in slices of the job.
+
+        Returns:
+            Structs `left` and `right`, each with `_VISIBLE`; that of `side` has all columns.
+        """
+        other = OTHER[side]
+        own_copies = self._select_side(copies, side, [name for name in copies.columns if name != other])
+        other_copies = self._select_side(copies, other, [*_VISIBLE, other])
+        is_match = self._is_match(first_slice)
+        if self.is_binned:
+            least, greatest = self.rules.min_difference, self.rules.max_difference
+            size = F.greatest(2 * (greatest - least), F.lit(1))
+            time = F.col(f"{other}.event_time")
+            ends = (time - greatest, time - least) if other == "right" else (time + least, time + greatest)
             bins = F.sequence(*(floor_div(end, size) for end in ends))
-            here = here.withColumn("bin", floor_div(F.col(f"{one}.event_time"), size))
-            there = there.withColumn("other_bin", F.explode(bins))
-            matches = (F.col("bin") == F.col("other_bin")) & matches
-        renamed = there.withColumnsRenamed({name: f"other_{name}" for name in self._keys(copies)})
-        same = (self._equal(F.col(name), F.col(f"other_{name}")) for name in self._keys(copies))
-        return here.join(renamed, reduce(Column.__and__, same) & matches, how)
+            own_copies = own_copies.withColumn("bin", floor_div(F.col(f"{side}.event_time"), size))
+            other_copies = other_copies.withColumn("other_bin", F.explode(bins))
+            is_match = (F.col("bin") == F.col("other_bin")) & is_match
+        keys = self._match_keys(copies)
+        renamed = other_copies.withColumnsRenamed({name: f"other_{name}" for name in keys})
+        has_equal_keys = (self._keys_equal(F.col(name), F.col(f"other_{name}")) for name in keys)
+        return own_copies.join(renamed, reduce(Column.__and__, has_equal_keys) & is_match, how)
 
-    def _side(self, copies: DataFrame, side: str, names: list[str]) -> DataFrame:
-        """One side's copies: the keys, a struct of what they have to tell, and what the condition reads."""
-        shown = F.struct(*(F.col(name).alias("row" if name == side else name) for name in names)).alias(side)
-        beside = (column.alias(name) for name, column in self.condition.beside(side).items())
-        return copies.where(F.col("side") == side).select(*self._keys(copies), shown, *beside)
+    def _select_side(self, copies: DataFrame, side: str, names: list[str]) -> DataFrame:
+        """Select one side's copies: the keys, a struct of the named columns, and the columns of the condition."""
+        struct = F.struct(*(F.col(name).alias("row" if name == side else name) for name in names)).alias(side)
+        read = (column.alias(name) for name, column in self.condition.side_columns(side).items())
+        return copies.where(F.col("side") == side).select(*self._match_keys(copies), struct, *read)
 
-    def _keys(self, copies: DataFrame) -> list[str]:
+    def _match_keys(self, copies: DataFrame) -> list[str]:
         window = ["window_start"] if self.windows else []
-        times = ["event_time"] if self.on_event_time else []
+        times = ["event_time"] if self.is_on_event_time else []
         return [*key_columns(copies), *window, *times]
 
-    def _equal(self, one: Column, other: Column) -> Column:
-        """Null keys equal each other: only a full join lets them in on both sides."""
-        return one.eqNullSafe(other) if "full" in self.rules.join_type.types else one == other
+    def _keys_equal(self, left: Column, right: Column) -> Column:
+        """True if two keys match. Nulls match each other, as only a full join admits them on both sides."""
+        return left.eqNullSafe(right) if "full" in self.rules.join_type.types else left == right
 
-    def _matches(self, first: int) -> Column:
-        left, right = _of("left"), _of("right")
-        stored = self.rules.in_state(left, right) & ~left("early") & ~right("early")
-        due = F.greatest(left("slice"), right("slice")) >= first
-        return self._pair_up(left, right) & self.condition.both & stored & due
+    def _is_match(self, first_slice: int) -> Column:
+        left, right = _struct_columns("left"), _struct_columns("right")
+        is_stored = self.rules.is_in_state(left, right) & ~left("fails_alone") & ~right("fails_alone")
+        is_in_job = F.greatest(left("slice"), right("slice")) >= first_slice
+        return self._times_of_copies_match(left, right) & self.condition.pair & is_stored & is_in_job
 
-    def _pair_up(self, left: Columns, right: Columns) -> Column:
-        """Whether the times of copies with equal keys are those of a pair."""
-        return self.rules.in_range(left("event_time"), right("event_time"))
+    def _times_of_copies_match(self, left: Columns, right: Columns) -> Column:
+        """True if two copies with equal keys match by their times."""
+        return self.rules.is_in_range(left("event_time"), right("event_time"))
 
-    def _bounds(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:
-        """What an emission tells of the windows of its copies; None for the one that is not there."""
-        of = left or right
-        assert of, "one is there"
-        return {name: of(name) for name in BOUNDS}
+    def _window_columns(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:
+        """Return the window bounds of an emission; None is a copy without a partner."""
+        columns = left or right
+        assert columns, "an emission has a row"
+        return {name: columns(name) for name in WINDOW_BOUNDS}
 
-    def _pairs(self, copies: DataFrame, first: int) -> DataFrame:
-        """Each pair once, in the slice of its later row."""
-        met = self._meetings(copies, "left", "inner", first)
+    def _join_pairs(self, copies: DataFrame, first_slice: int) -> DataFrame:
+        """Emit each pair once, in the slice of its later row."""
+        pairs = self._join_copies(copies, "left", "inner", first_slice)
+        pairs = pairs.where(~self.rules.join_type.is_in("semi"))
         emission = {"slice": F.greatest("left.slice", "right.slice"), "emission": F.lit("matched")}
+        windows = self._window_columns(_struct_columns("left"), _struct_columns("right"))
         rows: dict[str, Column] = {side: F.col(f"{side}.row") for side in SIDES}
-        matched = met.where(~self.rules.join_type.is_one_of("semi"))
-        return _emitted(matched, {**emission, **self._bounds(_of("left"), _of("right")), **rows})
+        return _select_emissions(pairs, {**emission, **windows, **rows})
 
-    def _tracked(self, copies: DataFrame, side: str, first: int) -> DataFrame:
-        """One side's copies with `matched_in`, the slice in which each met its first partner, null for none yet."""
-        met, other = self._meetings(copies, side, "left", first), OTHER[side]
-        firsts = met.groupBy(f"{side}.id", f"{side}.copy").agg(
-            F.first(side).alias("own"), F.min(f"{other}.slice").alias("met")
+    def _add_first_match(self, copies: DataFrame, side: str, first_slice: int) -> DataFrame:
+        """Set `matched_in` of one side's copies: the slice of the first match, null if there is none yet."""
+        matches, other = self._join_copies(copies, side, "left", first_slice), OTHER[side]
+        grouped = matches.groupBy(f"{side}.id", f"{side}.copy").agg(
+            F.first(side).alias("own"), F.min(f"{other}.slice").alias("first_partner_slice")
         )
-        in_job = F.when(F.col("met").isNotNull(), F.greatest("met", "own.slice"))
-        rows = firsts.select("own.*", in_job.alias("in_job")).withColumnRenamed("row", side)
-        none = F.lit(None).cast(copies.schema[other].dataType)
-        return rows.withColumns({"matched_in": F.coalesce("matched_in", "in_job"), other: none}).drop("in_job")
+        in_job = F.when(F.col("first_partner_slice").isNotNull(), F.greatest("first_partner_slice", "own.slice"))
+        rows = grouped.select("own.*", in_job.alias("matched_in_job")).withColumnRenamed("row", side)
+        null = F.lit(None).cast(copies.schema[other].dataType)
+        matched_in = F.coalesce("matched_in", "matched_in_job")
+        return rows.withColumns({"matched_in": matched_in, other: null}).drop("matched_in_job")
 
-    def _alone(self, rows: DataFrame, side: str, first: int) -> Iterator[DataFrame]:
-        """What is emitted of one side without a partner: padded when evicted, or once for a semi join."""
-        bounds = self._bounds(F.col, None) if side == "left" else self._bounds(None, F.col)
-        kept_columns: dict[str, Column] = {**bounds, "left": F.col("left"), "right": F.col("right")}
-        if self.rules.join_type.types & set(PADDING[side]):
-            due = self.rules.preserved(side) & F.col("matched_in").isNull() & (F.col("evicted") >= first)
-            yield _emitted(
-                rows.where(due), {"slice": F.col("evicted"), "emission": F.lit(f"padded_{side}"), **kept_columns}
-            )
+    def _emit_single(self, rows: DataFrame, side: str, first_slice: int) -> Iterator[DataFrame]:
+        """Yield emissions of single rows of one side: padded when evicted, and the left rows of a semi join."""
+        windows = self._window_columns(F.col, None) if side == "left" else self._window_columns(None, F.col)
+        columns: dict[str, Column] = {**windows, "left": F.col("left"), "right": F.col("right")}
+        if self.rules.join_type.types & set(PADDING_TYPES[side]):
+            is_unmatched = F.col("matched_in").isNull() & (F.col("evicted_in") >= first_slice)
+            padded = rows.where(self.rules.is_preserved(side) & is_unmatched)
+            emission = {"slice": F.col("evicted_in"), "emission": F.lit(f"padded_{side}")}
+            yield _select_emissions(padded, {**emission, **columns})
         if side == "left" and "semi" in self.rules.join_type.types:
-            due = self.rules.join_type.is_one_of("semi") & (F.col("matched_in") >= first)
-            yield _emitted(rows.where(due), {"slice": F.col("matched_in"), "emission": F.lit("semi"), **kept_columns})
+            matched = rows.where(self.rules.join_type.is_in("semi") & (F.col("matched_in") >= first_slice))
+            emission = {"slice": F.col("matched_in"), "emission": F.lit("semi")}
+            yield _select_emissions(matched, {**emission, **columns})
 
-    def _kept(self, copies: DataFrame, side: str) -> DataFrame:
-        """The rows of accepted copies, each in the state until its last copy has gone: for a semi join when matched."""
-        if not self.rules.tracks(side):  # the first copy is the one of the last window
-            none = F.lit(None).cast(_MATCHED)
-            return self._row_columns(
-                copies.where(F.col("copy") == 0).withColumns({"reached": F.col("evicted"), "matched": none})
-            )
-        semi = self.rules.join_type.is_one_of("semi") if side == "left" else F.lit(False)
-        gone = F.when(semi, F.least("evicted", "matched_in")).otherwise(F.col("evicted"))
-        first_match = F.when(F.col("matched_in").isNotNull(), F.struct("copy", "matched_in"))
+    def _add_eviction_slice(self, copies: DataFrame, side: str) -> DataFrame:
+        """Merge accepted copies into rows, evicted with their last copy, or in a semi join when that has matched."""
+        if not self.rules.tracks_matches(side):  # the first copy has the last window
+            null = F.lit(None).cast(_MATCHED_DTYPE)
+            labels = {"eviction_slice": F.col("evicted_in"), "matched": null}
+            return self._select_row_columns(copies.where(F.col("copy") == 0).withColumns(labels))
+        is_semi = self.rules.join_type.is_in("semi") if side == "left" else F.lit(False)
+        leaves_in = F.when(is_semi, F.least("evicted_in", "matched_in")).otherwise(F.col("evicted_in"))
+        is_matched = F.col("matched_in").isNotNull()
         if not self.windows:
-            matched = F.when(F.col("matched_in").isNotNull(), F.create_map("copy", "matched_in"))
-            return self._row_columns(copies.withColumns({"reached": gone, "matched": matched}))
-        copies = copies.withColumns({"gone": gone, "first_match": first_match})
+            matched = F.when(is_matched, F.create_map("copy", "matched_in"))
+            return self._select_row_columns(copies.withColumns({"eviction_slice": leaves_in, "matched": matched}))
+        names = [name for name in copies.columns if name != "id"]
+        copies = copies.withColumns(
+            {"leaves_in": leaves_in, "first_match": F.when(is_matched, F.struct("copy", "matched_in"))}
+        )
         rows = copies.groupBy("id").agg(
-            F.first(F.struct(*(name for name in copies.columns if name not in {"id", "gone", "first_match"}))).alias(
-                "row"
-            ),
-            F.when(F.count("gone") == F.count("*"), F.max("gone")).alias("reached"),
+            F.first(F.struct(*names)).alias("row"),
+            F.when(F.count("leaves_in") == F.count("*"), F.max("leaves_in")).alias("eviction_slice"),
             F.map_from_entries(F.collect_list("first_match")).alias("first_matches"),
         )
-        both = F.map_zip_with("row.matched", "first_matches", lambda _, before, now: F.coalesce(before, now))
-        return self._row_columns(
-            rows.select("row.*", "reached", both.alias("known")).withColumn("matched", F.col("known"))
-        )
+        merged = F.map_zip_with("row.matched", "first_matches", lambda _, before, new: F.coalesce(before, new))
+        rows = rows.select("row.*", "eviction_slice", merged.alias("merged"))
+        return self._select_row_columns(rows.withColumn("matched", F.col("merged")))
 
-    def _row_columns(self, rows: DataFrame) -> DataFrame:
-        labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "reached")
-        return rows.select(*labels, *self.carries, *key_columns(rows), *SIDES)
+    def _select_row_columns(self, rows: DataFrame) -> DataFrame:
+        labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "eviction_slice")
+        return rows.select(*labels, *self.carried_columns, *key_columns(rows), *SIDES)
 
-    def _late(self, came: JobRows) -> DataFrame:
-        """Rejected and late rows; a row that is late for some of its windows only is told for each of these."""
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
-        rows = came.maybe_late.where(F.col("rejected").isNull())
-        parts = [with_reason(rejected, F.col("rejected"))]
+    def _find_late(self, job_rows: JobRows) -> DataFrame:
+        """Select rejected and late rows. A row that is late for only some windows is returned once for each."""
+        rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
+        rows = job_rows.late_candidates.where(F.col("rejected").isNull())
+        parts = [add_late_reason(rejected, F.col("rejected"))]
         if self.windows is None:
-            late = _by_side(lambda side: self.rules.late(side, F.col("event_time"), F.col("watermark")))
-            parts.append(with_reason(rows.where(late), F.lit("late")))
+            is_late = _by_side(lambda side: self.rules.is_late(side, F.col("event_time"), F.col("watermark")))
+            parts.append(add_late_reason(rows.where(is_late), F.lit("late")))
         else:
-            rows = rows.withColumn("windows", self.windows.of(F.col("event_time")))
-            gone = _by_side(
-                lambda side: F.filter(
-                    "windows", lambda window: self.rules.late(side, window["end"], F.col("watermark"))
-                )
-            )
-            rows = rows.withColumn("gone", gone)
-            whole = F.size("gone") == F.size("windows")
-            parts.append(with_reason(rows.where(whole), F.lit("late")).drop("windows", "gone"))
-            partly = rows.where(~whole).withColumn("window", F.explode("gone"))
+
+            def filter_late(side: str) -> Column:
+                def is_late(window: Column) -> Column:
+                    return self.rules.is_late(side, window["end"], F.col("watermark"))
+
+                return F.filter("windows", is_late)
+
+            rows = rows.withColumn("windows", self.windows.assign(F.col("event_time")))
+            rows = rows.withColumn("late_windows", _by_side(filter_late))
+            added, is_late = ("windows", "late_windows"), F.size("late_windows") == F.size("windows")
+            parts.append(add_late_reason(rows.where(is_late), F.lit("late")).drop(*added))
+            partly_late = rows.where(~is_late).withColumn("window", F.explode("late_windows"))
             bounds = (floor_div(F.col(f"window.{name}"), 1000) for name in ("start", "end"))
-            parts.append(with_reason(partly, F.lit("late_for_window"), *bounds).drop("windows", "gone", "window"))
+            parts.append(add_late_reason(partly_late, F.lit("late_for_window"), *bounds).drop(*added, "window"))
         return reduce(DataFrame.unionByName, parts)
 
 
 def _by_side(rule: Callable[[str], Column]) -> Column:
-    """A rule of each side, for rows of both."""
+    """Apply the rule of a row's side."""
     return F.when(F.col("side") == "left", rule("left")).otherwise(rule("right"))
 
 
-def _of(side: str) -> Columns:
+def _struct_columns(side: str) -> Columns:
     return lambda name: F.col(f"{side}.{name}")
 
 
-def _emitted(rows: DataFrame, columns: dict[str, Column]) -> DataFrame:
-    """Emissions in the columns of `EMISSION`, and the right row's window where it has its own: ms, no result time."""
-    known = {**columns, "pane": F.lit(0), "result_time": F.lit(None).cast("bigint")}
-    known |= {name: floor_div(column, 1000) for name, column in columns.items() if name.endswith(BOUNDS)}
-    return rows.select(*(known[name].alias(name) for name in dict.fromkeys((*EMISSION, *known))))
+def _select_emissions(rows: DataFrame, columns: dict[str, Column]) -> DataFrame:
+    """Select `EMISSION_COLUMNS`, and the right row's window if it has its own (ms). There is no result time."""
+    emission = {**columns, "pane": F.lit(0), "result_time": F.lit(None).cast("bigint")}
+    emission |= {name: floor_div(column, 1000) for name, column in columns.items() if name.endswith(WINDOW_BOUNDS)}
+    return rows.select(*(emission[name].alias(name) for name in dict.fromkeys((*EMISSION_COLUMNS, *emission))))

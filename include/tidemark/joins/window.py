@@ -1,4 +1,4 @@
-"""Joins on tumbling, sliding and cumulating windows: closed forms over labelled rows."""
+"""Joins on tumbling, sliding and cumulating windows, in closed form."""
 
 from __future__ import annotations
 
@@ -9,188 +9,202 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window_output import JoinType, Members, group_members, join_members
+from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.zones import Zone
-from tidemark.watermarks.buckets import Horizon
+from tidemark.watermarks.job_watermarks import JobWatermarks
 
 
-class Rules(Protocol):
-    """What a dialect says of a window, [start, end), in ms."""
+class WindowTimerRules(Protocol):
+    """Timers of windows [start, end) in a dialect, in ms."""
 
     def fires_at(self, end: Column) -> Column:
-        """The least watermark at which it fires on time."""
+        """Return the least watermark at which a window fires on time."""
 
     def purged_at(self, end: Column) -> Column:
-        """The least watermark at which it is gone."""
+        """Return the least watermark at which a window is purged."""
 
-    def dropped(self, event_time: Column, watermark: Column) -> Column:
-        """Whether a row that is in no window counts as late."""
+    def is_dropped(self, event_time: Column, watermark: Column) -> Column:
+        """True if a row that is in no window counts as late."""
 
 
-class WindowsOf(Protocol):
-    """What tells a row's windows."""
+class WindowAssigner(Protocol):
+    """Assigns windows to rows."""
 
-    def of(self, event_time: Column) -> Column:
-        """All windows of an event time: an array of [start, end)."""
+    def assign(self, event_time: Column) -> Column:
+        """Return all windows of an event time: an array of [start, end)."""
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Sliding windows; tumbling ones slide by their size. Cumulating ones share a start and grow by the slide."""
+class AlignedWindows:
+    """Tumbling, sliding and cumulating windows.
+
+    Tumbling windows slide by their size. Cumulating windows share a start and grow by the slide.
+    """
 
     size: Column
     slide: Column
     offset: Column
-    cumulating: Column
+    is_cumulating: Column
     zone: Zone | None = None
-    """In whose local time they begin and end; None for UTC."""
-    tumbling: bool = False
-    """Whether all are tumbling, so that Spark need not make a list for each row, for which it generates no code."""
+    """Time zone of the window bounds; None for UTC."""
+    is_tumbling: bool = False
+    """True if all are tumbling. Then no array per row is needed, for which Spark generates no code."""
 
-    def of(self, event_time: Column) -> Column:
-        """All windows of an event time: an array of [start, end) in ms, empty where it falls into a gap."""
+    def assign(self, event_time: Column) -> Column:
+        """Return all windows of an event time: an array of [start, end) in ms, empty if it falls into a gap."""
         event_time = self._local(event_time)
-        step = self._last_start(event_time, self.slide)
-        if self.tumbling:
-            return F.array(_window(step, step + self.size))
+        last_start = self._last_start(event_time, self.slide)
+        if self.is_tumbling:
+            return F.array(_window(last_start, last_start + self.size))
         sliding = F.transform(
-            _sequence(step, event_time - self.size + 1, -self.slide), lambda start: _window(start, start + self.size)
+            _sequence(last_start, event_time - self.size + 1, -self.slide),
+            lambda start: _window(start, start + self.size),
         )
         base = self._last_start(event_time, self.size)
-        cumulated = F.transform(
-            _sequence(step + self.slide, base + self.size, self.slide), lambda end: _window(base, end)
+        cumulating = F.transform(
+            _sequence(last_start + self.slide, base + self.size, self.slide), lambda end: _window(base, end)
         )
-        return F.when(self.cumulating, cumulated).otherwise(sliding)
+        return F.when(self.is_cumulating, cumulating).otherwise(sliding)
 
     def last_end(self, event_time: Column) -> Column:
-        """The end of the last of them, in ms; null where there is none."""
+        """Return the end of the last window of an event time, in ms; null if it falls into a gap."""
         event_time = self._local(event_time)
-        step = self._last_start(event_time, self.slide)
-        sliding = F.when(step > event_time - self.size, step + self.size)
-        cumulated = self._last_start(event_time, self.size) + self.size
-        return F.when(self.cumulating, cumulated).otherwise(sliding)
+        last_start = self._last_start(event_time, self.slide)
+        sliding = F.when(last_start > event_time - self.size, last_start + self.size)
+        cumulating = self._last_start(event_time, self.size) + self.size
+        return F.when(self.is_cumulating, cumulating).otherwise(sliding)
 
-    def share(self, left: Column, right: Column) -> Column:
-        """Whether two event times have a window in common."""
-        if self.tumbling:
-            left, right = (self._last_start(self._local(one), self.slide) for one in (left, right))
+    def overlap(self, left: Column, right: Column) -> Column:
+        """True if two event times have a window in common."""
+        if self.is_tumbling:
+            left, right = (self._last_start(self._local(time), self.slide) for time in (left, right))
             return left == right
-        return F.arrays_overlap(self.of(left), self.of(right))
+        return F.arrays_overlap(self.assign(left), self.assign(right))
 
     def _local(self, event_time: Column) -> Column:
         return self.zone.local(event_time) if self.zone else event_time
 
-    def _last_start(self, event_time: Column, every: Column) -> Column:
-        """The last time up to this one at which windows begin that do so once in a while."""
-        return event_time - F.pmod(event_time - self.offset, every)
+    def _last_start(self, event_time: Column, period: Column) -> Column:
+        """Return the last start, at most `event_time`, of windows that start once in each period."""
+        return event_time - F.pmod(event_time - self.offset, period)
 
 
 @dataclass(frozen=True)
 class WindowJoin(Join):
-    """A window join or coGroup: rows are copied into their windows, and each firing of a window is joined."""
+    """A window join or coGroup: rows are copied into their windows, and the rows of each firing are joined."""
 
-    windows: Windows
-    rules: Rules
+    windows: AlignedWindows
+    rules: WindowTimerRules
     join_type: JoinType
-    refires: bool
-    """Whether lateness is allowed, so that a late row fires its window again."""
-    cogroup: bool = False
-    latest: bool = False
-    """Emit each window once, with all of its rows, when it is gone."""
+    has_late_firings: bool
+    """True if lateness is allowed, so that a late row fires its window once more."""
+    is_cogroup: bool = False
+    emits_latest: bool = False
+    """True to emit each window once, with all of its rows, when it is purged."""
     condition: str | None = None
     """Part of the match, over `left_*` and `right_*`."""
-    exact_watermarks: bool = False
-    """Needed where a window may fire before the last of its event times."""
-    by_epoch: ClassVar[bool] = False
-    """Whether the job has restarted (`restarted`)."""
+    needs_exact_watermarks: bool = False
+    """True if a window may fire before the last of its event times."""
+    fires_by_epoch: ClassVar[bool] = False
+    """True if the job has restarted (`restarts`)."""
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return self.windows.share(left, right)
+        return self.windows.overlap(left, right)
 
     @override
-    def leaves_at(self, watermark: Column) -> Column:
-        return F.coalesce(self.rules.purged_at(self._last()), watermark)
+    def eviction_watermark(self, watermark: Column) -> Column:
+        return F.coalesce(self.rules.purged_at(self._last_end()), watermark)
 
     @override
-    def apply(self, came: JobRows) -> JoinResult:
-        """A row enters a window unless it meets the watermark that purges it; it is on time unless the window fired."""
-        horizon, end = came.horizon, F.col("window_end")
-        rows = came.taking_part()
-        copies = copies_of(rows, self.windows, F.col("event_time"))
+    def apply(self, job_rows: JobRows) -> JoinResult:
+        """Join each firing.
+
+        A row enters a window if it arrives below the watermark that purges it, and is on time below the one that fires.
+        """
+        watermarks, end = job_rows.watermarks, F.col("window_end")
+        copies = copy_into_windows(job_rows.select_participating(), self.windows, F.col("event_time"))
         entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
-        level = self.rules.purged_at(end) if self.latest else self.rules.fires_at(end)
-        on_time = entered if self.latest else entered.where(F.col("watermark") < level)
-        fired = self._first_slice(horizon, on_time.drop("slice"), level, "slice")
-        members = fired.where(F.col("slice") >= horizon.first).withColumn("pane", F.lit(0))
-        if self.refires and not self.latest:
-            members = members.unionByName(self._refired(entered, horizon.first))
-        found = Members(members, zone=self.windows.zone, by_epoch=self.by_epoch)
-        joined = group_members(found) if self.cogroup else join_members(found, self.join_type, self.condition)
-        dropped = self.rules.dropped(F.col("event_time"), F.col("watermark"))
-        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last()), ~dropped)
-        carried = came.perhaps_carried().where(enters)
+        level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
+        on_time = entered if self.emits_latest else entered.where(F.col("watermark") < level)
+        fired = self._add_first_slice(watermarks, on_time.drop("slice"), level, "slice")
+        rows = fired.where(F.col("slice") >= watermarks.first_slice).withColumn("pane", F.lit(0))
+        if self.has_late_firings and not self.emits_latest:
+            rows = rows.unionByName(self._find_late_firings(entered, watermarks.first_slice))
+        members = FiringMembers(rows, zone=self.windows.zone, is_keyed_by_epoch=self.fires_by_epoch)
+        joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
+        is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
+        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last_end()), ~is_dropped)
+        retained = job_rows.select_retention_candidates().where(enters)
+        eviction_watermark = self.eviction_watermark(F.col("watermark"))
         return JoinResult(
             joined,
-            self._late(came),
-            kept=self._first_slice(horizon, carried, self.leaves_at(F.col("watermark")), "reached"),
+            self._find_late(job_rows),
+            buffered=self._add_first_slice(watermarks, retained, eviction_watermark, "eviction_slice"),
         )
 
-    def _first_slice(self, horizon: Horizon, rows: DataFrame, level: Column, name: str) -> DataFrame:
-        """Add the slice in which a level is reached that is above what a row has met."""
-        return horizon.first_slice_reaching(rows, level, name)
+    def _add_first_slice(self, watermarks: JobWatermarks, rows: DataFrame, level: Column, name: str) -> DataFrame:
+        """Add the first slice that reaches a level above the watermark at a row's arrival."""
+        return watermarks.with_slice_reaching(rows, level, name)
 
-    def _refired(self, entered: DataFrame, first: int) -> DataFrame:
-        """The members of late firings: each late row fires its window with all rows that came before it, and itself."""
+    def _find_late_firings(self, entered: DataFrame, first_slice: int) -> DataFrame:
+        """Return the members of late firings: a late row fires its window with all earlier rows and itself."""
         window = [*key_columns(entered), "window_start", "window_end"]
-        on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
-        touched = entered.where(~on_time).select(*window).distinct()
-        rows = entered.join(touched, window, "semi")
-        of_window = Window.partitionBy(*window)
-        fired_before = F.max(on_time.cast("int")).over(of_window) - 1
+        is_on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
+        with_late_rows = entered.where(~is_on_time).select(*window).distinct()
+        rows = entered.join(with_late_rows, window, "semi")
+        by_window = Window.partitionBy(*window)
+        last_on_time_pane = F.max(is_on_time.cast("int")).over(by_window) - 1
+        late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("clock", "tiebreak"))
         firings = (
-            rows.withColumn("first_pane", fired_before)
-            .where(~on_time)
-            .withColumn("pane", F.col("first_pane") + F.row_number().over(of_window.orderBy("clock", "tiebreak")))
-            .where(F.col("slice") >= first)
+            rows.withColumn("last_on_time_pane", last_on_time_pane)
+            .where(~is_on_time)
+            .withColumn("pane", late_pane)
+            .where(F.col("slice") >= first_slice)
             .select(*window, "pane", "slice", F.struct("clock", "tiebreak").alias("fired_at"))
         )
-        before = F.struct("clock", "tiebreak") <= F.col("fired_at")
-        return rows.drop("slice").join(firings, window).where(before).drop("fired_at")
+        is_member = F.struct("clock", "tiebreak") <= F.col("fired_at")
+        return rows.drop("slice").join(firings, window).where(is_member).drop("fired_at")
 
-    def _late(self, came: JobRows) -> DataFrame:
-        """Rows that entered no window, and what others lost of theirs."""
-        maybe_late = came.maybe_late
-        rejected = with_reason(maybe_late.where(F.col("rejected").isNotNull()), F.col("rejected"))
-        taken = maybe_late.where(F.col("rejected").isNull())
-        return rejected.unionByName(late_rows(taken, self.windows, self.rules))
+    def _find_late(self, job_rows: JobRows) -> DataFrame:
+        """Select rejected rows, and rows that are late for all or some of their windows."""
+        candidates = job_rows.late_candidates
+        rejected = add_late_reason(candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
+        participating = candidates.where(F.col("rejected").isNull())
+        return rejected.unionByName(find_late_rows(participating, self.windows, self.rules))
 
-    def _last(self) -> Column:
-        """The end of a row's last window, null for a row that falls into a gap."""
+    def _last_end(self) -> Column:
         return self.windows.last_end(F.col("event_time"))
 
 
-def late_rows(rows: DataFrame, windows: Windows, rules: Rules) -> DataFrame:
-    """Of rows with exact watermarks those that entered no window, and what others lost of theirs."""
-    copies = rows.withColumn("windows", windows.of(F.col("event_time")))
-    gone = F.filter("windows", lambda window: rules.purged_at(window["end"]) <= F.col("watermark"))
-    copies = copies.withColumn("gone", gone)
-    left_out = F.size("gone") == F.size("windows")
-    late = left_out & ((F.size("gone") > 0) | rules.dropped(F.col("event_time"), F.col("watermark")))
-    whole = with_reason(copies.where(late).drop("windows", "gone"), F.lit("late"))
-    parts = copies.where(~left_out).withColumn("window", F.explode("gone"))
+def find_late_rows(rows: DataFrame, windows: AlignedWindows, rules: WindowTimerRules) -> DataFrame:
+    """Select rows that are late for all of their windows, and rows that are late for some, once for each of these.
+
+    Args:
+        rows: Rows with exact watermarks.
+        windows: Windows of the rows.
+        rules: Timers of the windows.
+    """
+    copies = rows.withColumn("windows", windows.assign(F.col("event_time")))
+    purged = F.filter("windows", lambda window: rules.purged_at(window["end"]) <= F.col("watermark"))
+    copies = copies.withColumn("purged_windows", purged)
+    is_in_none = F.size("purged_windows") == F.size("windows")
+    is_dropped = rules.is_dropped(F.col("event_time"), F.col("watermark"))
+    is_late = is_in_none & ((F.size("purged_windows") > 0) | is_dropped)
+    late = add_late_reason(copies.where(is_late).drop("windows", "purged_windows"), F.lit("late"))
+    parts = copies.where(~is_in_none).withColumn("window", F.explode("purged_windows"))
     bounds = F.col("window.start"), F.col("window.end")
-    partly = with_reason(parts, F.lit("late_for_window"), *bounds).drop("windows", "gone", "window")
-    return whole.unionByName(partly)
+    partly_late = add_late_reason(parts, F.lit("late_for_window"), *bounds)
+    return late.unionByName(partly_late.drop("windows", "purged_windows", "window"))
 
 
-def copies_of(rows: DataFrame, windows: Windows, time: Column) -> DataFrame:
-    """Each row once for each of the windows of a time, with `window_start` and `window_end`."""
-    found = windows.of(time)
-    copies = rows.withColumn("window", found[0] if windows.tumbling else F.explode(found))
+def copy_into_windows(rows: DataFrame, windows: AlignedWindows, time: Column) -> DataFrame:
+    """Copy each row into each of the windows of a time, with `window_start` and `window_end`."""
+    assigned = windows.assign(time)
+    copies = rows.withColumn("window", assigned[0] if windows.is_tumbling else F.explode(assigned))
     bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
     return copies.transform(with_columns, bounds).drop("window")
 
@@ -200,6 +214,6 @@ def _window(start: Column, end: Column) -> Column:
 
 
 def _sequence(start: Column, stop: Column, step: Column) -> Column:
-    """The numbers from start to stop by a step, both inclusive; none where the step leads away from the stop."""
-    reachable = (stop - start) * F.signum(step) >= 0
-    return F.when(reachable, F.sequence(start, stop, step)).otherwise(F.array().cast("array<bigint>"))
+    """Return the numbers from start to stop (inclusive) by step; an empty array if the step leads away from stop."""
+    is_reachable = (stop - start) * F.signum(step) >= 0
+    return F.when(is_reachable, F.sequence(start, stop, step)).otherwise(F.array().cast("array<bigint>"))

@@ -1,8 +1,8 @@
-"""Panes whose firings follow from what each row met: a closed form, without a look at the firings before.
+"""Compute the members of window firings in closed form, without replaying the firings before.
 
-Of a tumbling or sliding window whose trigger is of its own time, or counts, a firing is a number q: how many of the
-pane's rows, in the order of arrival, are in by then. What an evictor or a purge has taken follows from q and that of
-the firing before.
+Applies to aligned windows whose trigger is of their own time or counts rows. The rows of a pane are numbered from 1 in
+the order of arrival. A firing is the number of rows in the pane by then, `row_count`. It and the `row_count` of the
+firing before determine what an evictor or a purge has removed.
 """
 
 from __future__ import annotations
@@ -12,123 +12,164 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.joins.firing_spec import Firing
+from tidemark.joins.firing_spec import FiringColumns
 from tidemark.joins.keys import key_columns
 from tidemark.timegrid.time_columns import whole
-from tidemark.watermarks.buckets import Horizon, of_lane
+from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
-CLOSED = ("event_time", "continuous_event_time", "processing_time", "continuous_processing_time", "count")
-
-
-def is_closed(firing: Firing) -> Column:
-    """Whether windows that are no sessions have a closed form; rows without event times may confuse a time evictor."""
-    by_clock = firing.trigger.endswith("processing_time")
-    own_time = (firing.trigger == "count") | (by_clock == firing.processing)
-    timed = F.coalesce(firing.evictor == "time", F.lit(False))
-    return firing.trigger.isin(*CLOSED) & own_time & ~(firing.processing & timed)
+CLOSED_FORM_TRIGGERS = (
+    "event_time",
+    "continuous_event_time",
+    "processing_time",
+    "continuous_processing_time",
+    "count",
+)
 
 
-def members_and_lost(
-    copies: DataFrame, order: tuple[str, ...], firing: Firing, horizon: Horizon
+def has_closed_form(firing: FiringColumns) -> Column:
+    """True if aligned windows have a closed form. Rows without event times have none under a time evictor."""
+    is_by_clock = firing.trigger.endswith("processing_time")
+    has_own_time = (firing.trigger == "count") | (is_by_clock == firing.is_processing_time)
+    has_time_evictor = F.coalesce(firing.evictor == "time", F.lit(False))
+    is_supported = firing.trigger.isin(*CLOSED_FORM_TRIGGERS)
+    return is_supported & has_own_time & ~(firing.is_processing_time & has_time_evictor)
+
+
+def find_members_and_lost(
+    copies: DataFrame, order: tuple[str, ...], firing: FiringColumns, watermarks: JobWatermarks
 ) -> tuple[DataFrame, DataFrame]:
-    """The members of the job's firings (`firings.Members`), and a row without a side for a firing that has none.
+    """Find the members of the job's firings, and the rows lost because the input ends before the clock fires.
 
-    And the rows that never come out because the input ends before the clock fires their window. Takes the rows that
-    entered their windows, a copy for each.
+    Args:
+        copies: Rows that entered their windows, one copy for each.
+        order: Columns of the order of arrival.
+        firing: How the windows fire.
+        watermarks: Watermarks of the job.
+
+    Returns:
+        Members for `FiringMembers`, with a row without a side for each empty firing; and the lost rows.
     """
     pane = [*key_columns(copies), "window_start", "window_end"]
     arrival = Window.partitionBy(*pane).orderBy(*order)
-    met = F.when(firing.processing, F.col("now")).otherwise(F.col("watermark"))
-    rows = copies.withColumns({"number": F.row_number().over(arrival).cast("long"), "met": met})
-    known = rows.groupBy(*pane).agg(
+    level = F.when(firing.is_processing_time, F.col("now")).otherwise(F.col("watermark"))
+    rows = copies.withColumns({"number": F.row_number().over(arrival).cast("long"), "arrival_level": level})
+    panes = rows.groupBy(*pane).agg(
         F.first("lane").alias("lane"),
-        F.array_sort(F.collect_list(F.struct("number", "met", "event_time", "slice"))).alias("rows"),
+        F.array_sort(F.collect_list(F.struct("number", "arrival_level", "event_time", "slice"))).alias("rows"),
     )
-    known = known.withColumn("firings", _firings(firing, horizon))
-    firings = _fired(known, pane, firing, horizon).drop("lane")
-    found = rows.drop("slice").join(firings, pane).where(_is_in(firing))
-    nobody = F.coalesce(~firing.evicts_after & (firing.kept <= 0) & firing.evictor.isNotNull(), F.lit(False))
-    empty = firings.where(nobody).drop("q", "before", "top")
-    named = [*pane, "slice", "pane", "side", "left", "right"]
-    clock = of_lane([max(clocks.values()) for clocks in horizon.clocks])
-    in_time = F.filter("firings", lambda one: one["level"] <= clock)
-    done = F.coalesce(F.array_max(F.transform(in_time, lambda one: one["q"])), whole(0))
-    open_ = firing.trigger.endswith("processing_time") & horizon.drained_in.isNotNull() & (F.col("window_end") > clock)
-    ended = known.where(open_).select(*pane, done.alias("done"))
-    lost = rows.join(ended, pane).where(F.col("number") > F.col("done"))
-    return found.select(*named).unionByName(empty, allowMissingColumns=True), lost
+    panes = panes.withColumn("firings", _list_firings(firing, watermarks))
+    firings = _select_job_firings(panes, pane, firing, watermarks).drop("lane")
+    members = rows.drop("slice").join(firings, pane).where(_is_member(firing))
+    has_no_rows = ~firing.evicts_after & (firing.evictor_amount <= 0) & firing.evictor.isNotNull()
+    empty = firings.where(F.coalesce(has_no_rows, F.lit(False)))
+    empty = empty.drop("row_count", "previous_row_count", "newest_event_time")
+    columns = [*pane, "slice", "pane", "side", "left", "right"]
+    clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
+    fired = F.filter("firings", lambda firing: firing["level"] <= clock)
+    fired_rows = F.coalesce(F.array_max(F.transform(fired, lambda firing: firing["row_count"])), whole(0))
+    has_clock_trigger = firing.trigger.endswith("processing_time")
+    is_open = has_clock_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > clock)
+    open_panes = panes.where(is_open).select(*pane, fired_rows.alias("fired_rows"))
+    lost = rows.join(open_panes, pane).where(F.col("number") > F.col("fired_rows"))
+    return members.select(*columns).unionByName(empty, allowMissingColumns=True), lost
 
 
-def _firings(firing: Firing, horizon: Horizon) -> Column:
-    """All firings of a pane in order: how many rows are in, and the row's slice or the level of the timer."""
+def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
+    """Return all firings of a pane in order: the row count, and the slice of the row or the level of the timer."""
     last, first = F.col("window_end") - 1, F.col("rows")[0]
-    by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.amount, whole(1)) == 0)
-    late = F.filter("rows", lambda row: ~firing.processing & (row["met"] >= last))
-    rowed = F.when(firing.trigger == "count", by_count).otherwise(late)
-    by_row = F.transform(rowed, lambda row: _one(row["number"], row["slice"], F.lit(None)))
-    timed = (firing.trigger != "count") & (firing.processing | (first["met"] < last))
-    # A timer of the clock runs 1 ms after its time, one of the watermark at it.
-    after = firing.processing.cast("long")
-    levels = F.transform(_times(firing, horizon), lambda time: F.greatest(time + after, first["met"] + 1))
+    by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.trigger_amount, whole(1)) == 0)
+    late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= last))
+    firing_rows = F.when(firing.trigger == "count", by_count).otherwise(late)
+    by_row = F.transform(firing_rows, lambda row: _create_firing(row["number"], row["slice"], F.lit(None)))
+    has_timers = (firing.trigger != "count") & (firing.is_processing_time | (first["arrival_level"] < last))
+    # A processing-time timer runs 1 ms after its time, an event-time timer at its time.
+    delay = firing.is_processing_time.cast("long")
+    levels = F.transform(
+        _list_timers(firing, watermarks), lambda time: F.greatest(time + delay, first["arrival_level"] + 1)
+    )
+
+    def count_rows_before(level: Column) -> Column:
+        return F.size(F.filter("rows", lambda row: row["arrival_level"] < level))
+
     by_timer = F.transform(
-        F.when(timed, levels).otherwise(F.array().cast("array<bigint>")),
-        lambda level: _one(F.size(F.filter("rows", lambda row: row["met"] < level)), F.lit(None), level),
+        F.when(has_timers, levels).otherwise(F.array().cast("array<bigint>")),
+        lambda level: _create_firing(count_rows_before(level), F.lit(None), level),
     )
     return F.concat(by_timer, by_row)
 
 
-def _times(firing: Firing, horizon: Horizon) -> Column:
-    """When the timers of a pane are: the continuous ones as far as the job comes, and its end."""
+def _list_timers(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
+    """Return the times of a pane's timers: continuous ones up to the end of the job, and the window's end."""
     last, first = F.col("window_end") - 1, F.col("rows")[0]
-    start = F.when(firing.processing, first["met"]).otherwise(first["event_time"])
-    interval = F.greatest(firing.amount, whole(1))
+    start = F.when(firing.is_processing_time, first["arrival_level"]).otherwise(first["event_time"])
+    interval = F.greatest(firing.trigger_amount, whole(1))
     begin = start - start % interval + interval
-    ends = [max(clocks.values()) for clocks in horizon.clocks], [max(line.reached.values()) for line in horizon.lines]
-    by_clock, by_watermark = (of_lane(levels) for levels in ends)
-    stop = F.least(last - 1, F.when(firing.processing, by_clock).otherwise(by_watermark))
+    last_clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
+    last_watermark = lookup_by_lane([max(line.combined_at_end.values()) for line in watermarks.timelines])
+    stop = F.least(last - 1, F.when(firing.is_processing_time, last_clock).otherwise(last_watermark))
     stop = F.when(firing.trigger.startswith("continuous"), stop)
     between = F.when(begin <= stop, F.sequence(begin, stop, interval)).otherwise(F.array().cast("array<bigint>"))
     return F.concat(between, F.array(last))
 
 
-def _fired(known: DataFrame, pane: list[str], firing: Firing, horizon: Horizon) -> DataFrame:
-    """The job's firings: `slice`, `pane`, `q`, that of the firing `before`, and the newest time the evictor sees."""
-    each = known.select("*", F.posexplode("firings").alias("place", "fired")).select(*known.columns, "place", "fired.*")
-    in_order = Window.partitionBy(*pane).orderBy("place")
-    clears = firing.purging | F.coalesce(firing.evictor.isNotNull() & (firing.kept <= 0), F.lit(False))
-    each = each.withColumn("before", F.coalesce(F.lag("q").over(in_order), whole(0)))
-    # An empty pane is not asked.
-    each = each.where(~clears | (F.col("q") > F.col("before")))
-    each = each.withColumn("pane", F.row_number().over(in_order) - 1)
-    seen = F.when(firing.evicts_after, F.slice("rows", 1, F.col("before").cast("int"))).otherwise(
-        F.slice("rows", _base(firing).cast("int"), (F.col("q") - _base(firing) + 1).cast("int"))
+def _select_job_firings(
+    panes: DataFrame, pane: list[str], firing: FiringColumns, watermarks: JobWatermarks
+) -> DataFrame:
+    """Select the firings in slices of the job.
+
+    Returns:
+        `slice`, `pane`, `row_count`, `previous_row_count` and `newest_event_time` of the rows that the evictor sees.
+    """
+    exploded = panes.select("*", F.posexplode("firings").alias("index", "fired"))
+    firings = exploded.select(*panes.columns, "index", "fired.*")
+    in_order = Window.partitionBy(*pane).orderBy("index")
+    keeps_none = F.coalesce(firing.evictor.isNotNull() & (firing.evictor_amount <= 0), F.lit(False))
+    clears = firing.is_purging | keeps_none
+    previous = F.coalesce(F.lag("row_count").over(in_order), whole(0))
+    firings = firings.withColumn("previous_row_count", previous)
+    # An empty pane does not fire.
+    firings = firings.where(~clears | (F.col("row_count") > F.col("previous_row_count")))
+    firings = firings.withColumn("pane", F.row_number().over(in_order) - 1)
+    evictor_rows = F.when(firing.evicts_after, F.slice("rows", 1, F.col("previous_row_count").cast("int"))).otherwise(
+        F.slice(
+            "rows",
+            _first_unpurged_number(firing).cast("int"),
+            (F.col("row_count") - _first_unpurged_number(firing) + 1).cast("int"),
+        )
     )
-    each = each.withColumn("top", F.array_max(F.transform(seen, lambda row: row["event_time"])))
+    newest = F.array_max(F.transform(evictor_rows, lambda row: row["event_time"]))
+    firings = firings.withColumn("newest_event_time", newest)
     level = F.coalesce("level", whole(0))
-    each = horizon.first_slice_reaching(each, level, "by_watermark")
-    each = horizon.first_slice_at(each, level, "by_clock")
-    by_timer = F.when(firing.processing, F.col("by_clock")).otherwise(F.col("by_watermark"))
+    firings = watermarks.with_slice_reaching(firings, level, "slice_by_watermark")
+    firings = watermarks.with_slice_at_clock(firings, level, "slice_by_clock")
+    by_timer = F.when(firing.is_processing_time, F.col("slice_by_clock")).otherwise(F.col("slice_by_watermark"))
     by_timer = F.when(F.col("level").isNotNull(), by_timer)
-    each = each.withColumn("slice", F.coalesce("by_row", by_timer)).where(F.col("slice") >= horizon.first)
-    return each.select(*pane, "lane", "slice", "pane", "q", "before", "top")
+    firings = firings.withColumn("slice", F.coalesce("row_slice", by_timer))
+    firings = firings.where(F.col("slice") >= watermarks.first_slice)
+    return firings.select(*pane, "lane", "slice", "pane", "row_count", "previous_row_count", "newest_event_time")
 
 
-def _base(firing: Firing) -> Column:
-    """The number of the first row that no purge has taken."""
-    return F.when(firing.purging, F.col("before") + 1).otherwise(whole(1))
+def _first_unpurged_number(firing: FiringColumns) -> Column:
+    """Return the number of the first row that no purge has removed."""
+    return F.when(firing.is_purging, F.col("previous_row_count") + 1).otherwise(whole(1))
 
 
-def _is_in(firing: Firing) -> Column:
-    """Whether a row is among those that a firing sees."""
-    number, q, before = F.col("number"), F.col("q"), F.col("before")
-    newest = F.when(firing.evicts_after, before).otherwise(q) - firing.kept + 1
-    counted = number >= newest
-    timed = F.col("event_time") > F.col("top") - firing.kept
-    left = F.when(firing.evictor == "count", counted).when(firing.evictor == "time", timed).otherwise(F.lit(True))
-    new = firing.evicts_after & (number > before)
-    conditions = number >= _base(firing), number <= q, new | left
+def _is_member(firing: FiringColumns) -> Column:
+    """True if a row is in a firing."""
+    number, count, previous = F.col("number"), F.col("row_count"), F.col("previous_row_count")
+    first_retained = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
+    is_retained_by_count = number >= first_retained
+    is_retained_by_time = F.col("event_time") > F.col("newest_event_time") - firing.evictor_amount
+    is_retained = F.when(firing.evictor == "count", is_retained_by_count)
+    is_retained = is_retained.when(firing.evictor == "time", is_retained_by_time)
+    is_new = firing.evicts_after & (number > previous)
+    conditions = number >= _first_unpurged_number(firing), number <= count, is_new | is_retained.otherwise(F.lit(True))
     return reduce(Column.__and__, conditions)
 
 
-def _one(q: Column, by_row: Column, level: Column) -> Column:
-    return F.struct(q.cast("long").alias("q"), by_row.cast("long").alias("by_row"), level.cast("long").alias("level"))
+def _create_firing(row_count: Column, row_slice: Column, level: Column) -> Column:
+    return F.struct(
+        row_count.cast("long").alias("row_count"),
+        row_slice.cast("long").alias("row_slice"),
+        level.cast("long").alias("level"),
+    )

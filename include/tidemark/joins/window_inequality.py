@@ -1,4 +1,4 @@
-"""Spark's join on windows that each side makes of its own rows, and that are compared instead of being the same."""
+"""Spark's join on an inequality between the windows of each side."""
 
 from __future__ import annotations
 
@@ -9,67 +9,67 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.joins.keys import key_columns
-from tidemark.joins.spark_stream_stream import BOUNDS, Columns, MicroBatchJoin
-from tidemark.joins.window import Windows
+from tidemark.joins.spark_stream_stream import WINDOW_BOUNDS, Columns, StreamStreamJoin
+from tidemark.joins.window import AlignedWindows
 
 
-def window(start: Column, end: Column) -> Column:
-    """A window as Spark compares it: the lesser one starts earlier, or as early and ends earlier."""
+def comparable_window(start: Column, end: Column) -> Column:
+    """Return a window as Spark compares it: by start, then by end."""
     return F.struct(start.alias("start"), end.alias("end"))
 
 
-def holds(operator: Column, left: Column, right: Column) -> Column:
-    """Whether two windows are as an operator says: `<`, `<=`, `>` or `>=`."""
-    known = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
-    return F.coalesce(*(F.when(operator == one, found) for one, found in known.items()))
+def compare_windows(operator: Column, left: Column, right: Column) -> Column:
+    """True if two windows are in the relation `operator`: `<`, `<=`, `>` or `>=`."""
+    relations = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
+    return F.coalesce(*(F.when(operator == symbol, relation) for symbol, relation in relations.items()))
 
 
 @dataclass(frozen=True)
-class ComparedWindows:
-    """The windows of each side, and which of two are those of a pair."""
+class ComparedWindowAssigner:
+    """Assign windows by side, and compare them."""
 
-    left: Windows
-    right: Windows
+    left: AlignedWindows
+    right: AlignedWindows
     operator: Column
-    """`<`, `<=`, `>` or `>=`, between the window of the left row and that of the right one."""
+    """Relation of the left row's window to the right row's: `<`, `<=`, `>` or `>=`."""
 
-    def of(self, event_time: Column) -> Column:
-        """All windows of an event time, of rows that tell their `side`; as `Windows.of`."""
-        return F.when(F.col("side") == "left", self.left.of(event_time)).otherwise(self.right.of(event_time))
+    def assign(self, event_time: Column) -> Column:
+        """Return all windows of an event time, by the row's `side`; see `AlignedWindows.assign`."""
+        return F.when(F.col("side") == "left", self.left.assign(event_time)).otherwise(self.right.assign(event_time))
 
-    def may_hold(self, left: Column, right: Column) -> Column:
-        """Whether some window of a left event time and some of a right one are."""
-        lefts, rights = self.left.of(left), self.right.of(right)
-        least, most = F.array_min, F.array_max
-        ascending = self.operator.isin("<", "<=")
-        left_window = F.when(ascending, least(lefts)).otherwise(most(lefts))
-        right_window = F.when(ascending, most(rights)).otherwise(least(rights))
-        return holds(self.operator, left_window, right_window)
+    def can_match(self, left: Column, right: Column) -> Column:
+        """True if some window of a left event time and some window of a right one are in the relation."""
+        lefts, rights = self.left.assign(left), self.right.assign(right)
+        is_ascending = self.operator.isin("<", "<=")
+        left_window = F.when(is_ascending, F.array_min(lefts)).otherwise(F.array_max(lefts))
+        right_window = F.when(is_ascending, F.array_max(rights)).otherwise(F.array_min(rights))
+        return compare_windows(self.operator, left_window, right_window)
 
 
 @dataclass(frozen=True)
-class ComparedWindowJoin(MicroBatchJoin):
-    """A copy of a row in each of its windows meets those of equal keys in lesser windows, or in greater ones."""
+class WindowInequalityJoin(StreamStreamJoin):
+    """A join of row copies, one per window, with equal keys and windows in a relation."""
 
-    windows: ComparedWindows
+    windows: ComparedWindowAssigner
 
-    carries = ("matched", "watermark")
-    """The watermark that a carried row met tells which of its copies were late: these may not have been evicted."""
+    carried_columns = ("matched", "watermark")
+    """The watermark at a carried row's arrival shows which of its copies were late. These may not have been evicted."""
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return self.windows.may_hold(left, right)
+        return self.windows.can_match(left, right)
 
     @override
-    def _keys(self, copies: DataFrame) -> list[str]:
+    def _match_keys(self, copies: DataFrame) -> list[str]:
         return key_columns(copies)
 
     @override
-    def _pair_up(self, left: Columns, right: Columns) -> Column:
-        return holds(self.windows.operator, *(window(*(of(name) for name in BOUNDS)) for of in (left, right)))
+    def _times_of_copies_match(self, left: Columns, right: Columns) -> Column:
+        windows = (comparable_window(*(column(name) for name in WINDOW_BOUNDS)) for column in (left, right))
+        return compare_windows(self.windows.operator, *windows)
 
     @override
-    def _bounds(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:
-        none = F.lit(None).cast("bigint")
-        of_left = {name: left(name) if left else none for name in BOUNDS}
-        return of_left | {f"right_{name}": right(name) if right else none for name in BOUNDS}
+    def _window_columns(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:
+        null = F.lit(None).cast("bigint")
+        left_bounds = {name: left(name) if left else null for name in WINDOW_BOUNDS}
+        return left_bounds | {f"right_{name}": right(name) if right else null for name in WINDOW_BOUNDS}

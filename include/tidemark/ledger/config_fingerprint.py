@@ -7,37 +7,37 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from tidemark.config import Pipeline
-from tidemark.config.diff import flat
+from tidemark.config.diff import flatten_settings
 from tidemark.config.types import parse_instant
-from tidemark.formatting import in_one_line
+from tidemark.formatting import to_single_line
 from tidemark.ledger.ledger import Entry
 from tidemark.timegrid.slices import Grid
 
 _RESTARTS = "restarts"
-settings_of = cache(json.loads)
+parse_settings = cache(json.loads)
 """`Entry.settings` as data; nearly all entries have the same."""
 
 
-def settings_text(pipeline: Pipeline) -> str:
+def serialize_settings(pipeline: Pipeline) -> str:
     """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
-    return json.dumps(pipeline.semantic_settings(), sort_keys=True)
+    return json.dumps(pipeline.output_affecting_settings(), sort_keys=True)
 
 
-def settings_up_to(settings: str, grid: Grid, number: int) -> str:
+def settings_up_to_slice(settings: str, grid: Grid, number: int) -> str:
     """Of settings those that decide the answer up to a slice, inclusive: without restarts behind it.
 
     Nor has a restart before any row come to anything.
     """
-    told = settings_of(settings)
-    if _RESTARTS not in told:
+    parsed = parse_settings(settings)
+    if _RESTARTS not in parsed:
         return settings
     begins, ends = grid.datetime_of(0), grid.datetime_of(number + 1)
-    met = [restart for restart in told[_RESTARTS] if begins < parse_instant(restart) < ends]
-    others = {name: value for name, value in told.items() if name != _RESTARTS}
-    return json.dumps({**others, **({_RESTARTS: met} if met else {})}, sort_keys=True)
+    restarts = [restart for restart in parsed[_RESTARTS] if begins < parse_instant(restart) < ends]
+    rest = {name: value for name, value in parsed.items() if name != _RESTARTS}
+    return json.dumps({**rest, **({_RESTARTS: restarts} if restarts else {})}, sort_keys=True)
 
 
-def settings_apart(was: str, now: str) -> str:
+def describe_setting_diff(was: str, now: str) -> str:
     """In which settings two runs differ, in words; empty where in none.
 
     >>> settings_apart('{"join": {"keys": ["a"]}}', '{"join": {"keys": ["b"]}}')
@@ -45,16 +45,16 @@ def settings_apart(was: str, now: str) -> str:
     """
     if was == now:
         return ""
-    old, new = flat(settings_of(was)), flat(settings_of(now))
+    old, new = flatten_settings(parse_settings(was)), flatten_settings(parse_settings(now))
     return "; ".join(
-        f"{name} was {in_one_line(str(old.get(name)))}, now {in_one_line(str(new.get(name)))}"
+        f"{name} was {to_single_line(str(old.get(name)))}, now {to_single_line(str(new.get(name)))}"
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     )
 
 
-def under_others(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
+def slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
     """The slices that have run under other settings than these, and in which ones, in words."""
     for entry in entries:
-        if apart := settings_apart(entry.settings, settings_up_to(settings, grid, entry.number)):
-            yield entry.number, apart
+        if setting_diff := describe_setting_diff(entry.settings, settings_up_to_slice(settings, grid, entry.number)):
+            yield entry.number, setting_diff

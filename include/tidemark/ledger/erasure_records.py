@@ -1,6 +1,6 @@
-"""What a pipeline has been told to forget, as its ledger has it: predicates over the rows of its inputs.
+"""Read the erasures that a ledger records: predicates of input rows that no run reads.
 
-Rows that meet one are in none of its tables, and no run reads them: docs/decisions/0047-forgetting.md.
+No table of the pipeline has rows that match one: docs/decisions/0047-forgetting.md.
 """
 
 from __future__ import annotations
@@ -13,69 +13,74 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import served
+from tidemark.config.candidate_version import to_live
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 
-LeftOut = Mapping[SideName, Sequence[str]]
-"""Predicates by side: SQL over the input's own columns."""
+ExcludedPredicates = Mapping[SideName, Sequence[str]]
+"""Predicates of erased rows by side, SQL over the input's own columns."""
 
 
 @dataclass(frozen=True)
-class Forgotten:
-    """Rows that were forgotten at a time, as the ledger has it of one slice."""
+class ErasureRecord:
+    """One erasure, as recorded with one slice in the ledger."""
 
-    where: dict[SideName, str]
-    """The predicate by side."""
-    by: str
+    predicates: dict[SideName, str]
+    """Predicate by side, SQL over the input's own columns."""
+    user: str
     at: str
-    all: dict[str, int]
-    """How many rows went of each table."""
-    rows: dict[str, int]
-    """How many of those were the slice's; of `checkpoint`: were in the buffers at its end."""
+    """Instant of the erasure, UTC."""
+    row_counts: dict[str, int]
+    """Number of erased rows, by table."""
+    slice_row_counts: dict[str, int]
+    """Number of the slice's erased rows, by table; of `checkpoint`: rows in the buffers at its end."""
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return {name: value for name, value in asdict(self).items() if name != "rows"}
-
-
-def forgotten_of(text: str | None) -> list[Forgotten]:
-    """What was taken out of a slice since it ran, the oldest first (`Entry.forgotten`)."""
-    return [Forgotten(**one) for one in json.loads(text or "[]")]
+    def to_dict(self) -> dict[str, Any]:
+        """Return the erasure without the slice's counts, as a JSON-ready dictionary."""
+        return {name: value for name, value in asdict(self).items() if name != "slice_row_counts"}
 
 
-def forgets(tables: PipelineTables) -> list[Forgotten]:
-    """All that was ever forgotten of these tables, the oldest first, each as one of its slices has it."""
-    log = DeltaLog.open(tables.ledger)
+def parse_erasure_records(text: str | None) -> list[ErasureRecord]:
+    """Parse the erasures since a slice ran (`Entry.forgotten`), the oldest first."""
+    return [ErasureRecord(**record) for record in json.loads(text or "[]")]
+
+
+def list_erasures(tables: PipelineTables) -> list[ErasureRecord]:
+    """List all erasures of these tables, the oldest first, each as recorded with one of its slices."""
+    log = DeltaTableHandle.open(tables.ledger)
     if log is None or "forgotten" not in log.schema.names:
         return []
     stored = log.read(["forgotten"], ds.field("forgotten").is_valid())["forgotten"].to_pylist()
-    found = {(one.at, tuple(one.where.items())): one for text in set(stored) for one in forgotten_of(text)}
-    return [found[key] for key in sorted(found)]
+    records = {
+        (record.at, tuple(record.predicates.items())): record
+        for text in set(stored)
+        for record in parse_erasure_records(text)
+    }
+    return [records[key] for key in sorted(records)]
 
 
-def last_forgotten(tables: PipelineTables) -> int:
-    """The last commit of the ledger by which rows were forgotten; 0 for none."""
-    log = DeltaLog.open(tables.ledger)
+def find_last_erasure_commit(tables: PipelineTables) -> int:
+    """Find the last commit of the ledger that erased rows; 0 without any."""
+    log = DeltaTableHandle.open(tables.ledger)
     if log is None or "dropped" not in log.schema.names:
         return 0
     return max(log.read(["commit", "dropped"], ds.field("dropped").is_valid())["commit"].to_pylist(), default=0)
 
 
-def left_out_of(pipeline: Pipeline, lake: str) -> LeftOut:
-    """What runs of a pipeline leave out; a shadow's runs, what is forgotten of the pipeline that is served too."""
-    places = {PipelineTables.of(one, lake) for one in (served(pipeline), pipeline)}
-    told = [one.where for tables in places for one in forgets(tables)]
-    return {side: tuple(sorted({where[side] for where in told if side in where})) for side in SIDES}
+def find_excluded_predicates(pipeline: Pipeline, lake: str) -> ExcludedPredicates:
+    """Return the predicates that a pipeline's runs exclude; a candidate also excludes those of the live version."""
+    locations = {PipelineTables.from_config(version, lake) for version in (to_live(pipeline), pipeline)}
+    predicates = [record.predicates for tables in locations for record in list_erasures(tables)]
+    return {side: tuple(sorted({where[side] for where in predicates if side in where})) for side in SIDES}
 
 
-def as_text(left_out: LeftOut) -> str | None:
-    """Predicates as `Entry.left_out` has them; None for none."""
-    told = {side: list(texts) for side, texts in left_out.items() if texts}
-    return json.dumps(told, sort_keys=True) if told else None
+def predicates_to_json(excluded: ExcludedPredicates) -> str | None:
+    """Serialize predicates as in `Entry.left_out`; None without any."""
+    predicates = {side: list(side_predicates) for side, side_predicates in excluded.items() if side_predicates}
+    return json.dumps(predicates, sort_keys=True) if predicates else None
 
 
-def from_text(text: str | None) -> LeftOut:
-    """The inverse of `as_text`."""
+def predicates_from_json(text: str | None) -> ExcludedPredicates:
+    """Parse predicates; the inverse of `predicates_to_json`."""
     return dict(json.loads(text or "{}"))

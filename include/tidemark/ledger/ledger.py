@@ -19,27 +19,27 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog, Opened, OvertakenError, create_arrow_table
-from tidemark.errors import OlderFormatError, SliceOrderError, UserError
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_arrow_table
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.tables.run_files import merged_at
-from tidemark.tables.table_changes import References, as_rows, come_to, files_from_rows, publish
+from tidemark.tables.table_changes import (
+    TableChanges,
+    apply_to_tables,
+    files_from_rows,
+    last_applied_commit,
+    to_file_rows,
+)
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import NO_WATERMARK, Source, Watermarks
+from tidemark.watermarks.watermarks import NO_WATERMARK, SourceWatermark, Watermarks
 
-FORMAT = 3
-"""Version of the layout of a pipeline's tables; an unknown one is refused, an older one taken over (`upgrade`)."""
-WITH_QUARANTINE = 4
-"""That of rows that tell of quarantined rows, which versions that read up to 3 would lose."""
-WITH_SHADOWS = 5
-"""That of rows brought from elsewhere (`promote`), beside which versions that read up to 4 would leave old ones."""
-WITH_FORGOTTEN = 6
-"""That of rows that tell what is forgotten, which versions that read up to 5 would bring back."""
+FORMAT = 1
+"""Version of the layout of a pipeline's tables. Other versions are refused."""
 
 COMPACT_EVERY = 100
 """After so many commits their files, of a few rows each, become one: each plan reads them all."""
-MARKS = {
+WATERMARK_COLUMNS = {
     "left": "left_watermark",
     "right": "right_watermark",
     "batch": "batch_watermark",
@@ -70,7 +70,7 @@ SCHEMA = pa.schema(
         "pipeline": _TEXT,
         "left_version": _LONG,
         "right_version": _LONG,
-        **{f"{name}_ms": _LONG for name in MARKS.values()},
+        **{f"{name}_ms": _LONG for name in WATERMARK_COLUMNS.values()},
         "sources": pa.list_(pa.struct({"side": _TEXT, "partition": _TEXT, "watermark": _LONG, "last": _LONG})),
         "drained": pa.bool_(),
         "emissions": _LONG,
@@ -121,7 +121,7 @@ class Counts:
     carried_out: int
 
     @classmethod
-    def of(cls, read: int, carried_in: int, late: int, rejected: int, carried_out: int) -> Counts:
+    def with_remaining_evicted(cls, read: int, carried_in: int, late: int, rejected: int, carried_out: int) -> Counts:
         """The counts, with what is left over as evicted."""
         return cls(read, carried_in, late, rejected, read + carried_in - late - rejected - carried_out, carried_out)
 
@@ -136,7 +136,7 @@ class Entry:
     commit: int
     """Number of the ledger's commit in which it ran; 0 in ledgers of format 1, which did not count."""
     settings: str
-    """`Pipeline.semantic_settings`, JSON."""
+    """`Pipeline.output_affecting_settings` as JSON."""
     versions: tuple[int, int]
     """Versions of the left and right input that the slice read."""
     watermarks: Watermarks
@@ -167,7 +167,7 @@ class Entry:
     emissions: int | None = None
     """How many there were, those in quarantine among them."""
     pairs: int | None = None
-    """Of how many pairs `flatten` made them; None without it, where each is one."""
+    """Of how many pairs `explode` made them; None without it, where each is one."""
     released: int | None = None
     """Number of the last commit that has released quarantined rows of it, has had rows of it forgotten, or brought it
     from a shadow or back; None where none has."""
@@ -178,12 +178,12 @@ class Entry:
     """What was taken out of it since, a JSON list: `forgotten.Forgotten`."""
 
     @property
-    def answer(self) -> str:
+    def output_version(self) -> str:
         """What tells its emissions from those that it has had, or will have: the run, and what was released since."""
         return self.run if self.released is None else f"{self.run}+{self.released}"
 
     @property
-    def takes_all(self) -> bool:
+    def consumes_late_arrivals(self) -> bool:
         """Whether no row of an earlier slice that was in the inputs then is left for a later slice."""
         return self.landed is not None and self.landing != "reprocess"
 
@@ -204,13 +204,13 @@ class Ledger:
     """The number of the last commit, 0 before the first."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, lake: str) -> Ledger:
+    def from_pipeline(cls, pipeline: Pipeline, lake: str) -> Ledger:
         """The ledger of a pipeline in a lake, as `read`.
 
         Raises:
             UserError: it is that of another pipeline.
         """
-        ledger = cls.read(PipelineTables.of(pipeline, lake), Grid.of(pipeline.slices))
+        ledger = cls.read(PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
             raise UserError(
@@ -224,29 +224,28 @@ class Ledger:
         """The ledger as it stands now, with the tables brought up to it; empty where there is none.
 
         Raises:
-            UserError: written by a later version of Tidemark.
-            OlderFormatError: by one so early that its tables are others.
+            UserError: Another version of Tidemark wrote it.
         """
-        log = DeltaLog.open(tables.ledger)
+        log = DeltaTableHandle.open(tables.ledger)
         if log is None:
             return cls.empty(tables, grid)
-        stored = attempts(log, grid)
-        refuse_other_formats(tables, stored)
+        stored = read_attempts(log, grid)
+        require_supported_format(tables, stored)
         number = int(stored["commit"].max()) if len(stored) else 0
-        if (come := come_to(tables)) is not None and come < number:
-            for missed, references in _references(log, grid, come).items():
-                publish(tables, grid, missed, references)
-        return cls.of_attempts(tables, grid, stored)
+        if (applied := last_applied_commit(tables)) is not None and applied < number:
+            for missed, references in _read_table_changes(log, grid, applied).items():
+                apply_to_tables(tables, grid, missed, references)
+        return cls.from_attempts(tables, grid, stored)
 
     @classmethod
-    def seen(cls, tables: PipelineTables, grid: Grid) -> Ledger:
+    def read_without_sync(cls, tables: PipelineTables, grid: Grid) -> Ledger:
         """As `read`, with the tables left as they are: for who only looks, while others run."""
-        log = DeltaLog.open(tables.ledger)
+        log = DeltaTableHandle.open(tables.ledger)
         if log is None:
             return cls.empty(tables, grid)
-        stored = attempts(log, grid)
-        refuse_other_formats(tables, stored)
-        return cls.of_attempts(tables, grid, stored)
+        stored = read_attempts(log, grid)
+        require_supported_format(tables, stored)
+        return cls.from_attempts(tables, grid, stored)
 
     @classmethod
     def empty(cls, tables: PipelineTables, grid: Grid) -> Ledger:
@@ -254,10 +253,10 @@ class Ledger:
         return cls(tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
 
     @classmethod
-    def of_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:
+    def from_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:
         """The ledger that has these rows (`attempts`)."""
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
-        entries = {int(row["number"]): _entry(row) for row in rows.to_dict("records")}
+        entries = {int(row["number"]): _create_entry(row) for row in rows.to_dict("records")}
         number = int(stored["commit"].max()) if len(stored) else 0
         return cls(tables, grid, rows, entries, frozenset(stored["run"]), number)
 
@@ -270,7 +269,7 @@ class Ledger:
         """The newest committed run of a slice, None where there is none."""
         return self.entries.get(number)
 
-    def run_in(self, run: str, number: int) -> str:
+    def resolve_run(self, run: str, number: int) -> str:
         """The run whose rows of a slice a file of a run has: of one in which runs were merged, that of the slice then.
 
         Of a slice that has run again since, it is what was merged itself.
@@ -278,12 +277,12 @@ class Ledger:
         entry, merged = self.entry(number), merged_at(run)
         return entry.run if entry and merged is not None and entry.commit <= merged else run
 
-    def holds(self, run: str, number: int) -> bool:
+    def is_current(self, run: str, number: int) -> bool:
         """Whether the rows that a file of a run has of a slice are those that are committed."""
         entry = self.entry(number)
-        return entry is not None and entry.run == self.run_in(run, number)
+        return entry is not None and entry.run == self.resolve_run(run, number)
 
-    def after(self, entries: Iterable[Entry]) -> Ledger:
+    def with_entries(self, entries: Iterable[Entry]) -> Ledger:
         """The ledger once these are committed too."""
         added = {entry.number: entry for entry in entries}
         runs = self.runs | {entry.run for entry in added.values()}
@@ -293,15 +292,17 @@ class Ledger:
     def row(self, entry: Entry) -> dict[str, Any]:
         """The columns of the ledger that an entry tells, for `commit`."""
         plain = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in _NOT_COLUMNS}
-        marks = {f"{name}_ms": _known(getattr(entry.watermarks, part)) for part, name in MARKS.items()}
+        marks = {
+            f"{name}_ms": _mark_or_none(getattr(entry.watermarks, part)) for part, name in WATERMARK_COLUMNS.items()
+        }
         earliest, waiting = entry.landed_from, entry.waiting
         return {
             "slice": self.grid.datetime_of(entry.number),
             "slice_end": self.grid.datetime_of(entry.number + 1),
-            "format": WITH_FORGOTTEN if entry.left_out else FORMAT,
+            "format": FORMAT,
             **plain,
             **marks,
-            "sources": [asdict(one) for one in entry.watermarks.sources],
+            "sources": [asdict(source) for source in entry.watermarks.sources],
             "left_version": entry.versions[0],
             "right_version": entry.versions[1],
             "left_filtered": entry.filtered[0] if entry.filtered else None,
@@ -310,7 +311,7 @@ class Ledger:
             "waiting": None if waiting is None else [self.grid.datetime_of(number) for number in waiting],
         }
 
-    def overtaken(self, first: int) -> SliceOrderError:
+    def create_conflict_error(self, first: int) -> SliceOrderError:
         """The error of a process that has looked before another one committed; `first` is its slice."""
         return SliceOrderError(
             f"another process has committed slices of {self.tables.root} since this one looked, so slice "
@@ -321,9 +322,9 @@ class Ledger:
         self,
         rows: list[dict[str, Any]],
         number: int,
-        references: References,
+        references: TableChanges,
         before: Mapping[str, int],
-        opened: Opened,
+        opened: OpenTables,
     ) -> None:
         """Append rows (`row`, and what else the ledger holds) as commit `number`: they count from then on, all or none.
 
@@ -334,21 +335,21 @@ class Ledger:
             SliceOrderError: another process has committed since this ledger was read.
         """
         first, *more = rows
-        told = [{**first, "files": as_rows(references), "tables_before": dict(before)}, *more]
+        records = [{**first, "files": to_file_rows(references), "tables_before": dict(before)}, *more]
         if references.dropped is not None:
-            told[0]["dropped"] = [
-                {"table": name, "path": one} for name, all_ in references.dropped.items() for one in all_
+            records[0]["dropped"] = [
+                {"table": name, "path": path} for name, all_ in references.dropped.items() for path in all_
             ]
         path = self.tables.ledger
-        log = opened.pop(path, None) or DeltaLog.open(path) or create_arrow_table(path, SCHEMA)
-        overtaken = self.overtaken(self.grid.number_at(micros(first["slice"])))
+        log = opened.pop(path, None) or DeltaTableHandle.open(path) or create_arrow_table(path, SCHEMA)
+        create_conflict_error = self.create_conflict_error(self.grid.number_at(to_micros(first["slice"])))
         # The id alone does not keep out who opens the table after another has committed.
-        if log.commit_number >= number:
-            raise overtaken
+        if log.txn_version >= number:
+            raise create_conflict_error
         try:
-            grown = log.append(pa.Table.from_pylist(told, SCHEMA), number)
-        except OvertakenError:
-            raise overtaken from None
+            grown = log.append(pa.Table.from_pylist(records, SCHEMA), number)
+        except CommitConflictError:
+            raise create_conflict_error from None
         if number % COMPACT_EVERY == 0:
             grown.compact()
         else:
@@ -362,84 +363,85 @@ def newest_row(tables: PipelineTables, slice_: datetime) -> dict[str, Any]:
 
 def newest_rows(tables: PipelineTables, where: ds.Expression | None = None) -> dict[datetime, dict[str, Any]]:
     """The same of all slices, by their starts in order: of those that a filter lets through the newest counts."""
-    log = DeltaLog.open(tables.ledger)
+    log = DeltaTableHandle.open(tables.ledger)
     assert log is not None, "something is committed"
-    kept = [name for name in SCHEMA.names if name not in {"files", "tables_before", "dropped"}]
-    rows = sorted(log.read(kept, where).to_pylist(), key=lambda row: (row["slice"], row["attempt"], row["commit"] or 0))
+    columns = [name for name in SCHEMA.names if name not in {"files", "tables_before", "dropped"}]
+    rows = sorted(
+        log.read(columns, where).to_pylist(), key=lambda row: (row["slice"], row["attempt"], row["commit"] or 0)
+    )
     return {row["slice"]: row for row in rows}
 
 
-def attempts(log: DeltaLog, grid: Grid) -> pd.DataFrame:
+def read_attempts(log: DeltaTableHandle, grid: Grid) -> pd.DataFrame:
     """What a ledger's table holds, all attempts in order of slice and attempt, without `files`.
 
     Adds `number`, of the slice; `landed_from` and `waiting` are numbers too.
     """
-    wanted = [one for one in SCHEMA if one.name not in {"files", "dropped"}]
-    stored = log.read([one.name for one in wanted])
-    for one in wanted:
-        if one.name not in stored.column_names:
-            stored = stored.append_column(one, pa.nulls(len(stored), one.type))
+    fields_ = [item for item in SCHEMA if item.name not in {"files", "dropped"}]
+    stored = log.read([item.name for item in fields_])
+    for item in fields_:
+        if item.name not in stored.column_names:
+            stored = stored.append_column(item, pa.nulls(len(stored), item.type))
     waiting, landed = stored["waiting"].to_pylist(), stored["landed_from"].to_pylist()
     plain = stored.drop_columns(["waiting", "landed_from"]).to_pandas(integer_object_nulls=True)
-    found = plain.assign(
-        number=grid.numbers_at(_micros(stored["slice"])),
-        landed_from=pd.Series([one and grid.number_at(micros(one)) for one in landed], dtype="object"),
-        waiting=pd.Series([one and [grid.number_at(micros(at)) for at in one] for one in waiting], dtype="object"),
+    numbered = plain.assign(
+        number=grid.numbers_at(_to_micros(stored["slice"])),
+        landed_from=pd.Series([item and grid.number_at(to_micros(item)) for item in landed], dtype="object"),
+        waiting=pd.Series(
+            [item and [grid.number_at(to_micros(at)) for at in item] for item in waiting], dtype="object"
+        ),
     )
     by = ["number", "attempt", "commit"]
-    ordered: pd.DataFrame = found.sort_values(by, kind="stable").reset_index(drop=True)
+    ordered: pd.DataFrame = numbered.sort_values(by, kind="stable").reset_index(drop=True)
     return ordered
 
 
-def refuse_other_formats(tables: PipelineTables, stored: pd.DataFrame) -> None:
-    """See that a ledger's rows (`attempts`) are of the present format.
+def require_supported_format(tables: PipelineTables, stored: pd.DataFrame) -> None:
+    """Check that a ledger's rows (`read_attempts`) have the current format.
 
     Raises:
-        UserError: they are of a later one.
-        OlderFormatError: of an earlier one.
+        UserError: They have another one.
     """
-    if stored.empty:
-        return
-    if (newest := int(stored["format"].max())) > WITH_FORGOTTEN:
+    unsupported = set(stored["format"]) - {FORMAT}
+    if unsupported:
         raise UserError(
-            f"{tables.ledger} has format {newest} and this version reads up to {WITH_FORGOTTEN}; upgrade Tidemark"
+            f"{tables.ledger} has format {max(unsupported)} and this version reads format {FORMAT}. Use the version of "
+            "Tidemark that wrote it."
         )
-    if stored["format"].min() < FORMAT:
-        raise OlderFormatError(tables.root)
 
 
-def _references(log: DeltaLog, grid: Grid, after: int) -> dict[int, References]:
+def _read_table_changes(log: DeltaTableHandle, grid: Grid, after: int) -> dict[int, TableChanges]:
     """What each commit behind one makes of the tables, in order."""
     columns = ["slice", "attempt", "commit", "files", "ran_in", "brought", "dropped"]
     rows = log.read(columns, ds.field("commit") > after).to_pylist()
-    found: dict[int, References] = {}
+    changes: dict[int, TableChanges] = {}
     for number in sorted({row["commit"] for row in rows}):
-        mine = [row for row in rows if row["commit"] == number]
-        if (dropped := _dropped(mine)) is not None:
-            found[number] = References({}, dropped=dropped)
+        commit_rows = [row for row in rows if row["commit"] == number]
+        if (dropped := _parse_dropped_files(commit_rows)) is not None:
+            changes[number] = TableChanges({}, dropped=dropped)
             continue
-        added = files_from_rows(file for row in mine for file in row["files"] or ())
-        beside = (row for row in mine if row.get("ran_in") is not None and row.get("brought") is None)
-        released = {grid.number_at(micros(row["slice"])) for row in beside}
-        again = {grid.number_at(micros(row["slice"])) for row in mine if row["attempt"] > 1} - released
-        found[number] = References(added, tuple(sorted(again)), tuple(released))
-    return found
+        added = files_from_rows(file for row in commit_rows for file in row["files"] or ())
+        released_rows = (row for row in commit_rows if row.get("ran_in") is not None and row.get("brought") is None)
+        released = {grid.number_at(to_micros(row["slice"])) for row in released_rows}
+        rerun = {grid.number_at(to_micros(row["slice"])) for row in commit_rows if row["attempt"] > 1} - released
+        changes[number] = TableChanges(added, tuple(sorted(rerun)), tuple(released))
+    return changes
 
 
-def _dropped(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]] | None:
+def _parse_dropped_files(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]] | None:
     """The files that a commit lets go by name, by their table; None where it is none of that kind."""
-    told = next((row["dropped"] for row in rows if row.get("dropped") is not None), None)
-    if told is None:
+    entries = next((row["dropped"] for row in rows if row.get("dropped") is not None), None)
+    if entries is None:
         return None
-    found: dict[str, tuple[str, ...]] = {}
-    for one in told:
-        found[one["table"]] = (*found.get(one["table"], ()), one["path"])
-    return found
+    paths: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        paths[entry["table"]] = (*paths.get(entry["table"], ()), entry["path"])
+    return paths
 
 
-def _micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = pc.cast(pc.cast(times, _TIME), _LONG).to_numpy()
-    return found
+def _to_micros(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    micros: npt.NDArray[np.int64] = pc.cast(pc.cast(times, _TIME), _LONG).to_numpy()
+    return micros
 
 
 _NOT_COLUMNS = {
@@ -448,16 +450,16 @@ _NOT_COLUMNS = {
 }
 
 
-def _entry(row: Mapping[Hashable, Any]) -> Entry:
-    def known(name: str) -> int | None:
+def _create_entry(row: Mapping[Hashable, Any]) -> Entry:
+    def int_or_none(name: str) -> int | None:
         return None if pd.isna(row[name]) else int(row[name])
 
     def text_or_none(name: str) -> str | None:
         return None if pd.isna(row[name]) else str(row[name])
 
-    marks = {part: known(f"{name}_ms") for part, name in MARKS.items()}
-    ran_in = known("ran_in")
-    known_marks: dict[str, Any] = {part: mark for part, mark in marks.items() if mark is not None}
+    marks = {part: int_or_none(f"{name}_ms") for part, name in WATERMARK_COLUMNS.items()}
+    ran_in = int_or_none("ran_in")
+    present_marks: dict[str, Any] = {part: mark for part, mark in marks.items() if mark is not None}
     return Entry(
         number=int(row["number"]),
         run=row["run"],
@@ -465,29 +467,33 @@ def _entry(row: Mapping[Hashable, Any]) -> Entry:
         commit=int(row["commit"]) if ran_in is None else ran_in,
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
-        watermarks=replace(Watermarks(sources=_sources(row["sources"])), **known_marks),
+        watermarks=replace(Watermarks(sources=_parse_sources(row["sources"])), **present_marks),
         read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),
         digest=text_or_none("digest"),
         carried_in_digest=text_or_none("carried_in_digest"),
         landing=row["landing"],
-        landed=known("landed"),
-        landed_from=known("landed_from"),
+        landed=int_or_none("landed"),
+        landed_from=int_or_none("landed_from"),
         waiting=tuple(map(int, row["waiting"])) if np.iterable(row["waiting"]) else None,
         counts=(Counts(**row["left"]), Counts(**row["right"])),
-        filtered=None if (filtered := known("left_filtered")) is None else (filtered, known("right_filtered") or 0),
-        emissions=None if (published := known("emissions")) is None else published + (known("quarantined") or 0),
-        pairs=known("pairs"),
+        filtered=None
+        if (filtered := int_or_none("left_filtered")) is None
+        else (filtered, int_or_none("right_filtered") or 0),
+        emissions=None
+        if (published := int_or_none("emissions")) is None
+        else published + (int_or_none("quarantined") or 0),
+        pairs=int_or_none("pairs"),
         released=None if ran_in is None else int(row["commit"]),
         left_out=text_or_none("left_out"),
         forgotten=text_or_none("forgotten"),
     )
 
 
-def _known(watermark: int | None) -> int | None:
+def _mark_or_none(watermark: int | None) -> int | None:
     return None if watermark == NO_WATERMARK else watermark
 
 
-def _sources(stored: Any) -> tuple[Source, ...]:
-    return tuple(Source(**one) for one in stored) if np.iterable(stored) else ()
+def _parse_sources(stored: Any) -> tuple[SourceWatermark, ...]:
+    return tuple(SourceWatermark(**source) for source in stored) if np.iterable(stored) else ()

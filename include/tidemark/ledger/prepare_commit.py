@@ -11,34 +11,34 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import Staged, read_files
-from tidemark.delta.table import DataFile, DeltaLog, Opened, OvertakenError
+from tidemark.delta.staging import StagedFiles, read_files
+from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, OpenTables
 from tidemark.errors import FaultError
-from tidemark.tables.run_files import StagedRun, places, run_of, stage_run, within
-from tidemark.tables.schema_evolution import fitted
-from tidemark.tables.table_changes import FOLLOWING, TRIES, References
+from tidemark.tables.run_files import StagedRun, classify_files, run_of, stage_run, within
+from tidemark.tables.schema_evolution import evolve_schema
+from tidemark.tables.table_changes import FOLLOWING, TRIES, TableChanges
 from tidemark.timegrid.slices import Grid, ranges
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCommit:
     """A commit of the ledger that only has to be made."""
 
-    references: References
+    references: TableChanges
     """What it makes of the tables."""
     before: dict[str, int]
     """The versions of the tables until then."""
 
 
-def prepare(
+def prepare_commit(
     spark: SparkSession,
     tables: PipelineTables,
     grid: Grid,
     runs: Sequence[StagedRun],
     superseded: Iterable[int],
-    opened: Opened,
+    opened: OpenTables,
     released: Iterable[int] = (),
-) -> Prepared:
+) -> PreparedCommit:
     """Make ready for the commit of some runs; where two have a slice the later one's rows count.
 
     Files with rows of slices that are `superseded`, and of others beside, are written again as files that have either:
@@ -48,30 +48,30 @@ def prepare(
         UserError: a column has a type in which the values that the table has of it cannot all be.
         FaultError: other processes never let go of a table.
     """
-    newest = list(_newest(spark, grid, runs))
+    newest = list(_without_superseded_slices(spark, grid, runs))
     added: dict[str, tuple[DataFile, ...]] = {}
-    references = References(added, tuple(superseded), tuple(released))
+    references = TableChanges(added, tuple(superseded), tuple(released))
     before: dict[str, int] = {}
     for name in FOLLOWING:
         path = getattr(tables, name)
         staged = [run.tables[name] for run in newest if name in run.tables]
         for _ in range(TRIES):
             try:
-                log = _table(spark, opened.pop(path, None) or DeltaLog.open(path), path, name, staged)
+                log = _evolve_table(spark, opened.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
                 if log is None:
                     break
-                opened[path] = _split(spark, log, name, grid, ranges(references.gone(name)))
-            except OvertakenError:
+                opened[path] = _split_files(spark, log, name, grid, ranges(references.slices_removed_from(name)))
+            except CommitConflictError:
                 continue
             before[name] = opened[path].version
-            added[name] = tuple(file for one in staged for file in one.files)
+            added[name] = tuple(file for part in staged for file in part.files)
             break
         else:
             raise FaultError(f"other processes keep writing to {path}; run the command again")
-    return Prepared(references, before)
+    return PreparedCommit(references, before)
 
 
-def _newest(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Iterable[StagedRun]:
+def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Iterable[StagedRun]:
     """The runs without slices that later ones have run again."""
     for number, run in enumerate(runs):
         later = {n for other in runs[number + 1 :] for n in other.slices}
@@ -79,26 +79,28 @@ def _newest(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Itera
             yield run.only(spark, grid, slices)
 
 
-def _table(
-    spark: SparkSession, log: DeltaLog | None, path: str, name: str, staged: Sequence[Staged]
-) -> DeltaLog | None:
+def _evolve_table(
+    spark: SparkSession, log: DeltaTableHandle | None, path: str, name: str, staged: Sequence[StagedFiles]
+) -> DeltaTableHandle | None:
     """A table with all the columns that are staged for it; None where there is none, and nothing for it."""
-    for one in staged:
-        log = fitted(spark, log, path, one.schema, change_feed=name == "emissions")
+    for part in staged:
+        log = evolve_schema(spark, log, path, part.schema, change_feed=name == "emissions")
     return log
 
 
-def _split(spark: SparkSession, log: DeltaLog, name: str, grid: Grid, superseded: Iterable[range]) -> DeltaLog:
+def _split_files(
+    spark: SparkSession, log: DeltaTableHandle, name: str, grid: Grid, superseded: Iterable[range]
+) -> DeltaTableHandle:
     """The table, once no file has rows of slices that are superseded and of others."""
     for slices in superseded:
-        across = [path for path, place in places(log, name, grid, slices).items() if place == "across"]
+        across = [path for path, place in classify_files(log, name, grid, slices).items() if place == "across"]
         if across:
-            log = log.commit(_apart(spark, log, name, grid, slices, across), across, changes_data=False)
+            log = log.commit(_rewrite_files(spark, log, name, grid, slices, across), across, changes_data=False)
     return log
 
 
-def _apart(
-    spark: SparkSession, log: DeltaLog, name: str, grid: Grid, slices: range, paths: Sequence[str]
+def _rewrite_files(
+    spark: SparkSession, log: DeltaTableHandle, name: str, grid: Grid, slices: range, paths: Sequence[str]
 ) -> list[DataFile]:
     """The rows of files once more: those before some slices, of them, and behind them, each in files of their own."""
     parts = ((None, slices.start), (slices.start, slices.stop), (slices.stop, None))
@@ -110,7 +112,7 @@ def _apart(
     return files
 
 
-def set_aside(rows: DataFrame, path: str, run: str) -> None:
+def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
     """Add rows of a run to a table of no commit's, made where there is none.
 
     Raises:
@@ -120,8 +122,10 @@ def set_aside(rows: DataFrame, path: str, run: str) -> None:
     staged = stage_run(rows, path, run)
     for _ in range(TRIES):
         try:
-            fitted(rows.sparkSession, DeltaLog.open(path), path, staged.schema, change_feed=False).commit(staged.files)
-        except OvertakenError:
+            evolve_schema(
+                rows.sparkSession, DeltaTableHandle.open(path), path, staged.schema, change_feed=False
+            ).commit(staged.files)
+        except CommitConflictError:
             continue
         return
     raise FaultError(f"other processes keep writing to {path}; run the command again")

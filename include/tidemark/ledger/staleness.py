@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tidemark.ledger.config_fingerprint import settings_up_to
+from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.timegrid.slices import Grid
 
@@ -49,7 +49,7 @@ def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
         if above is not None and entry.number + 1 < above:
             add(entry.number + 1, taken)
         add(entry.number, max(version, taken))
-        if entry.takes_all:
+        if entry.consumes_late_arrivals:
             taken = max(taken, version)
         if entry.landed is not None:
             unplaced = version if unplaced is None else max(unplaced, version)
@@ -121,7 +121,7 @@ def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
 
 def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> Why | None:
     """Why a slice is stale; `newer` is the nearest one before it that was committed after it."""
-    if before and before.settings != settings_up_to(entry.settings, grid, before.number):
+    if before and before.settings != settings_up_to_slice(entry.settings, grid, before.number):
         return "changed settings"
     if before and before.digest != entry.carried_in_digest:
         return "another state"

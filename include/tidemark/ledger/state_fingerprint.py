@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.formatting import quoted
-from tidemark.joins import Join
+from tidemark.formatting import quote_identifier
+from tidemark.joins.base import Join
 from tidemark.timegrid.time_columns import as_json
-from tidemark.watermarks.buckets import Watermarks
+from tidemark.watermarks.watermarks import Watermarks
 
 ROW_HASH = "row_hash"
 _WRAP = 1 << 64
@@ -31,7 +31,7 @@ def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
 def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
     """The same as `row_hash`, but for nulls: a value in one column is not the same value in another."""
     names = list(names)
-    return F.xxhash64(row_hash(rows, names), *(F.col(quoted(name)).isNull() for name in names))
+    return F.xxhash64(row_hash(rows, names), *(F.col(quote_identifier(name)).isNull() for name in names))
 
 
 def carried_hash(carried: DataFrame, join: Join) -> Column:
@@ -39,12 +39,12 @@ def carried_hash(carried: DataFrame, join: Join) -> Column:
 
     The watermark beside a row that came on time depends on how the clock was cut; that it was on time does not.
     """
-    beside = {"lane", "carried_from", "evicted_in", *join.dated}
+    beside = {"lane", "carried_from", "evicted_in", *join.slice_valued_columns}
     names = [name for name in carried.columns if name not in beside]
     hashed = row_hash(carried, (name for name in names if name != "watermark"))
     if "watermark" not in names:
         return hashed
-    exact = F.lit(join.exact_watermarks) | (F.col("event_time") <= F.col("watermark"))
+    exact = F.lit(join.needs_exact_watermarks) | (F.col("event_time") <= F.col("watermark"))
     return F.xxhash64(hashed, F.when(exact, F.col("watermark")))
 
 
@@ -52,13 +52,13 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
     """What a checkpoint's rows hold, by `side` and the slices `since` <= n < `until`.
 
     `rows` is how many rows begin, `high` and `low` sum the halves of their hashes. What a row has met later than it
-    came (`Join.dated`) is a part of its own, from that slice on. Slices are numbers.
+    came (`Join.slice_valued_columns`) is a part of its own, from that slice on. Slices are numbers.
     """
     since = F.col("carried_from")
     parts = F.array(F.struct(since.alias("since"), F.col(ROW_HASH).alias("hash"), F.lit(1).alias("rows")))
     nothing, kinds = F.slice(parts, 1, 0), dict(checkpoint.dtypes)
     met = []
-    for name in (name for name in join.dated if name in kinds):
+    for name in (name for name in join.slice_valued_columns if name in kinds):
         label = F.lit(name)
         if kinds[name].startswith("map<"):
             entries = _met(F.map_values(name), label, F.map_keys(name))
@@ -113,7 +113,7 @@ def _met(slices: Column, label: Column, keys: Column) -> Column:
 
 
 def _hashable(name: str, kind: T.DataType) -> Column:
-    column = F.col(quoted(name))
+    column = F.col(quote_identifier(name))
     if not any(one in kind.simpleString() for one in _UNHASHED):
         return column
     # Maps and variants have no hash in Spark.

@@ -1,7 +1,7 @@
-"""Small files of settled slices merged: as many rows, in fewer files, by commits that change no data.
+"""Compact small files of settled slices, by commits without data change.
 
-A merged file holds the slices of one period. Its folder names the commit of the ledger as of which it was merged, so
-that the ledger tells of each slice in it whose rows it has (`Ledger.run_in`): docs/decisions/0043-compaction.md.
+A merged file has the slices of one period. Its folder has the ledger's commit at compaction time, by which the ledger
+finds the run of each slice in the file: docs/decisions/0043-compaction.md.
 """
 
 from __future__ import annotations
@@ -16,171 +16,176 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
-from tidemark.config.maintenance import Compact
-from tidemark.config.types import micros
-from tidemark.delta.staging import Staged, read_files
-from tidemark.delta.table import DataFile, DeltaLog, OvertakenError
-from tidemark.errors import FaultError, UserError
-from tidemark.formatting import quoted
+from tidemark.config.maintenance import CompactionSettings
+from tidemark.config.types import to_micros
+from tidemark.delta.retry import retry_on_conflict
+from tidemark.delta.staging import StagedFiles, read_files
+from tidemark.delta.table import DataFile, DeltaTableHandle
+from tidemark.errors import UserError
+from tidemark.formatting import quote_identifier
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.rewrite_verification import prove
-from tidemark.tables.run_files import HELD, new_merged, run_of, spans, stage_run
-from tidemark.tables.table_changes import TRIES
+from tidemark.ledger.rewrite_verification import verify_same_rows
+from tidemark.tables.run_files import SLICE_COLUMNS, new_merged, run_of, spans, stage_run
 from tidemark.timegrid.slices import Grid
 
-MERGED = ("emissions", "late", "quality")
-"""The tables whose files are merged. Those of a checkpoint expire run by run."""
-LARGEST = 256 << 20
-"""Bytes that a merged file has at most, about: of more there are several for a period."""
+COMPACTED_TABLES = ("emissions", "late", "quality")
+"""Tables whose files are merged. Checkpoints expire run by run instead."""
+MAX_FILE_BYTES = 256 << 20
+"""Approximate maximum size of a merged file in bytes; a larger period becomes several files."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of one table and period that become fewer."""
+    """A merge of the files of one table and period."""
 
     table: str
-    slices: range
-    """Those of the period."""
+    period: range
+    """Slices of the period."""
     files: tuple[str, ...]
     bytes: int
-    into: int
-    """How many files they become."""
+    """Total size of the files."""
+    target_files: int
+    """Number of files after the merge."""
 
 
 @dataclass(frozen=True)
-class Compaction:
-    """What there is to merge of a pipeline's tables."""
+class CompactionPlan:
+    """All merges of a pipeline's tables that its settings allow now."""
 
     pipeline: Pipeline
     ledger: Ledger = field(repr=False)
     merges: tuple[Merge, ...]
 
-    def describe(self, merge: Merge) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        start, end = (self.ledger.grid.name(number) for number in (merge.slices.start, merge.slices.stop))
-        told = {"table": merge.table, "start": start, "end": end}
-        return {**told, "files": len(merge.files), "into": merge.into, "bytes": merge.bytes}
+    def merge_to_dict(self, merge: Merge) -> dict[str, Any]:
+        """Return a merge as a JSON-ready dictionary."""
+        start, end = (self.ledger.grid.name(number) for number in (merge.period.start, merge.period.stop))
+        result = {"table": merge.table, "start": start, "end": end}
+        return {**result, "files": len(merge.files), "target_files": merge.target_files, "bytes": merge.bytes}
 
 
-def plan_compaction(pipeline: Pipeline, lake: str) -> Compaction:
-    """What can be merged by the pipeline's settings; no file is written.
+def plan_compaction(pipeline: Pipeline, lake: str) -> CompactionPlan:
+    """Plan the merges that the pipeline's setting `compact` allows, without writing.
 
     Raises:
-        UserError: the pipeline file does not say, or a table is not as Tidemark has written it.
+        UserError: The setting is missing, or something else than Tidemark has written to a table.
     """
     if pipeline.compact is None:
         raise UserError(
-            f"pipeline {pipeline.name} does not say what to merge; write `compact: {{after: 2 days, into: 1 day}}` in "
-            "its file"
+            f"pipeline {pipeline.name} has no setting `compact`. Add `compact: "
+            f"{{settled_after: 2 days, period: 1 day}}` to its file."
         )
-    ledger = Ledger.of(pipeline, lake)
-    periods = _settled(ledger, pipeline.compact)
-    return Compaction(pipeline, ledger, tuple(one for name in MERGED for one in _merges(ledger, name, periods)))
+    ledger = Ledger.from_pipeline(pipeline, lake)
+    periods = _find_settled_periods(ledger, pipeline.compact)
+    return CompactionPlan(
+        pipeline, ledger, tuple(merge for name in COMPACTED_TABLES for merge in _plan_merges(ledger, name, periods))
+    )
 
 
-def merge_files(spark: SparkSession, compaction: Compaction, merge: Merge) -> bool:
-    """Write the files of a period once more as fewer, and let the table have these in their place.
+def merge_files(spark: SparkSession, plan: CompactionPlan, merge: Merge) -> bool:
+    """Merge the files of a period and replace them in the table.
 
-    False where another process has replaced these files, or committed their slices anew, meanwhile: the table is left
-    as it is.
+    Returns:
+        False if another process has replaced the files or recomputed their slices; then the table is unchanged.
 
     Raises:
-        FaultError: what was written has not the same rows, or other processes never let go of the table.
+        FaultError: The merged files have other rows, or other processes kept writing to the table.
     """
-    log = DeltaLog.open(getattr(compaction.ledger.tables, merge.table))
-    if log is None or not _has(log, merge):
+    log = DeltaTableHandle.open(getattr(plan.ledger.tables, merge.table))
+    if log is None or not _has_files(log, merge):
         return False
     source = read_files(spark, log.path, log.schema, merge.files)
-    staged = _written(source, compaction, merge, log.path)
-    prove(source, staged, HELD[merge.table][0])
-    return _commit(compaction.ledger, merge, log.path, staged.files)
+    staged = _write_merged(source, plan, merge, log.path)
+    verify_same_rows(source, staged, SLICE_COLUMNS[merge.table][0])
+    return _commit_merge(plan.ledger, merge, log.path, staged.files)
 
 
-def _settled(ledger: Ledger, settings: Compact) -> list[range]:
-    """The periods of which all slices are committed, and long enough ago by the pipeline's clock."""
+def _find_settled_periods(ledger: Ledger, settings: CompactionSettings) -> list[range]:
+    """Find the periods whose slices are all committed and settled by the pipeline's clock."""
     if ledger.last is None:
         return []
     grid = ledger.grid
-    until = grid.start_of(ledger.last.number + 1) - micros(settings.after)
-    starts = sorted({_period(grid, settings, number) for number in ledger.entries})
-    periods = [_slices_of(grid, settings, start) for start in starts]
-    return [one for one in periods if grid.start_of(one.stop) <= until and all(map(ledger.entry, one))]
+    until = grid.start_of(ledger.last.number + 1) - to_micros(settings.settled_after)
+    starts = sorted({_period_number(grid, settings, number) for number in ledger.entries})
+    periods = [_slices_of_period(grid, settings, start) for start in starts]
+    return [period for period in periods if grid.start_of(period.stop) <= until and all(map(ledger.entry, period))]
 
 
-def _period(grid: Grid, settings: Compact, number: int) -> int:
-    """The period in which a slice starts, counted from 1970-01-01 UTC."""
-    return grid.start_of(number) // micros(settings.into)
+def _period_number(grid: Grid, settings: CompactionSettings, number: int) -> int:
+    """Return the number of the period in which a slice starts, counted from 1970-01-01 UTC."""
+    return grid.start_of(number) // to_micros(settings.period)
 
 
-def _slices_of(grid: Grid, settings: Compact, period: int) -> range:
-    first, stop = (grid.first_from(n * micros(settings.into)) for n in (period, period + 1))
+def _slices_of_period(grid: Grid, settings: CompactionSettings, period: int) -> range:
+    first, stop = (grid.first_from(n * to_micros(settings.period)) for n in (period, period + 1))
     return range(max(first, 0), stop)
 
 
-def _merges(ledger: Ledger, name: str, periods: Sequence[range]) -> Iterator[Merge]:
-    log = DeltaLog.open(getattr(ledger.tables, name))
+def _plan_merges(ledger: Ledger, name: str, periods: Sequence[range]) -> Iterator[Merge]:
+    log = DeltaTableHandle.open(getattr(ledger.tables, name))
     if log is None or not periods:
         return
-    if not log.is_bare:
+    if not log.is_plain_parquet:
         raise UserError(
-            f"{log.path} has more to it than files of rows: something else than Tidemark has written to it; tidemark "
-            "verify says what, and --repair undoes it"
+            f"{log.path} has more than plain data files: something else than Tidemark has written to it. Run tidemark "
+            "verify to see what, or tidemark verify --repair to undo it."
         )
     sizes = dict(zip(log.files["path"], log.files["size"], strict=True))
-    inside: dict[int, list[str]] = {}
-    of_slice = {number: place for place, period in enumerate(periods) for number in period}
+    files_by_period: dict[int, list[str]] = {}
+    period_of_slice = {number: index for index, period in enumerate(periods) for number in period}
     for path, span in spans(log, name, ledger.grid).items():
-        place = of_slice.get(span.start) if span else None
-        if span and place is not None and span.stop <= periods[place].stop and _counts(ledger, path, span):
-            inside.setdefault(place, []).append(path)
-    for place, paths in sorted(inside.items()):
+        index = period_of_slice.get(span.start) if span else None
+        if span and index is not None and span.stop <= periods[index].stop and _is_current(ledger, path, span):
+            files_by_period.setdefault(index, []).append(path)
+    for index, paths in sorted(files_by_period.items()):
         size = sum(int(sizes[path]) for path in paths)
-        into = max(1, ceil(size / LARGEST))
-        if into < len(paths):
-            yield Merge(name, periods[place], tuple(sorted(paths)), size, into)
+        target_files = max(1, ceil(size / MAX_FILE_BYTES))
+        if target_files < len(paths):
+            yield Merge(name, periods[index], tuple(sorted(paths)), size, target_files)
 
 
-def _counts(ledger: Ledger, path: str, span: range) -> bool:
-    return all(ledger.holds(run_of(path), number) for number in span)
+def _is_current(ledger: Ledger, path: str, span: range) -> bool:
+    return all(ledger.is_current(run_of(path), number) for number in span)
 
 
-def _written(source: DataFrame, compaction: Compaction, merge: Merge, path: str) -> Staged:
-    """The rows as files in order of slice and keys, which the table does not know."""
-    by = [F.col(quoted(name)) for name in _order(compaction.pipeline, merge.table, source.schema)]
-    laid = source.coalesce(1) if merge.into == 1 else source.repartitionByRange(merge.into, *by)
-    return stage_run(laid.sortWithinPartitions(*by), path, new_merged(compaction.ledger.number))
+def _write_merged(source: DataFrame, plan: CompactionPlan, merge: Merge, path: str) -> StagedFiles:
+    """Write rows as uncommitted files in order of slice and keys."""
+    sort_columns = [
+        F.col(quote_identifier(name)) for name in _list_sort_columns(plan.pipeline, merge.table, source.schema)
+    ]
+    distributed = (
+        source.coalesce(1) if merge.target_files == 1 else source.repartitionByRange(merge.target_files, *sort_columns)
+    )
+    return stage_run(distributed.sortWithinPartitions(*sort_columns), path, new_merged(plan.ledger.number))
 
 
-def _order(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
-    wanted = {
-        "emissions": ["_slice", *pipeline.join.telling_columns],
+def _list_sort_columns(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
+    candidates = {
+        "emissions": ["_slice", *pipeline.join.key_output_columns],
         "late": ["_slice", "side", "arrived_at"],
         "quality": ["slice", "expectation"],
     }[name]
-    return [one for one in wanted if one in schema.names]
+    return [column for column in candidates if column in schema.names]
 
 
-def _commit(ledger: Ledger, merge: Merge, path: str, files: Sequence[DataFile]) -> bool:
-    for _ in range(TRIES):
-        log = DeltaLog.open(path)
-        if log is None or not _has(log, merge) or not _stands(ledger, merge.slices):
+def _commit_merge(ledger: Ledger, merge: Merge, path: str, files: Sequence[DataFile]) -> bool:
+    def attempt() -> bool:
+        log = DeltaTableHandle.open(path)
+        if log is None or not _has_files(log, merge) or not _is_unchanged(ledger, merge.period):
             return False
-        try:
-            log.commit(files, merge.files, changes_data=False)
-        except OvertakenError:
-            continue
+        log.commit(files, merge.files, changes_data=False)
         return True
-    raise FaultError(f"other processes keep writing to {path}; run the command again")
+
+    return retry_on_conflict(attempt, path)
 
 
-def _has(log: DeltaLog, merge: Merge) -> bool:
+def _has_files(log: DeltaTableHandle, merge: Merge) -> bool:
     return set(merge.files) <= set(log.files["path"])
 
 
-def _stands(ledger: Ledger, slices: range) -> bool:
-    """Whether slices are committed as they were when the ledger was read."""
-    log = DeltaLog.open(ledger.tables.ledger)
-    if log is not None and log.commit_number == ledger.number:
+def _is_unchanged(ledger: Ledger, slices: range) -> bool:
+    """True if no slice was recomputed since the ledger was read."""
+    log = DeltaTableHandle.open(ledger.tables.ledger)
+    if log is not None and log.txn_version == ledger.number:
         return True
-    now = Ledger.seen(ledger.tables, ledger.grid)
-    return all((entry := now.entry(n)) is not None and entry.run == ledger.entries[n].run for n in slices)
+    current = Ledger.read_without_sync(ledger.tables, ledger.grid)
+    return all((entry := current.entry(n)) is not None and entry.run == ledger.entries[n].run for n in slices)

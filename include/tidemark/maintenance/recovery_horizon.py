@@ -1,4 +1,4 @@
-"""How far back one can go: to old versions of tables, with slices that run again, with states that are verified."""
+"""Compute how far back a pipeline can be read, reprocessed and verified."""
 
 from __future__ import annotations
 
@@ -12,90 +12,105 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
-from tidemark.delta.log_files import oldest_whole
-from tidemark.delta.paths import place
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.log_files import find_oldest_readable_version
+from tidemark.delta.paths import resolve_path
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import UserError
-from tidemark.ledger.checkpoint_files import kept_runs
+from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.ledger.staleness import restorable, start_of_chain
+from tidemark.tables.table_changes import open_tables
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How far back a pipeline reaches."""
+class RecoveryHorizon:
+    """The oldest versions and slices that can be read, reprocessed and verified."""
 
     readable_from: Mapping[str, int]
-    """The oldest version of each table from which on all can be read, 0 the first."""
+    """First version of each table from which all later ones can be read, starting with 0."""
     reprocess_from: str | None
-    """The first slice from which on each can run again by itself, its state being kept; None where none can."""
-    rebuilt_from: str | None
-    """The slice with which a reprocess of any slice before that begins; None where nothing is committed."""
+    """First slice from which each can be reprocessed alone, as its checkpoint exists; None without any."""
+    full_reprocess_from: str | None
+    """First slice of a reprocess of any slice before `reprocess_from`; None if nothing is committed."""
     verify_from: str | None
-    """The first slice from which on `state verify` can replay; None where versions that slices have read are gone."""
-    inputs_unknown: tuple[str, ...]
-    """Inputs whose logs cannot be asked without Spark: `verify_from` takes them to be whole."""
+    """First slice from which `checkpoint verify` can replay; None if versions that slices have read are gone."""
+    unverified_inputs: tuple[str, ...]
+    """Inputs whose logs cannot be read without Spark; `verify_from` assumes that they are complete."""
 
 
-def reach_of(
-    pipeline: Pipeline, lake: str, readable_from: Mapping[str, int], given_up: Collection[str] = frozenset()
-) -> Reach:
-    """How far back a pipeline reaches, once the states of some runs have been given up."""
-    ledger = Ledger.of(pipeline, lake)
-    chain = _chain(ledger)
+def compute_recovery_horizon(
+    pipeline: Pipeline, lake: str, readable_from: Mapping[str, int], expired_runs: Collection[str] = frozenset()
+) -> RecoveryHorizon:
+    """Compute the horizon after the checkpoints of some runs have expired."""
+    ledger = Ledger.from_pipeline(pipeline, lake)
+    chain = _list_chain(ledger)
     if not chain:
-        return Reach(readable_from, None, None, None, ())
-    kept = kept_runs(ledger.tables, ledger.entries.values(), ledger.grid) - frozenset(given_up)
-    whole = {side: _whole_since(pipeline, lake, side, chain) for side in SIDES}
-    least = tuple(-1 if version is None else version for version in whole.values())
-    again, replayed = reprocessed_from(ledger, kept), verified_from(ledger, kept, least)
-    return Reach(
+        return RecoveryHorizon(readable_from, None, None, None, ())
+    runs_with_checkpoint = list_available_checkpoints(ledger.tables, ledger.entries.values(), ledger.grid) - frozenset(
+        expired_runs
+    )
+    oldest_by_side = {side: _find_oldest_readable(pipeline, lake, side, chain) for side in SIDES}
+    oldest_versions = tuple(-1 if version is None else version for version in oldest_by_side.values())
+    reprocess_from = find_first_reprocessable(ledger, runs_with_checkpoint)
+    verify_from = find_first_verifiable(ledger, runs_with_checkpoint, oldest_versions)
+    return RecoveryHorizon(
         readable_from,
-        None if again is None else ledger.grid.name(again),
+        None if reprocess_from is None else ledger.grid.name(reprocess_from),
         ledger.grid.name(chain[0].number),
-        None if replayed is None else ledger.grid.name(replayed),
-        tuple(getattr(pipeline, side).table for side, version in whole.items() if version is None),
+        None if verify_from is None else ledger.grid.name(verify_from),
+        tuple(getattr(pipeline, side).table for side, version in oldest_by_side.items() if version is None),
     )
 
 
-def reprocessed_from(ledger: Ledger, kept: Collection[str]) -> int | None:
-    """The first slice from which on each can run again from a state that is kept, to the last of the chain."""
-    by_itself = (entry.number for entry in _back_to(_chain(ledger), partial(_begins, ledger, kept)))
-    return next(by_itself, None)
+def find_first_reprocessable(ledger: Ledger, runs_with_checkpoint: Collection[str]) -> int | None:
+    """Find the first slice from which each, to the last of the chain, can be reprocessed from a checkpoint."""
+    reprocessable = _take_last_while(_list_chain(ledger), partial(_can_start_at, ledger, runs_with_checkpoint))
+    return next((entry.number for entry in reprocessable), None)
 
 
-def verified_from(ledger: Ledger, kept: Collection[str], least: Sequence[int]) -> int | None:
-    """The first slice with which a replay to the last can begin: its state is kept, and so is what was read from it on.
+def find_first_verifiable(
+    ledger: Ledger, runs_with_checkpoint: Collection[str], oldest_versions: Sequence[int]
+) -> int | None:
+    """Find the first slice from which a replay to the last can start.
 
-    `least` has the oldest version of each input that can be read.
+    Args:
+        runs_with_checkpoint: Runs whose checkpoints have not expired.
+        oldest_versions: Oldest readable version of each input.
     """
 
-    def is_whole(entry: Entry) -> bool:
-        return all(read >= oldest for read, oldest in zip(entry.versions, least, strict=True))
+    def has_inputs(entry: Entry) -> bool:
+        return all(read >= oldest for read, oldest in zip(entry.versions, oldest_versions, strict=True))
 
-    replayed = _back_to(_chain(ledger), is_whole)
-    return next((entry.number for entry in replayed if _begins(ledger, kept, entry)), None)
+    replayable = _take_last_while(_list_chain(ledger), has_inputs)
+    return next((entry.number for entry in replayable if _can_start_at(ledger, runs_with_checkpoint, entry)), None)
 
 
-def _chain(ledger: Ledger) -> list[Entry]:
-    """The slices without a gap up to the last."""
+def _list_chain(ledger: Ledger) -> list[Entry]:
+    """List the slices without a gap up to the last."""
     start = start_of_chain(ledger)
     return [entry for number, entry in ledger.entries.items() if start and number >= start.number]
 
 
-def _begins(ledger: Ledger, kept: Collection[str], entry: Entry) -> bool:
-    return restorable(ledger, entry.number, kept) == entry.number
+def _can_start_at(ledger: Ledger, runs_with_checkpoint: Collection[str], entry: Entry) -> bool:
+    return restorable(ledger, entry.number, runs_with_checkpoint) == entry.number
 
 
-def _back_to(chain: Sequence[Entry], holds: Callable[[Entry], bool]) -> list[Entry]:
-    """The end of a chain of each of whose slices something holds."""
-    return list(takewhile(holds, reversed(chain)))[::-1]
+def _take_last_while(chain: Sequence[Entry], condition: Callable[[Entry], bool]) -> list[Entry]:
+    """Return the last slices of a chain that all meet a condition."""
+    return list(takewhile(condition, reversed(chain)))[::-1]
 
 
-def _whole_since(pipeline: Pipeline, lake: str, side: SideName, chain: Sequence[Entry]) -> int | None:
-    """The oldest version of an input that can be read, of those that slices have read; None where it is not known."""
-    least = min(entry.versions[SIDES.index(side)] for entry in chain)
+def _find_oldest_readable(pipeline: Pipeline, lake: str, side: SideName, chain: Sequence[Entry]) -> int | None:
+    """Find the oldest readable version of an input among those that slices have read; None if unknown."""
+    oldest_read = min(entry.versions[SIDES.index(side)] for entry in chain)
     with suppress(DeltaError, UserError):
-        log = DeltaLog.open(place(lake, getattr(pipeline, side).table))
-        return None if log is None else oldest_whole(log, least)
+        log = DeltaTableHandle.open(resolve_path(lake, getattr(pipeline, side).table))
+        return None if log is None else find_oldest_readable_version(log, oldest_read)
     return None
+
+
+def find_oldest_readable_versions(pipeline: Pipeline, lake: str) -> dict[str, int]:
+    """Return the first version of each table from which all later ones can be read, starting with 0."""
+    tables = PipelineTables.from_config(pipeline, lake)
+    return {name: find_oldest_readable_version(log) for name, log in open_tables(tables).items()}

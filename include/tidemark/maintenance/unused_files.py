@@ -1,4 +1,4 @@
-"""Files that no table needs: what failed, killed and beaten runs left behind, what was superseded, old logs."""
+"""Find and delete files that no table needs: uncommitted files, replaced files, old log files."""
 
 from __future__ import annotations
 
@@ -13,181 +13,205 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from tidemark.config import Pipeline
-from tidemark.delta.log_files import LogFiles, Removed, shorten
-from tidemark.delta.table import DeltaLog
+from tidemark.config.maintenance import Retention
+from tidemark.delta.log_files import LogFiles, RemovedFiles, truncate_log
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
 from tidemark.tables.run_files import run_of
 from tidemark.tables.table_changes import FOLLOWING
 
 
 @dataclass(frozen=True)
-class Vacuumed:
-    """What was removed of the tables that follow the ledger, or would be."""
+class UnusedFiles:
+    """Files of a pipeline's tables that retention lets go, except those of the ledger."""
 
-    garbage: Removed
-    """What no version of a table has."""
-    superseded: Removed
-    """What a table had once."""
-    logs: Removed
-    """Commits of their logs, and checkpoints."""
-    readable_from: dict[str, int]
-    """The oldest version of each table that can then be read, 0 the first."""
-    recent: int
-    """How many files that no commit has are of runs that have written too lately to be taken for left behind."""
+    tables: tuple[TablePlan, ...]
+
+    @property
+    def uncommitted_files(self) -> RemovedFiles:
+        """Data files that no version of a table has."""
+        return _list_files((plan.table, filter(_is_data, plan.uncommitted_files)) for plan in self.tables)
+
+    @property
+    def replaced_files(self) -> RemovedFiles:
+        """Files that a table once had."""
+        return _list_files((plan.table, plan.replaced_files) for plan in self.tables)
+
+    @property
+    def log_files(self) -> RemovedFiles:
+        """Commits and checkpoints in the tables' logs."""
+        return _list_files((plan.table, plan.log_files) for plan in self.tables)
+
+    @property
+    def readable_from(self) -> dict[str, int]:
+        """The oldest version of each table that can be read after the deletion, starting with 0."""
+        return {plan.table.name: plan.readable_from for plan in self.tables}
+
+    @property
+    def recent_files(self) -> int:
+        """Number of uncommitted data files whose run may still be active."""
+        return sum(
+            sum(map(_is_data, plan.table.uncommitted)) - sum(map(_is_data, plan.uncommitted_files))
+            for plan in self.tables
+        )
 
 
-def vacuum_tables(
-    pipeline: Pipeline, lake: str, older_than: timedelta | None = None, *, dry_run: bool = False
-) -> Vacuumed:
-    """Remove what the pipeline's `retention` says; `older_than` comes before its `garbage`.
+def find_unused_files(pipeline: Pipeline, lake: str, older_than: timedelta | None = None) -> UnusedFiles:
+    """Find the files that the pipeline's `retention` lets go.
 
-    Garbage is files that no version of a table has, of runs none of whose files is younger. What a table has now is
-    never among what goes, nor what a version within `superseded` had.
+    A run counts as active, and its uncommitted files stay, if any of these is younger than the limit. Files of the
+    current version, and of versions within `retention.replaced_files`, always stay.
+
+    Args:
+        older_than: Replaces `retention.uncommitted_files`.
     """
-    now, kept, following = datetime.now(UTC), pipeline.retention, Ledger.of(pipeline, lake).tables
-    tables = [table for name in FOLLOWING if (table := _Table.of(name, getattr(following, name)))]
-    before = now - (kept.garbage if older_than is None else older_than)
-    at_work = {run_of(info.path) for table in tables for info in table.unknown if info.mtime >= before}
-    unneeded = [_unneeded(table, pipeline, now, at_work) for table in tables]
-    if not dry_run:
-        Ledger.of(pipeline, lake)  # brings tables up to what was committed meanwhile
-        for one in unneeded:
-            _remove(one, kept.superseded)
-    data = [sum(map(_is_data, one.table.unknown)) - sum(map(_is_data, one.garbage)) for one in unneeded]
-    return Vacuumed(
-        _removed((one.table, filter(_is_data, one.garbage)) for one in unneeded),
-        _removed((one.table, one.superseded) for one in unneeded),
-        _removed((one.table, one.behind) for one in unneeded),
-        {one.table.name: one.readable_from for one in unneeded},
-        sum(data),
-    )
+    now, retention, pipeline_tables = datetime.now(UTC), pipeline.retention, Ledger.from_pipeline(pipeline, lake).tables
+    tables = [table for name in FOLLOWING if (table := _TableFiles.read(name, getattr(pipeline_tables, name)))]
+    before = now - (retention.uncommitted_files if older_than is None else older_than)
+    active_runs = {run_of(info.path) for table in tables for info in table.uncommitted if info.mtime >= before}
+    return UnusedFiles(tuple(_plan_table(table, retention, now, active_runs) for table in tables))
+
+
+def delete_unused_files(pipeline: Pipeline, lake: str, unused: UnusedFiles) -> None:
+    """Delete unused files.
+
+    Raises:
+        FaultError: A log could not be truncated.
+    """
+    Ledger.from_pipeline(pipeline, lake)  # brings tables up to commits made in the meantime
+    for plan in unused.tables:
+        _delete_planned(plan, pipeline.retention.replaced_files)
 
 
 @dataclass(frozen=True)
-class _Table:
-    """A table, its files, and those that it has had in some version."""
+class _TableFiles:
+    """A table with the files on disk and those of its versions."""
 
     name: str
-    log: DeltaLog
+    log: DeltaTableHandle
     log_files: LogFiles
-    listed: dict[str, pafs.FileInfo]
-    """All files in its folder, by their paths."""
-    told: frozenset[str]
-    """Those of all versions, as far as the log still has them, and of today."""
-    removed: dict[str, tuple[int, int]]
-    """Those that it has no longer: the version without each, and when that was, in ms since 1970 UTC."""
-    times: dict[int, int]
-    """When the versions were committed, in ms since 1970 UTC."""
+    disk_files: dict[str, pafs.FileInfo]
+    """All files in the table's folder, by path."""
+    committed_paths: frozenset[str]
+    """Files of all versions in the log, and of the current one."""
+    removals: dict[str, tuple[int, int]]
+    """Files that the table no longer has: version and time of the removal, in ms since 1970 UTC."""
+    commit_times: dict[int, int]
+    """Time of each commit in ms since 1970 UTC, by version."""
 
     @classmethod
-    def of(cls, name: str, path: str) -> _Table | None:
-        log = DeltaLog.open(path)
+    def read(cls, name: str, path: str) -> _TableFiles | None:
+        log = DeltaTableHandle.open(path)
         if log is None:
             return None
-        everything = log.folder.get_file_info(pafs.FileSelector("", recursive=True))
-        log_files = LogFiles.of(log)
-        now = set(map(unquote, log.files["path"]))
-        told = now.union(log.files["path"])
-        removed, times = dict[str, tuple[int, int]](), dict[int, int]()
-        for version, actions in log_files.actions("add", "remove", "commitInfo"):
+        everything = log.filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+        log_files = LogFiles.from_table(log)
+        current = set(map(unquote, log.files["path"]))
+        committed_paths = current.union(log.files["path"])
+        removals, commit_times = dict[str, tuple[int, int]](), dict[int, int]()
+        for version, actions in log_files.read_actions("add", "remove", "commitInfo"):
             for action in actions:
-                told |= {unquote(action[kind]["path"]) for kind in ("add", "remove") if kind in action}
-                if gone := action.get("remove"):
-                    removed.setdefault(unquote(gone["path"]), (version, int(gone["deletionTimestamp"])))
+                committed_paths |= {unquote(action[kind]["path"]) for kind in ("add", "remove") if kind in action}
+                if removal := action.get("remove"):
+                    removals.setdefault(unquote(removal["path"]), (version, int(removal["deletionTimestamp"])))
                 if info := action.get("commitInfo"):
-                    times[version] = int(info["timestamp"])
+                    commit_times[version] = int(info["timestamp"])
         files = {info.path: info for info in everything if info.is_file}
-        gone = {file: since for file, since in removed.items() if file not in now}
-        return cls(name, log, log_files, files, frozenset(told), gone, times)
+        removals = {path: removal for path, removal in removals.items() if path not in current}
+        return cls(name, log, log_files, files, frozenset(committed_paths), removals, commit_times)
 
     @cached_property
-    def unknown(self) -> list[pafs.FileInfo]:
-        """Files in the folder that no version has; also the checksums that Hadoop sets beside such files."""
-        return list(_unknown(self.told, self.listed.values()))
+    def uncommitted(self) -> list[pafs.FileInfo]:
+        """Files in the folder that no version has, with the checksum files that Hadoop writes for them."""
+        return list(_select_uncommitted(self.committed_paths, self.disk_files.values()))
 
-    def former(self, before: datetime) -> list[pafs.FileInfo]:
-        """Files that are still there and that the table has not had since `before` (exclusive)."""
+    def list_replaced(self, before: datetime) -> list[pafs.FileInfo]:
+        """List existing files that were removed from the table before an instant (exclusive)."""
         limit = before.timestamp() * 1000
-        gone = (path for path, (_, since) in self.removed.items() if since < limit)
-        return [self.listed[path] for path in gone if path in self.listed]
+        replaced = (path for path, (_, since) in self.removals.items() if since < limit)
+        return [self.disk_files[path] for path in replaced if path in self.disk_files]
 
-    def first_kept(self, before: datetime) -> int:
-        """The version that the table had at an instant, or the oldest that there is."""
+    def find_version_at(self, before: datetime) -> int:
+        """Return the version of the table at an instant, or the oldest in the log."""
         limit = before.timestamp() * 1000
-        versions = takewhile(lambda version: self.times.get(version, limit) < limit, self.log_files.commits)
-        return max([self.log_files.oldest, *versions])
+        versions = takewhile(
+            lambda version: self.commit_times.get(version, limit) < limit, self.log_files.commit_versions
+        )
+        return max([self.log_files.oldest_version, *versions])
 
-    def readable_without(self, gone: Container[str]) -> int:
-        """The oldest version that can be read where these are gone, too."""
-        missing = (one for path, (one, _) in self.removed.items() if path in gone or path not in self.listed)
-        return max(missing, default=self.log_files.oldest)
+    def find_oldest_readable(self, deleted: Container[str]) -> int:
+        """Return the oldest version that can be read without deleted and missing files."""
+        versions = (
+            version for path, (version, _) in self.removals.items() if path in deleted or path not in self.disk_files
+        )
+        return max(versions, default=self.log_files.oldest_version)
 
 
 @dataclass(frozen=True)
-class _Unneeded:
-    """What goes of a table."""
+class TablePlan:
+    """Files to delete of a table."""
 
-    table: _Table
-    garbage: list[pafs.FileInfo]
-    superseded: list[pafs.FileInfo]
-    first: int
-    """The oldest version that the log tells afterwards."""
-    behind: list[pafs.FileInfo]
-    """What goes of the log."""
+    table: _TableFiles
+    uncommitted_files: list[pafs.FileInfo]
+    replaced_files: list[pafs.FileInfo]
+    first_log_version: int
+    """The first version that the log has after the deletion."""
+    log_files: list[pafs.FileInfo]
+    """Log files before it."""
 
     @property
     def readable_from(self) -> int:
-        """The oldest version that can be read afterwards."""
-        return max(self.first, self.table.readable_without({info.path for info in self.superseded}))
+        """The oldest version that can be read after the deletion."""
+        return max(self.first_log_version, self.table.find_oldest_readable({info.path for info in self.replaced_files}))
 
 
-def _unneeded(table: _Table, pipeline: Pipeline, now: datetime, at_work: Container[str]) -> _Unneeded:
-    kept, oldest = pipeline.retention, table.log_files.oldest
-    garbage = [info for info in table.unknown if run_of(info.path) not in at_work]
-    superseded = [] if kept.superseded is None else table.former(now - kept.superseded)
-    first = oldest if kept.logs is None else table.first_kept(now - kept.logs)
-    return _Unneeded(table, garbage, superseded, first, table.log_files.behind(first) if first > oldest else [])
+def _plan_table(table: _TableFiles, retention: Retention, now: datetime, active_runs: Container[str]) -> TablePlan:
+    oldest = table.log_files.oldest_version
+    uncommitted = [info for info in table.uncommitted if run_of(info.path) not in active_runs]
+    replaced = [] if retention.replaced_files is None else table.list_replaced(now - retention.replaced_files)
+    first = oldest if retention.log_files is None else table.find_version_at(now - retention.log_files)
+    return TablePlan(table, uncommitted, replaced, first, table.log_files.list_before(first) if first > oldest else [])
 
 
-def _remove(what: _Unneeded, superseded: timedelta | None) -> None:
-    """Remove files, but for those that the table has by now once more, and then what told of them.
+def _delete_planned(plan: TablePlan, replaced_retention: timedelta | None) -> None:
+    """Delete the planned files, except those that the table has again, and truncate the log.
 
-    Where superseded files go, checkpoints tell of them no longer than they are there.
+    If replaced files are deleted, Delta's own checkpoints also keep them only for `replaced_retention`.
 
     Raises:
-        FaultError: the log cannot do without what would go.
+        FaultError: The log could not be truncated.
     """
-    log, table = what.table.log, what.table
-    now = DeltaLog.open(log.path)
-    again = set(map(unquote, now.files["path"])) if now else set[str]()
-    paths = [info.path for info in (*what.garbage, *what.superseded) if info.path not in again]
-    _delete(log, [*paths, *{_checksum(path) for path in paths}.intersection(table.listed)])
-    if what.behind:
-        shorten(log, what.first)
-    if now and superseded is not None:
-        now.keep_removed(superseded)
+    log, table = plan.table.log, plan.table
+    current = DeltaTableHandle.open(log.path)
+    current_files = set(map(unquote, current.files["path"])) if current else set[str]()
+    paths = [info.path for info in (*plan.uncommitted_files, *plan.replaced_files) if info.path not in current_files]
+    _delete(log, [*paths, *{_checksum_path(path) for path in paths}.intersection(table.disk_files)])
+    if plan.log_files:
+        truncate_log(log, plan.first_log_version)
+    if current and replaced_retention is not None:
+        current.set_removed_file_retention(replaced_retention)
 
 
-def _delete(log: DeltaLog, paths: Iterable[str]) -> None:
-    """Remove files in order; another process may do so at the same time."""
+def _delete(log: DeltaTableHandle, paths: Iterable[str]) -> None:
+    """Delete files in order. Another process may delete them at the same time."""
     for path in dict.fromkeys(paths):
         with suppress(FileNotFoundError):
-            log.folder.delete_file(path)
+            log.filesystem.delete_file(path)
 
 
-def _removed(parts: Iterable[tuple[_Table, Iterable[pafs.FileInfo]]]) -> Removed:
-    return Removed.of({f"{table.name}/{info.path}": info.size for table, files in parts for info in files})
+def _list_files(parts: Iterable[tuple[_TableFiles, Iterable[pafs.FileInfo]]]) -> RemovedFiles:
+    return RemovedFiles.from_sizes({f"{table.name}/{info.path}": info.size for table, files in parts for info in files})
 
 
-def _unknown(told: Container[str], listed: Iterable[pafs.FileInfo]) -> Iterator[pafs.FileInfo]:
-    for info in listed:
+def _select_uncommitted(committed_paths: Container[str], files: Iterable[pafs.FileInfo]) -> Iterator[pafs.FileInfo]:
+    for info in files:
         folder, _, name = info.path.rpartition("/")
-        of = f"{folder}/{name.removeprefix('.').removesuffix('.crc')}" if name.endswith(".crc") else info.path
-        if not info.path.startswith(("_", ".")) and of not in told:
+        data_path = f"{folder}/{name.removeprefix('.').removesuffix('.crc')}" if name.endswith(".crc") else info.path
+        if not info.path.startswith(("_", ".")) and data_path not in committed_paths:
             yield info
 
 
-def _checksum(path: str) -> str:
+def _checksum_path(path: str) -> str:
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc"
 

@@ -1,1 +1,1 @@
-"""What would run and why, how it is cut into Spark jobs, and how long it would take."""
+"""Plan which slices run, cut them into Spark jobs, and estimate their duration."""

@@ -1,4 +1,4 @@
-"""How long jobs would take, from jobs that have run."""
+"""Estimate the duration of jobs from past jobs by Theil-Sen regression."""
 
 from __future__ import annotations
 
@@ -11,76 +11,78 @@ import pandas as pd
 
 from tidemark.config.sides import SIDES
 
-FEWEST = 3
-"""Committed jobs before which there is no history to speak of."""
-NEWEST = 60
-"""How many jobs, the newest, are looked at."""
+MIN_PAST_JOBS = 3
+"""Smallest number of committed jobs for an estimate."""
+MAX_PAST_JOBS = 60
+"""Number of newest jobs used for an estimate."""
 
 
 @dataclass(frozen=True)
 class PastJob:
-    """A job that has run."""
+    """A finished job."""
 
     rows: float
-    """That it read of both inputs."""
+    """Rows read of both inputs."""
     seconds: float
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Seconds of a job: `base` + `slope` * rows."""
+class JobCost:
+    """Linear cost model: a job takes `base` + `slope` * rows seconds."""
 
     base: float
     slope: float
-    off: float
-    """The median of how far jobs lie from that."""
+    error: float
+    """Median absolute deviation of past jobs, in seconds."""
 
     @classmethod
-    def of(cls, past: Sequence[PastJob]) -> Cost:
-        """The cost by past jobs: `slope` is the median slope between any two (Theil-Sen), `base` that of the rest."""
-        newest = past[-NEWEST:]
-        pairs = ((one, other) for one, other in combinations(newest, 2) if one.rows != other.rows)
-        slopes = [(other.seconds - one.seconds) / (other.rows - one.rows) for one, other in pairs]
+    def from_past_jobs(cls, past: Sequence[PastJob]) -> JobCost:
+        """Fit the model: `slope` is the median slope of all pairs (Theil-Sen), `base` the median remainder."""
+        newest = past[-MAX_PAST_JOBS:]
+        pairs = ((earlier, later) for earlier, later in combinations(newest, 2) if earlier.rows != later.rows)
+        slopes = [(later.seconds - earlier.seconds) / (later.rows - earlier.rows) for earlier, later in pairs]
         slope = max(0.0, median(slopes)) if slopes else 0.0
         base = max(0.0, median(job.seconds - slope * job.rows for job in newest))
         return cls(base, slope, median(abs(job.seconds - base - slope * job.rows) for job in newest))
 
-    def seconds(self, rows: float, jobs: int) -> float:
-        """The time of so many jobs over so many rows together."""
+    def estimate_seconds(self, rows: float, jobs: int) -> float:
+        """Return the seconds of a number of jobs that read this many rows in total."""
         return jobs * self.base + self.slope * rows
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, and how far history's own jobs lie from what it says of them."""
+    """Estimated seconds, with the typical error for past jobs."""
 
     seconds: float
     error: float
     jobs: int
-    """How many committed jobs it is from."""
+    """Number of past jobs used."""
 
 
-def past_jobs(ledger: pd.DataFrame) -> list[PastJob]:
-    """The committed jobs in the order of their commits, of a ledger's rows (`Ledger.rows`)."""
+def list_past_jobs(ledger: pd.DataFrame) -> list[PastJob]:
+    """Return the committed jobs of a ledger's rows (`Ledger.rows`) in commit order."""
     if ledger.empty:
         return []
     read = sum(ledger[side].map(lambda counts: counts["read"]) for side in SIDES)
     by_run = ledger.assign(rows=read).groupby("run", sort=False)
-    known = by_run.agg(
+    jobs = by_run.agg(
         rows=("rows", "sum"),
         seconds=("job_seconds", "first"),
         at=("committed_at", "first"),
         slices=("run", "size"),
         of=("job_slices", "first"),
     )
-    # Of a job whose slices do not all count, the ledger does not tell how many rows it read.
-    known = known[known["slices"] == known["of"]].sort_values("at")
-    return [PastJob(rows, seconds) for rows, seconds in zip(known["rows"], known["seconds"], strict=True)]
+    # If some slices of a job were superseded, the ledger lacks the rows that it read.
+    jobs = jobs[jobs["slices"] == jobs["of"]].sort_values("at")
+    return [PastJob(rows, seconds) for rows, seconds in zip(jobs["rows"], jobs["seconds"], strict=True)]
 
 
-def estimate(past: Sequence[PastJob], rows: float, jobs: int) -> Estimate | None:
-    """The time of so many jobs over so many rows together; None without jobs, or without a history."""
-    if not jobs or len(past) < FEWEST:
+def estimate_duration(past: Sequence[PastJob], rows: float, jobs: int) -> Estimate | None:
+    """Estimate the seconds of a number of jobs that read this many rows in total; None without jobs or history."""
+    if not jobs or len(past) < MIN_PAST_JOBS:
         return None
-    cost = Cost.of(past)
-    return Estimate(round(cost.seconds(rows, jobs), 1), round(jobs * cost.off, 1), min(len(past), NEWEST))
+    cost = JobCost.from_past_jobs(past)
+    return Estimate(
+        round(cost.estimate_seconds(rows, jobs), 1), round(jobs * cost.error, 1), min(len(past), MAX_PAST_JOBS)
+    )

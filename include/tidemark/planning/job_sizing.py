@@ -1,4 +1,4 @@
-"""How many slices one Spark job takes when the user leaves it to Tidemark: docs/decisions/0016-groups-of-slices.md."""
+"""Size Spark jobs by memory if the user does not size them: docs/decisions/0016-groups-of-slices.md."""
 
 from __future__ import annotations
 
@@ -14,61 +14,71 @@ from rich import filesize
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.resources import Machine
 
-MOST_SLICES = 10_000
-"""The most slices of one job: each still has three buckets of the clock (`watermarks.TARGET_BUCKETS`)."""
-LABELS = 100
-"""Bytes of what Tidemark sets beside each row of an input: times, slice, watermarks, keys."""
+MAX_SLICES = 10_000
+"""Largest number of slices of a job: each slice still has three buckets (`watermarks.buckets.TARGET_BUCKETS`)."""
+ANNOTATION_BYTES = 100
+"""Bytes that Tidemark adds to each input row: times, slice, watermarks, keys."""
 COPIES = 4
-"""How often a job holds a row at a time: as it was read, in the bins that it reaches, and while it is sorted."""
+"""Copies of a row that a job holds at a time: as read, in the bins that it joins, and while it is sorted."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """What one Spark job can hold without spilling to disk."""
+class JobCapacity:
+    """Number of rows that a Spark job can hold without spilling to disk."""
 
     rows: int
-    because: str
+    reason: str
 
     @classmethod
-    def of(cls, spark: SparkSession, inputs: tuple[StoredInput, StoredInput], carried: int) -> Room:
-        """The room of this session, for rows as wide as Spark takes these inputs'; `carried` rows are there already.
+    def from_session(cls, spark: SparkSession, inputs: tuple[StoredInput, StoredInput], carried: int) -> JobCapacity:
+        """Compute the capacity of a session from its memory and the row width of the inputs.
 
-        A job's rows are shuffled; the partitions that are worked on at once, one a core, have to fit into memory.
+        A job's rows are shuffled. The partitions that are processed at the same time, one per core, have to fit.
+
+        Args:
+            spark: The session.
+            inputs: Both inputs.
+            carried: Rows that are carried into the job.
         """
         machine = Machine.of(spark)
         partitions, memory = machine.partitions, machine.memory / machine.cores
-        width = LABELS + max(row_width(source.table.schema) for source in inputs)
+        width = ANNOTATION_BYTES + max(estimate_row_width(source.table.schema) for source in inputs)
         rows = int(memory * partitions / (COPIES * width))
-        because = (
+        reason = (
             f"{rows:,} rows fill {filesize.decimal(int(memory))} of memory a core in {partitions} partitions, "
             f"at {COPIES} times {width} bytes a row"
         )
-        return cls(max(1, rows - carried), because + (f", {carried:,} of them carried in" if carried else ""))
+        return cls(max(1, rows - carried), reason + (f", {carried:,} of them carried in" if carried else ""))
 
-    def jobs(self, slices: range, rows: npt.NDArray[np.float64]) -> Iterator[range]:
-        """Cut slices into jobs that fit; `rows` is how many each slice has. A slice is never cut."""
-        start, held = slices.start, 0.0
+    def cut_jobs(self, slices: range, rows: npt.NDArray[np.float64]) -> Iterator[range]:
+        """Cut slices into jobs that fit. A slice is never cut.
+
+        Args:
+            slices: The slices.
+            rows: Rows of each slice.
+        """
+        start, job_rows = slices.start, 0.0
         for number, count in zip(slices, rows, strict=True):
-            if number > start and (held + count > self.rows or number - start == MOST_SLICES):
+            if number > start and (job_rows + count > self.rows or number - start == MAX_SLICES):
                 yield range(start, number)
-                start, held = number, 0.0
-            held += count
+                start, job_rows = number, 0.0
+            job_rows += count
         if slices:
             yield range(start, slices.stop)
 
 
-def row_width(kind: T.DataType) -> int:
-    """Bytes of a value, as Spark's planner reckons by its type."""
-    match kind:
+def estimate_row_width(dtype: T.DataType) -> int:
+    """Return the bytes of a value as Spark's planner estimates them by type."""
+    match dtype:
         case T.StructType():
-            return sum(row_width(field.dataType) for field in kind)
+            return sum(estimate_row_width(field.dataType) for field in dtype)
         case T.ArrayType():
-            return row_width(kind.elementType)
+            return estimate_row_width(dtype.elementType)
         case T.MapType():
-            return row_width(kind.keyType) + row_width(kind.valueType)
+            return estimate_row_width(dtype.keyType) + estimate_row_width(dtype.valueType)
         case T.DecimalType():
-            return 8 if kind.precision <= _LONG_DIGITS else 16
-    return next((width for width, kinds in _WIDTHS.items() if isinstance(kind, kinds)), 20)
+            return 8 if dtype.precision <= _LONG_DIGITS else 16
+    return next((width for width, kinds in _WIDTHS.items() if isinstance(dtype, kinds)), 20)
 
 
 _LONG_DIGITS = 18

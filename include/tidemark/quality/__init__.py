@@ -1,1 +1,1 @@
-"""The quality gate: Great Expectations on what a job has written, before the ledger row makes it count."""
+"""Validate what a job reads and writes with Great Expectations before the ledger publishes its slices."""

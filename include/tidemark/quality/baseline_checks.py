@@ -1,4 +1,4 @@
-"""A slice's figures beside those of earlier slices, by the ledger alone."""
+"""Compare metrics of a slice with those of earlier slices in the ledger, and bound them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,61 @@ import numpy.typing as npt
 import pandas as pd
 
 from tidemark.config import Expectation
-from tidemark.config.baseline_metrics import FIGURES, TO_USUAL
-from tidemark.config.local_days import DAY
+from tidemark.config.baseline_metrics import BASELINE_SUFFIX, METRICS
+from tidemark.config.local_days import DAY_MICROS
 from tidemark.ledger.ledger import Counts, Entry
-from tidemark.quality.results import LOOKS_AT, Finding, Measure, called
+from tidemark.quality.results import ExpectationResult, Measurement, format_expectation_name
 from tidemark.timegrid.slices import Grid
 
-DAYS = 28
-"""The usual is that of the slices at the same time of day in so many days before; where slices do not divide a day, of
-so many slices before."""
-ENOUGH = 7
-"""Of fewer earlier slices with a figure nothing usual is known."""
-FEW = 20
-"""Nor of slices whose usual number of rows is below."""
+BASELINE_SLICES = 28
+"""Number of earlier slices in a baseline: those at the same time of day, one per day. If slices do not divide a day
+evenly: the preceding slices."""
+MIN_BASELINE_SLICES = 7
+"""Minimum number of them with a value; with fewer the baseline is NaN."""
+MIN_BASELINE_ROWS = 20
+"""Minimum number of rows in the baseline; below it ratios are NaN."""
 
 
-def history(entries: Mapping[int, Entry], new: Iterable[Entry], slices: range, grid: Grid) -> pd.DataFrame:
-    """The figures of slices, and how many times the usual ones they are: a row per slice, by its number.
+def compare_with_baseline(
+    entries: Mapping[int, Entry], new: Iterable[Entry], slices: range, grid: Grid
+) -> pd.DataFrame:
+    """Compute the metrics of slices, and their ratios to the baseline.
 
-    `entries` are those of the ledger when the job began, `new` the job's own.
+    Args:
+        entries: the ledger's entries when the job began.
+        new: the job's own entries.
+        slices: slice numbers of the job.
+        grid: grid of the slices.
+
+    Returns:
+        One row per slice, indexed by its number. A ratio is NaN if there is no baseline.
     """
-    known = {number: entry for number, entry in entries.items() if number < slices.start and entry.counts}
-    known |= {entry.number: entry for entry in new}
-    before = _steps(grid)
-    numbers = range(max(0, slices.start - int(before.max())), slices.stop)
-    figures = pd.DataFrame([_figures(known.get(number)) for number in numbers], index=numbers, dtype="float")
-    mine = np.arange(slices.start - numbers.start, len(numbers))
-    places = mine[:, None] - before
-    usual = {name: _usual(figures[name].to_numpy(), places) for name in figures.columns}
-    ratios = {f"{name}{TO_USUAL}": _ratio(figures[name].to_numpy()[mine], usual[name], usual["rows"]) for name in usual}
-    return figures.loc[slices.start :].assign(**ratios)
+    by_number = {number: entry for number, entry in entries.items() if number < slices.start and entry.counts}
+    by_number |= {entry.number: entry for entry in new}
+    offsets = _list_baseline_offsets(grid)
+    numbers = range(max(0, slices.start - int(offsets.max())), slices.stop)
+    metrics = pd.DataFrame([_compute_metrics(by_number.get(n)) for n in numbers], index=numbers, dtype="float")
+    job_indices = np.arange(slices.start - numbers.start, len(numbers))
+    baseline_indices = job_indices[:, None] - offsets
+    baselines = {name: _compute_baseline(metrics[name].to_numpy(), baseline_indices) for name in metrics.columns}
+    ratios = {
+        f"{name}{BASELINE_SUFFIX}": _divide_by_baseline(
+            metrics[name].to_numpy()[job_indices], baseline, baselines["rows"]
+        )
+        for name, baseline in baselines.items()
+    }
+    return metrics.loc[slices.start :].assign(**ratios)
 
 
-def _steps(grid: Grid) -> npt.NDArray[np.int64]:
-    """How many slices before a slice those are that it is compared with."""
-    each = DAY // grid.every if DAY % grid.every == 0 else 1
-    return np.arange(1, DAYS + 1) * each
+def _list_baseline_offsets(grid: Grid) -> npt.NDArray[np.int64]:
+    """Return how many slices earlier each slice of the baseline is."""
+    step = DAY_MICROS // grid.every if DAY_MICROS % grid.every == 0 else 1
+    return np.arange(1, BASELINE_SLICES + 1) * step
 
 
-def _figures(entry: Entry | None) -> dict[str, float]:
+def _compute_metrics(entry: Entry | None) -> dict[str, float]:
     if entry is None or entry.counts is None or entry.emissions is None:
-        return dict.fromkeys(FIGURES, np.nan)
+        return dict.fromkeys(METRICS, np.nan)
     left, right = entry.counts
     rows = left.read + right.read
     return {
@@ -58,66 +72,72 @@ def _figures(entry: Entry | None) -> dict[str, float]:
         "left_rows": left.read,
         "right_rows": right.read,
         "emissions": entry.emissions,
-        "match_rate": _share(entry.emissions if entry.pairs is None else entry.pairs, left.read),
-        "late_share": _share(left.late + right.late, rows),
-        "left_late_share": _late(left),
-        "right_late_share": _late(right),
-        "rejected_share": _share(left.rejected + right.rejected, rows),
+        "match_rate": _divide(entry.emissions if entry.pairs is None else entry.pairs, left.read),
+        "late_share": _divide(left.late + right.late, rows),
+        "left_late_share": _compute_late_share(left),
+        "right_late_share": _compute_late_share(right),
+        "rejected_share": _divide(left.rejected + right.rejected, rows),
     }
 
 
-def _late(counts: Counts) -> float:
-    return _share(counts.late, counts.read)
+def _compute_late_share(counts: Counts) -> float:
+    return _divide(counts.late, counts.read)
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else np.nan
+def _divide(part: int, total: int) -> float:
+    return part / total if total else np.nan
 
 
-def _usual(values: npt.NDArray[np.float64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    found = np.where(places >= 0, values[np.maximum(places, 0)], np.nan)
+def _compute_baseline(values: npt.NDArray[np.float64], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the median of the values at each row of indices; indices below 0 have no value."""
+    selected = np.where(indices >= 0, values[np.maximum(indices, 0)], np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of slices without any
-        median = np.nanmedian(found, axis=1)
-    return np.where(np.isfinite(found).sum(axis=1) >= ENOUGH, median, np.nan)
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns of slices without any value.
+        median = np.nanmedian(selected, axis=1)
+    return np.where(np.isfinite(selected).sum(axis=1) >= MIN_BASELINE_SLICES, median, np.nan)
 
 
-def _ratio(
-    values: npt.NDArray[np.float64], usual: npt.NDArray[np.float64], rows: npt.NDArray[np.float64]
+def _divide_by_baseline(
+    values: npt.NDArray[np.float64], baseline: npt.NDArray[np.float64], baseline_rows: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    comparable = (usual > 0) & (rows >= FEW)
-    return np.where(comparable, values / np.where(comparable, usual, 1), np.nan)
+    is_comparable = (baseline > 0) & (baseline_rows >= MIN_BASELINE_ROWS)
+    return np.where(is_comparable, values / np.where(is_comparable, baseline, 1), np.nan)
 
 
-def judged_by_history(
-    figures: pd.DataFrame, expectations: Sequence[Expectation]
-) -> list[tuple[tuple[Finding, ...], tuple[Measure, ...]]]:
-    """What expectations on history come to in each slice; where a figure is not known they hold."""
-    told = [_judged(figures[one.kwargs["column"]].to_numpy(), one) for one in expectations]
+def evaluate_baseline_checks(
+    metrics: pd.DataFrame, checks: Sequence[Expectation]
+) -> list[tuple[tuple[ExpectationResult, ...], tuple[Measurement, ...]]]:
+    """Evaluate expectations on history. They pass where a metric is NaN.
+
+    Returns:
+        Failures and measurements of each slice, in the order of the checks.
+    """
+    by_check = [_evaluate_check(metrics[check.kwargs["column"]].to_numpy(), check) for check in checks]
+    by_slice = ([results[index] for results in by_check] for index in range(len(metrics)))
     return [
-        (tuple(found for found, _ in here if found), tuple(measure for _, measure in here))
-        for here in ([one[place] for one in told] for place in range(len(figures)))
+        (tuple(failure for failure, _ in results if failure), tuple(measurement for _, measurement in results))
+        for results in by_slice
     ]
 
 
-def called_beside_history(asked: Expectation) -> str:
-    """What findings call an expectation on history, which Great Expectations never sees."""
-    return called({"type": asked.type, "kwargs": asked.kwargs, "meta": {LOOKS_AT: asked.looks_at}})
+def format_check_name(check: Expectation) -> str:
+    """Format the name of an expectation on history, which is never built as one of Great Expectations."""
+    return format_expectation_name(check.type, check.kwargs, check.scope)
 
 
-def _judged(values: npt.NDArray[np.float64], asked: Expectation) -> list[tuple[Finding | None, Measure]]:
-    name, found = called_beside_history(asked), []
+def _evaluate_check(
+    values: npt.NDArray[np.float64], check: Expectation
+) -> list[tuple[ExpectationResult | None, Measurement]]:
+    name, results = format_check_name(check), []
     for value in values.tolist():
-        known = value == value  # noqa: PLR0124 - not NaN
-        passed = not known or _within(value, asked)
-        measure = Measure(name, asked.severity, value if known else None, passed)
-        found.append(
-            (None if passed else Finding(name, asked.severity, f"found {value:.3g}", asked.on_failure), measure)
-        )
-    return found
+        is_nan = value != value  # noqa: PLR0124
+        passed = is_nan or _is_within_bounds(value, check)
+        failure = None if passed else ExpectationResult(name, check.severity, f"found {value:.3g}", check.on_failure)
+        results.append((failure, Measurement(name, check.severity, None if is_nan else value, passed)))
+    return results
 
 
-def _within(value: float, asked: Expectation) -> bool:
-    low, high = asked.kwargs.get("min_value"), asked.kwargs.get("max_value")
-    above = low is None or (value > low if asked.kwargs.get("strict_min") else value >= low)
-    return above and (high is None or (value < high if asked.kwargs.get("strict_max") else value <= high))
+def _is_within_bounds(value: float, check: Expectation) -> bool:
+    low, high = check.kwargs.get("min_value"), check.kwargs.get("max_value")
+    is_above = low is None or (value > low if check.kwargs.get("strict_min") else value >= low)
+    return is_above and (high is None or (value < high if check.kwargs.get("strict_max") else value <= high))

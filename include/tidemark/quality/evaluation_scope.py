@@ -1,4 +1,4 @@
-"""What expectations look at: the rows of a job, and the units of them that are judged each by itself."""
+"""Select the rows that an expectation is on, and the units of them that are evaluated separately."""
 
 from __future__ import annotations
 
@@ -10,70 +10,79 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.config import Expectation
-from tidemark.config.local_days import DAY
+from tidemark.config.local_days import DAY_MICROS
 from tidemark.timegrid.slices import Grid
 
-UTC_DAYS = Grid(0, DAY)
+UTC_DAYS = Grid(0, DAY_MICROS)
 
 
 @dataclass(frozen=True)
-class Units:
-    """Units of rows that are judged each by itself."""
+class EvaluationUnits:
+    """Rows in units that are evaluated separately."""
 
     rows: DataFrame
     unit: Column
-    """The unit of a row, a long."""
+    """A row's unit, a long."""
     slices: Mapping[int, Sequence[int]]
-    """Of each unit the slices that its verdict is told in, by their places in the job."""
+    """Slices that report the results of each unit, by their index in the job."""
 
 
 @dataclass(frozen=True)
 class JobRows:
-    """What a job has written; or what it is about to join."""
+    """Output rows of a job, or input rows that it is about to join."""
 
-    starts: Sequence[int]
-    """Those of its slices, in microseconds."""
+    slice_starts: Sequence[int]
+    """Start of each slice, in microseconds UTC."""
     tables: Mapping[str, DataFrame]
-    """Rows by what an expectation is `on`, each with the start of its slice as `_slice`."""
-    last_of_day: Mapping[int, int] = field(default_factory=dict)
-    """The places of slices that are the last ones of their days, by the number of the day since 1970."""
-    earlier: Mapping[str, Callable[[], DataFrame | None]] = field(default_factory=dict)
-    """What slices before the job have committed of the days that begin before it."""
-    figures: pd.DataFrame | None = None
-    """Of each slice, and how many times the usual ones they are (`history`)."""
+    """Rows by `Expectation.on`, with the start of their slice in the column `_slice`."""
+    last_slices: Mapping[int, int] = field(default_factory=dict)
+    """Index of the last slice of each day that ends in the job, by the number of the day since 1970."""
+    read_earlier_rows: Mapping[str, Callable[[], DataFrame | None]] = field(default_factory=dict)
+    """Readers of rows, by `Expectation.on`, that earlier slices of those days have committed."""
+    metrics: pd.DataFrame | None = None
+    """Metrics of each slice, and their ratios to the baseline (`compare_with_baseline`)."""
     grid: Grid = UTC_DAYS
-    """Whose days they are."""
+    """Grid that defines the days."""
 
-    def units(self, asked: Expectation) -> Units | None:
-        """What an expectation looks at; None where that is not there yet, as of a day that goes on."""
-        table, start = "emissions" if asked.on == "pairs" else asked.on, F.unix_micros("_slice")
-        rows, day = self.tables[table], self.grid.day_column(start)
-        if asked.per == "day":
-            if not self.last_of_day:
+    def select_units(self, expectation: Expectation) -> EvaluationUnits | None:
+        """Select the units that an expectation is evaluated on; None if there are none, such as no day that ends."""
+        table = "emissions" if expectation.on == "pairs" else expectation.on
+        slice_start = F.unix_micros("_slice")
+        rows, day = self.tables[table], self.grid.day_column(slice_start)
+        if expectation.per == "day":
+            if not self.last_slices:
                 return None
-            if (before := self.earlier[table]()) is not None:
-                rows = rows.unionByName(before, allowMissingColumns=True)
-            rows = rows.where(day.isin(list(self.last_of_day)))
-        if asked.on == "pairs":
+            if (earlier_rows := self.read_earlier_rows[table]()) is not None:
+                rows = rows.unionByName(earlier_rows, allowMissingColumns=True)
+            rows = rows.where(day.isin(list(self.last_slices)))
+        if expectation.on == "pairs":
             rows = rows.where(F.col("_emission") == "matched")
-        match asked.per:
+        match expectation.per:
             case "day":
-                return Units(rows, day, {one: (place,) for one, place in self.last_of_day.items()})
+                slices = {day_number: (index,) for day_number, index in self.last_slices.items()}
+                return EvaluationUnits(rows, day, slices)
             case "job":
-                return Units(rows, F.lit(0), {0: range(len(self.starts))})
+                return EvaluationUnits(rows, F.lit(0), {0: range(len(self.slice_starts))})
             case "slice":
-                return Units(rows, start, {one: (place,) for place, one in enumerate(self.starts)})
+                slices = {start: (index,) for index, start in enumerate(self.slice_starts)}
+                return EvaluationUnits(rows, slice_start, slices)
 
 
-def last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict[int, int]:
-    """The places of those slices that are the last to begin in their days, by day; `end` is behind the last of all."""
+def find_last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict[int, int]:
+    """Return the index of the last slice of each day that ends in these slices, by the number of the day.
+
+    Args:
+        grid: grid of the slices.
+        slices: slice numbers of the job.
+        end: number of the slice after the pipeline's last; None without a last slice.
+    """
     days = [grid.day_of(number) for number in range(slices.start, slices.stop + 1)]
     return {
-        days[place]: place for place, number in enumerate(slices) if days[place] != days[place + 1] or number + 1 == end
+        days[index]: index for index, number in enumerate(slices) if days[index] != days[index + 1] or number + 1 == end
     }
 
 
-def slices_before(grid: Grid, slices: range, days: Mapping[int, int]) -> range:
-    """The slices before these that begin in one of some days."""
+def find_earlier_slices(grid: Grid, slices: range, days: Mapping[int, int]) -> range:
+    """Return the slices before these that begin on or after the earliest of some days."""
     first = grid.first_from(grid.start_of_day(min(days, default=0)))
     return range(min(slices.start, max(0, first)), slices.start)

@@ -1,97 +1,111 @@
-"""A job's verdict as people are told of it."""
+"""Summarize a validation result as a notification, and send it to the receivers of the pipeline file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from tidemark.formatting import counted, in_one_line
-from tidemark.quality.results import Verdict
+from tidemark.config.notify import Receiver
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.formatting import ToDict, format_count, to_single_line
+from tidemark.quality.gx.project import open_project
+from tidemark.quality.results import ValidationResult
 from tidemark.timegrid.slices import Grid
 
-SHOWN = 10
-"""How many findings stand in a message; and how many slices of each."""
-LONGEST = 300
-"""Letters of what is said of one finding."""
+MAX_LISTED = 10
+"""Maximum number of failures in a message, and of slices listed per failure."""
+MAX_LENGTH = 300
+"""Maximum number of characters of a failure's name and of its detail."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """An expectation that did not hold, and in which slices."""
+class FailureSummary:
+    """Failed expectation and its slices."""
 
     expectation: str
     severity: str
     outcome: str
-    """What came of it: `failed`, `quarantined`, `waived` or `warned`."""
+    """Outcome of the slices: `failed`, `quarantined`, `waived` or `warned`."""
     detail: str
-    """What was found in the first of the slices; single values only where the file lets rows be shown."""
+    """Observed values in the first of the slices; single values only if the pipeline file has `expose_row_values`."""
     slices: tuple[str, ...]
-    """Their starts, the first `SHOWN`."""
-    of: int
-    """How many slices there are of it."""
+    """Starts of the first `MAX_LISTED` slices."""
+    slice_count: int
 
-    def told(self) -> str:
-        """In one line."""
-        where = self.slices[0] if self.of == 1 else f"{counted(self.of, 'slice')} from {self.slices[0]}"
+    def format_line(self) -> str:
+        """Format the failure in one line."""
+        first = self.slices[0]
+        where = first if self.slice_count == 1 else f"{format_count(self.slice_count, 'slice')} from {first}"
         return f"{self.outcome} ({self.severity}): {self.expectation} {self.detail}, in {where}"
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What is sent."""
+class Notification(ToDict):
+    """Summary of a validation result. Webhooks receive it as JSON."""
 
     pipeline: str
     outcome: str
     run: str
     start: str
-    """Of the first slice that was judged, UTC."""
+    """Start of the first slice, UTC."""
     end: str
-    """Of the last one, exclusive."""
-    slices: int
-    found: tuple[Found, ...]
-    docs: str
-    """Data Docs' first page."""
+    """End of the last slice, exclusive, UTC."""
+    slice_count: int
+    failures: tuple[FailureSummary, ...]
+    docs_index: str
+    """Path of Data Docs' first page."""
 
     @classmethod
-    def of(cls, pipeline: str, grid: Grid, slices: Sequence[int], run: str, verdict: Verdict) -> Notice:
-        """That of a verdict on slices."""
-        where: dict[tuple[str, str, str], list[int]] = {}
+    def from_result(
+        cls, pipeline: str, grid: Grid, slices: Sequence[int], run: str, result: ValidationResult
+    ) -> Notification:
+        """Summarize a validation result of slices with these numbers."""
+        failed_slices: dict[tuple[str, str, str], list[int]] = {}
         details: dict[tuple[str, str, str], str] = {}
-        for number, findings in zip(slices, verdict.by_slice, strict=True):
-            for one in findings:
-                where.setdefault((one.outcome, one.severity, one.expectation), []).append(number)
-                details.setdefault((one.outcome, one.severity, one.expectation), one.detail)
-        found = tuple(
-            Found(
-                in_one_line(name)[:LONGEST],
+        for number, failures in zip(slices, result.failures_by_slice, strict=True):
+            for failure in failures:
+                key = failure.outcome, failure.severity, failure.expectation
+                failed_slices.setdefault(key, []).append(number)
+                details.setdefault(key, failure.detail)
+        summaries = tuple(
+            FailureSummary(
+                to_single_line(name)[:MAX_LENGTH],
                 severity,
                 outcome,
-                in_one_line(details[outcome, severity, name])[:LONGEST],
-                tuple(map(grid.name, numbers[:SHOWN])),
+                to_single_line(details[outcome, severity, name])[:MAX_LENGTH],
+                tuple(map(grid.name, numbers[:MAX_LISTED])),
                 len(numbers),
             )
-            for (outcome, severity, name), numbers in sorted(where.items(), key=lambda one: one[0][0] != "failed")
+            for (outcome, severity, name), numbers in sorted(
+                failed_slices.items(), key=lambda item: item[0][0] != "failed"
+            )
         )
         start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
-        return cls(pipeline, verdict.outcome, run, start, end, len(slices), found, verdict.docs)
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+        return cls(pipeline, result.outcome, run, start, end, len(slices), summaries, result.docs_index)
 
     @property
     def title(self) -> str:
-        """What and how, in a few words."""
+        """Subject line."""
         return f"{self.pipeline}: quality {self.outcome}"
 
     @property
     def lines(self) -> list[str]:
-        """All of it, for people."""
-        more = len(self.found) - SHOWN
+        """Message for people, line by line."""
+        more = len(self.failures) - MAX_LISTED
         return [
-            f"{counted(self.slices, 'slice')} from {self.start} to {self.end} (run {self.run})",
-            *(one.told() for one in self.found[:SHOWN]),
-            *([f"and {counted(more, 'other expectation')}"] if more > 0 else []),
-            f"Data Docs: {self.docs}",
+            f"{format_count(self.slice_count, 'slice')} from {self.start} to {self.end} (run {self.run})",
+            *(failure.format_line() for failure in self.failures[:MAX_LISTED]),
+            *([f"and {format_count(more, 'other expectation')}"] if more > 0 else []),
+            f"Data Docs: {self.docs_index}",
         ]
+
+
+def send_notification(
+    notification: Notification, receivers: Iterable[Receiver], tables: PipelineTables, result: ValidationResult
+) -> None:
+    """Send a notification to the receivers that accept its outcome. A failure to send is only logged as a warning."""
+    if accepting := [receiver for receiver in receivers if receiver.accepts(notification.outcome)]:
+        from tidemark.quality.gx import notifiers  # noqa: PLC0415 - imports Great Expectations
+
+        with open_project(tables) as context:
+            notifiers.send(notification, accepting, context, next(iter(result.gx_result_ids), None))

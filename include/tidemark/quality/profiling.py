@@ -1,4 +1,4 @@
-"""Expectations proposed by what committed emissions hold: bounds that every slice so far has kept."""
+"""Propose expectations from committed emissions, which satisfy them."""
 
 from __future__ import annotations
 
@@ -14,122 +14,137 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import Expectation
-from tidemark.formatting import counted, quoted
+from tidemark.formatting import format_count, quote_identifier
 
-FEW = 12
-"""At most so many values make a set."""
-LONGEST = 100
-"""Letters of a text that may stand in a set."""
-_SLACK = 2
-"""Rows in a slice may be so many times more than the most seen, or fewer than the least."""
-_DIGITS = 2
-"""To so many digits the bounds of numbers are rounded, outwards."""
+MAX_SET_SIZE = 12
+"""Maximum number of distinct values of a proposed set."""
+MAX_TEXT_LENGTH = 100
+"""Maximum number of characters of a string in a proposed set."""
+_ROW_COUNT_FACTOR = 2
+"""Factor from the observed to the proposed bounds on the rows of a slice."""
+_SIGNIFICANT_DIGITS = 2
+"""Digits to which bounds of numbers are rounded outwards."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What emissions hold, over slices that have any."""
+    """Statistics of emissions over the slices that have any."""
 
     slices: int
     rows: int
-    fewest: int
-    """Rows of a slice."""
-    most: int
+    min_rows: int
+    """Minimum number of rows in a slice."""
+    max_rows: int
+    """Maximum number of rows in a slice."""
     columns: tuple[ColumnProfile, ...]
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """What a column holds."""
+    """Statistics of a column."""
 
     name: str
     nulls: int
-    most_null: float
-    """The greatest share of nulls in a slice."""
-    least: Any = None
-    """Of numbers; None for others."""
-    greatest: Any = None
+    max_null_share: float
+    """Maximum share of nulls in a slice, 0 to 1."""
+    min_value: Any = None
+    """Minimum of a numeric column; None for other types, and if it is not finite."""
+    max_value: Any = None
+    """Maximum of a numeric column; None for other types, and if it is not finite."""
     values: tuple[Any, ...] = ()
-    """Of texts and booleans all values where they are `FEW`, else none."""
+    """Distinct strings or booleans, if they are few enough for a set."""
 
 
-def profile(emissions: DataFrame) -> Profile | None:
-    """Read emissions, in one query for counts and bounds, and one for small sets; None where there are none."""
-    columns = [one for one in emissions.schema if not one.name.startswith("_") and _is_plain(one.dataType)]
-    asked = [F.count("*").alias("rows")]
-    for number, one in enumerate(columns):
-        asked += [measure.alias(f"{name}_{number}") for name, measure in _measures(one).items()]
-    found = emissions.rollup("_slice").agg(*asked).toPandas()
-    slices, [total] = found[found["_slice"].notna()], found[found["_slice"].isna()].to_dict("records") or [{}]
-    if slices.empty:
+def profile_emissions(emissions: DataFrame) -> Profile | None:
+    """Compute statistics of emissions in two queries, one of them for small sets; None if there are no emissions."""
+    fields = [field for field in emissions.schema if not field.name.startswith("_") and _is_atomic(field.dataType)]
+    aggregates = [F.count("*").alias("rows")]
+    for number, field in enumerate(fields):
+        aggregates += [column.alias(f"{name}_{number}") for name, column in _create_aggregates(field).items()]
+    table = emissions.rollup("_slice").agg(*aggregates).toPandas()
+    by_slice, [total] = table[table["_slice"].notna()], table[table["_slice"].isna()].to_dict("records") or [{}]
+    if by_slice.empty:
         return None
-    few = [n for n, _ in enumerate(columns) if 0 < total.get(f"distinct_{n}", 0) <= 2 * FEW]
-    sets = [F.collect_set(quoted(columns[n].name)).alias(str(n)) for n in few]
+    set_numbers = [n for n, _ in enumerate(fields) if 0 < total.get(f"distinct_{n}", 0) <= 2 * MAX_SET_SIZE]
+    sets = [F.collect_set(quote_identifier(fields[n].name)).alias(str(n)) for n in set_numbers]
     values = emissions.agg(*sets).first() if sets else None
-    told = []
-    for number, one in enumerate(columns):
-        nulls = slices[f"nulls_{number}"] / slices["rows"]
-        least, greatest = (_finite(total.get(f"{name}_{number}")) for name in ("least", "greatest"))
-        held = _fit(tuple(sorted(values[str(number)]))) if values and number in few else ()
-        told.append(ColumnProfile(one.name, int(total[f"nulls_{number}"]), float(nulls.max()), least, greatest, held))
-    rows = slices["rows"]
-    return Profile(len(slices), int(rows.sum()), int(rows.min()), int(rows.max()), tuple(told))
+    columns = []
+    for number, field in enumerate(fields):
+        null_shares = by_slice[f"nulls_{number}"] / by_slice["rows"]
+        low, high = (_to_finite_number(total.get(f"{name}_{number}")) for name in ("min", "max"))
+        distinct = _select_set_values(tuple(sorted(values[str(number)]))) if values and number in set_numbers else ()
+        columns.append(
+            ColumnProfile(field.name, int(total[f"nulls_{number}"]), float(null_shares.max()), low, high, distinct)
+        )
+    rows = by_slice["rows"]
+    return Profile(len(by_slice), int(rows.sum()), int(rows.min()), int(rows.max()), tuple(columns))
 
 
-def proposals(seen: Profile) -> list[dict[str, Any]]:
-    """Expectations as a pipeline file has them: warnings, until somebody makes them critical."""
-    return [{**one, "severity": "warning"} for one in _proposals(seen)]
+def propose_expectations(profile: Profile) -> list[dict[str, Any]]:
+    """Propose expectations as the pipeline file writes them, all of severity warning."""
+    return [{**proposal, "severity": "warning"} for proposal in _propose(profile)]
 
 
-def block(seen: Profile) -> str:
-    """The same as text to paste into a pipeline file."""
-    lines = [f"quality:   # by {counted(seen.rows, 'row')} in {counted(seen.slices, 'slice')} that have any"]
-    for one in proposals(seen):
-        Expectation.model_validate(one)
-        told = yaml.safe_dump(one, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
-        lines.append(f"  - {told.strip()}")
+def format_yaml_block(profile: Profile) -> str:
+    """Format the proposals as YAML for a pipeline file."""
+    rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")
+    lines = [f"quality:   # proposed from {rows} in {slices} with output"]
+    for proposal in propose_expectations(profile):
+        Expectation.model_validate(proposal)
+        line = yaml.safe_dump(proposal, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
+        lines.append(f"  - {line.strip()}")
     return "\n".join(lines)
 
 
-def _proposals(seen: Profile) -> Iterator[dict[str, Any]]:
-    rows = {"min_value": seen.fewest // _SLACK, "max_value": seen.most * _SLACK}
-    yield {"type": "expect_table_row_count_to_be_between", **rows}
-    for one in seen.columns:
-        if one.most_null < 1:
-            kept = math.floor(100 * (1 - one.most_null)) / 100
-            mostly = {"mostly": kept} if one.nulls else {}
-            if kept:
-                yield {"type": "expect_column_values_to_not_be_null", "column": one.name, **mostly}
-        if one.values:
-            yield {"type": "expect_column_values_to_be_in_set", "column": one.name, "value_set": list(one.values)}
-        elif one.least is not None and one.greatest is not None:
-            bounds = {"min_value": _rounded(one.least, math.floor), "max_value": _rounded(one.greatest, math.ceil)}
-            yield {"type": "expect_column_values_to_be_between", "column": one.name, **bounds}
+def _propose(profile: Profile) -> Iterator[dict[str, Any]]:
+    row_bounds = {
+        "min_value": profile.min_rows // _ROW_COUNT_FACTOR,
+        "max_value": profile.max_rows * _ROW_COUNT_FACTOR,
+    }
+    yield {"type": "expect_table_row_count_to_be_between", **row_bounds}
+    for column in profile.columns:
+        if column.max_null_share < 1:
+            share = math.floor(100 * (1 - column.max_null_share)) / 100
+            mostly = {"mostly": share} if column.nulls else {}
+            if share:
+                yield {"type": "expect_column_values_to_not_be_null", "column": column.name, **mostly}
+        if column.values:
+            yield {
+                "type": "expect_column_values_to_be_in_set",
+                "column": column.name,
+                "value_set": list(column.values),
+            }
+        elif column.min_value is not None and column.max_value is not None:
+            bounds = {
+                "min_value": _round_outwards(column.min_value, math.floor),
+                "max_value": _round_outwards(column.max_value, math.ceil),
+            }
+            yield {"type": "expect_column_values_to_be_between", "column": column.name, **bounds}
 
 
-def _measures(field: T.StructField) -> dict[str, Column]:
-    column = F.col(quoted(field.name))
-    found = {"nulls": F.count_if(column.isNull())}
+def _create_aggregates(field: T.StructField) -> dict[str, Column]:
+    column = F.col(quote_identifier(field.name))
+    aggregates = {"nulls": F.count_if(column.isNull())}
     match field.dataType:
         case T.StringType() | T.BooleanType():
-            return {**found, "distinct": F.approx_count_distinct(column)}
-        case T.NumericType():  # of fractions NaN is the greatest, within no bounds
-            return {**found, "least": F.min(column), "greatest": F.max(column)}
-    return found
+            return {**aggregates, "distinct": F.approx_count_distinct(column)}
+        case T.NumericType():  # NaN is the maximum of a column that contains it, which has no bounds then.
+            return {**aggregates, "min": F.min(column), "max": F.max(column)}
+    return aggregates
 
 
-def _is_plain(kind: T.DataType) -> bool:
-    return isinstance(kind, T.AtomicType)
+def _is_atomic(dtype: T.DataType) -> bool:
+    return isinstance(dtype, T.AtomicType)
 
 
-def _fit(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Values that may stand in a set: few, short, and in one line."""
+def _select_set_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values if they are few, short and on one line each, else none."""
     texts = [value for value in values if isinstance(value, str)]
-    fits = len(values) <= FEW and all(len(text) <= LONGEST and text.isprintable() for text in texts)
-    return values if fits else ()
+    is_short = all(len(text) <= MAX_TEXT_LENGTH and text.isprintable() for text in texts)
+    return values if len(values) <= MAX_SET_SIZE and is_short else ()
 
 
-def _finite(value: Any) -> int | float | None:
+def _to_finite_number(value: Any) -> int | float | None:
     if isinstance(value, Decimal):
         value = float(value)
     if value is None or not math.isfinite(value):
@@ -137,15 +152,17 @@ def _finite(value: Any) -> int | float | None:
     return int(value) if value == int(value) else float(value)
 
 
-def _rounded(value: float, outwards: Any) -> int | float:
-    """A number to two digits, away from what was seen.
+def _round_outwards(value: float, round_up_or_down: Any) -> int | float:
+    """Round a number to two significant digits.
 
-    >>> _rounded(1234, math.ceil), _rounded(-17.28, math.floor), _rounded(0.0123, math.floor), _rounded(7, math.ceil)
-    (1300, -18, 0.012, 7)
+    >>> [_round_outwards(1234, math.ceil), _round_outwards(-17.28, math.floor), _round_outwards(0.0123, math.floor)]
+    [1300, -18, 0.012]
+    >>> _round_outwards(7, math.ceil)
+    7
     """
     if not value:
         return 0
-    places = _DIGITS - 1 - math.floor(math.log10(abs(value)))
-    step = 10**places
-    found = outwards(value * step) / step
-    return int(found) if found == int(found) else round(found, max(places, 0))
+    digits = _SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(abs(value)))
+    factor = 10**digits
+    rounded = round_up_or_down(value * factor) / factor
+    return int(rounded) if rounded == int(rounded) else round(rounded, max(digits, 0))

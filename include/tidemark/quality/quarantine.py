@@ -1,10 +1,10 @@
-"""Output rows that were taken out of a slice since they break an expectation: looked at, and published after all."""
+"""List and release output rows that were not published because they fail an expectation."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,166 +14,171 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.types import format_instant
-from tidemark.delta.staging import Staged
-from tidemark.delta.table import DeltaLog, Opened
+from tidemark.delta.staging import StagedFiles
+from tidemark.delta.table import DeltaTableHandle, OpenTables
 from tidemark.errors import UserError
-from tidemark.formatting import quoted
-from tidemark.ledger.ledger import WITH_QUARANTINE, Entry, Ledger, newest_row
-from tidemark.ledger.prepare_commit import prepare
+from tidemark.formatting import ToDict, quote_identifier
+from tidemark.ledger.ledger import FORMAT, Entry, Ledger, newest_row
+from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.tables.run_files import StagedRun, read_slices, stage_run
-from tidemark.tables.table_changes import QUARANTINED, publish
+from tidemark.tables.table_changes import QUARANTINED, apply_to_tables
 
-RUN, EXPECTATIONS = "_run", "_expectations"
-"""What the table has beside the columns of emissions: the run that took the row out, and what it breaks."""
-EXAMPLES = 3
-"""So many rows are shown of a slice and expectation, by their keys."""
+RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN = "_run", "_failed_expectations"
+"""Columns of the table `quarantined` that `emissions` does not have: the run, and the names of failed expectations."""
+MAX_EXAMPLES = 3
+"""Maximum number of rows whose keys are shown per slice and expectation."""
 
 
 @dataclass(frozen=True)
-class Quarantined:
-    """The rows of a slice that break one expectation; those that break several are in the figures of each."""
+class QuarantinedGroup(ToDict):
+    """Rows of a slice that fail one expectation. A row that fails several is in several groups."""
 
     slice: str
+    """Start of the slice, UTC."""
     expectation: str
     rows: int
     run: str
     examples: tuple[dict[str, Any], ...]
-    """The keys of some; empty unless the pipeline file lets rows be shown."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    """Keys of some rows; empty unless the pipeline file has `expose_row_values`."""
 
 
 @dataclass(frozen=True)
-class Released:
-    """What was published after all."""
+class ReleaseResult(ToDict):
+    """Rows published by a release."""
 
     pipeline: str
     slice: str
+    """Start of the slice, UTC."""
     expectations: tuple[str, ...]
     rows: int
-    """How many rows are among the emissions now that were not."""
-    left: int
-    """How many are in quarantine still, for they break other expectations."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    """Number of published rows."""
+    remaining_rows: int
+    """Number of rows that remain in quarantine, because they fail other expectations."""
 
 
-def quarantined(pipeline: Pipeline, lake: str) -> list[Quarantined]:
-    """What is in quarantine, by slice and expectation, in order."""
-    ledger = Ledger.of(pipeline, lake)
-    keys = pipeline.join.telling_columns
-    found: dict[tuple[datetime, str, str], list[dict[str, Any]]] = {}
-    for row in _stored(ledger, keys if pipeline.show_rows else []):
-        shown = {name: _plain(row[name]) for name in keys if name in row}
-        for expectation in row[EXPECTATIONS]:
-            found.setdefault((row["_slice"], expectation, row[RUN]), []).append(shown)
+def list_quarantined(pipeline: Pipeline, lake: str) -> list[QuarantinedGroup]:
+    """List the rows in quarantine, grouped and ordered by slice and expectation."""
+    ledger = Ledger.from_pipeline(pipeline, lake)
+    keys = pipeline.join.key_output_columns
+    groups: dict[tuple[datetime, str, str], list[dict[str, Any]]] = {}
+    for row in _read_quarantined(ledger, keys if pipeline.expose_row_values else []):
+        row_keys = {name: _format_value(row[name]) for name in keys if name in row}
+        for expectation in row[FAILED_EXPECTATIONS_COLUMN]:
+            groups.setdefault((row["_slice"], expectation, row[RUN_COLUMN]), []).append(row_keys)
     return [
-        Quarantined(format_instant(slice_), expectation, len(rows), run, tuple(row for row in rows[:EXAMPLES] if row))
-        for (slice_, expectation, run), rows in sorted(found.items())
+        QuarantinedGroup(
+            format_instant(slice_), expectation, len(rows), run, tuple(row for row in rows[:MAX_EXAMPLES] if row)
+        )
+        for (slice_, expectation, run), rows in sorted(groups.items())
     ]
 
 
 def release(
-    spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime, expectation: str | None, by: str
-) -> Released:
-    """Publish the quarantined rows of the slice that starts then, or those that break no other expectation than one.
+    spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime, expectation: str | None, user: str
+) -> ReleaseResult:
+    """Publish the quarantined rows of a slice in one commit of the ledger.
 
-    One commit of the ledger: the rows come to the emissions of the slice beside those that are there. What breaks other
-    expectations too stays in quarantine for these.
+    Args:
+        spark: session to rewrite files with.
+        pipeline: its settings.
+        lake: root folder of the lake.
+        start: start of the slice.
+        expectation: name, or part of it, to release only rows that fail no other expectation; None for all rows.
+        user: who releases, for the ledger.
 
     Raises:
-        UserError: there are none.
-        SliceOrderError: another process has committed meanwhile; nothing was released.
+        UserError: no row of the slice is in quarantine.
+        SliceOrderError: another process has committed since; nothing was released.
     """
-    ledger = Ledger.of(pipeline, lake)
+    ledger = Ledger.from_pipeline(pipeline, lake)
     number = ledger.grid.boundary(start, "--slice")
-    entry, held = ledger.entry(number), _stored(ledger, [], start)
-    if entry is None or not held:
+    entry, quarantined = ledger.entry(number), _read_quarantined(ledger, [], start)
+    if entry is None or not quarantined:
         raise UserError(
-            f"--slice {format_instant(start)}: no row of that slice is in quarantine; tidemark quarantine list "
-            f"{pipeline.name} shows which are"
+            f"--slice {format_instant(start)}: no row of this slice is in quarantine. Run tidemark quarantine list "
+            f"{pipeline.name} to see the slices with quarantined rows."
         )
-    known = sorted({name for row in held for name in row[EXPECTATIONS]})
-    names = known if expectation is None else [chosen(expectation, known)]
-    rows = sum(set(row[EXPECTATIONS]) <= set(names) for row in held)
-    told = Released(pipeline.name, ledger.grid.name(number), tuple(names), rows, len(held) - rows)
-    tables = {} if expectation is None and not rows else _parted(spark, ledger, number, entry.run, names)
-    _commit(spark, ledger, entry, StagedRun(entry.run, range(number, number + 1), tables), told, by)
-    return told
+    candidates = sorted({name for row in quarantined for name in row[FAILED_EXPECTATIONS_COLUMN]})
+    names = candidates if expectation is None else [match_expectation_name(expectation, candidates)]
+    rows = sum(set(row[FAILED_EXPECTATIONS_COLUMN]) <= set(names) for row in quarantined)
+    result = ReleaseResult(pipeline.name, ledger.grid.name(number), tuple(names), rows, len(quarantined) - rows)
+    tables = {} if expectation is None and not rows else _stage_rows(spark, ledger, number, entry.run, names)
+    _commit(spark, ledger, entry, StagedRun(entry.run, range(number, number + 1), tables), result, user)
+    return result
 
 
-def chosen(name: str, known: Iterable[str]) -> str:
-    """The one expectation that is meant: by all of what findings call it, or by a part that no other has.
+def match_expectation_name(text: str, candidates: Iterable[str]) -> str:
+    """Return the expectation name that equals a text, or the only one that contains it.
 
     Raises:
-        UserError: none, or several are meant.
+        UserError: none or several match.
     """
-    names = list(known)
-    if name in names:
-        return name
-    fitting = [one for one in names if name in one]
-    if len(fitting) == 1:
-        return fitting[0]
-    which = "is several" if fitting else "is none"
-    raise UserError(f"--expectation {name} {which} of: {'; '.join(fitting or names)}")
+    names = list(candidates)
+    if text in names:
+        return text
+    matching = [name for name in names if text in name]
+    if len(matching) == 1:
+        return matching[0]
+    problem = "matches several expectations" if matching else "matches no expectation"
+    raise UserError(f"--expectation {text} {problem}. Pass one of: {'; '.join(matching or names)}")
 
 
-def _stored(ledger: Ledger, columns: Iterable[str], start: datetime | None = None) -> list[dict[str, Any]]:
-    log = DeltaLog.open(ledger.tables.quarantined)
+def _read_quarantined(ledger: Ledger, columns: Iterable[str], start: datetime | None = None) -> list[dict[str, Any]]:
+    log = DeltaTableHandle.open(ledger.tables.quarantined)
     if log is None:
         return []
-    where = None if start is None else ds.field("_slice") == start
-    rows: list[dict[str, Any]] = log.read({"_slice", RUN, EXPECTATIONS, *columns}, where).to_pylist()
+    predicate = None if start is None else ds.field("_slice") == start
+    names = {"_slice", RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN, *columns}
+    rows: list[dict[str, Any]] = log.read(names, predicate).to_pylist()
     return rows
 
 
-def _parted(spark: SparkSession, ledger: Ledger, number: int, run: str, names: list[str]) -> dict[str, Staged]:
-    """The quarantined rows of a slice as files: of emissions, and of what stays where it is."""
+def _stage_rows(spark: SparkSession, ledger: Ledger, number: int, run: str, names: list[str]) -> dict[str, StagedFiles]:
+    """Write a slice's quarantined rows as files: released rows for `emissions`, remaining rows for `quarantined`."""
     tables = ledger.tables
     rows = read_slices(spark, tables, QUARANTINED, ledger.grid, range(number, number + 1))
-    assert rows is not None, "some were found in it"
-    others = F.array_except(EXPECTATIONS, F.array(*map(F.lit, names)))
-    free = F.size(others) == 0
-    stays = rows.where(~free).withColumn(EXPECTATIONS, others)
+    assert rows is not None, "rows of the slice are in quarantine"
+    other_names = F.array_except(FAILED_EXPECTATIONS_COLUMN, F.array(*map(F.lit, names)))
+    is_released = F.size(other_names) == 0
+    remaining = rows.where(~is_released).withColumn(FAILED_EXPECTATIONS_COLUMN, other_names)
+    released = _cast_to_emissions(rows.where(is_released), tables.emissions)
     return {
-        "emissions": stage_run(_as_emissions(rows.where(free), tables.emissions), tables.emissions, run),
-        QUARANTINED: stage_run(stays, tables.quarantined, run),
+        "emissions": stage_run(released, tables.emissions, run),
+        QUARANTINED: stage_run(remaining, tables.quarantined, run),
     }
 
 
-def _as_emissions(rows: DataFrame, path: str) -> DataFrame:
-    """Rows in the types that the table of emissions has by now."""
-    log = DeltaLog.open(path)
-    assert log is not None, "it was made with the first slice"
-    kinds = {one.name: one.dataType for one in log.schema}
-    names = [name for name in rows.columns if name not in {RUN, EXPECTATIONS}]
-    return rows.select(*(F.col(quoted(name)).cast(kinds[name]).alias(name) for name in names)).coalesce(1)
+def _cast_to_emissions(rows: DataFrame, path: str) -> DataFrame:
+    """Cast rows to the current types of the table `emissions`, which may have been widened since."""
+    log = DeltaTableHandle.open(path)
+    assert log is not None, "the first slice creates the table"
+    dtypes = {field.name: field.dataType for field in log.schema}
+    names = [name for name in rows.columns if name not in {RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN}]
+    return rows.select(*(F.col(quote_identifier(name)).cast(dtypes[name]).alias(name) for name in names)).coalesce(1)
 
 
-def _commit(spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun, told: Released, by: str) -> None:
-    opened: Opened = {}
+def _commit(
+    spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun, result: ReleaseResult, user: str
+) -> None:
+    opened: OpenTables = {}
     slice_ = ledger.grid.datetime_of(entry.number)
-    ready = prepare(spark, ledger.tables, ledger.grid, [staged], (), opened, released=[entry.number])
+    ready = prepare_commit(spark, ledger.tables, ledger.grid, [staged], (), opened, released=[entry.number])
     before, now, commit = newest_row(ledger.tables, slice_), datetime.now(UTC), ledger.number + 1
-    release_ = {"rows": told.rows, "expectations": told.expectations, "by": by, "at": format_instant(now)}
+    release_ = {"rows": result.rows, "expectations": result.expectations, "user": user, "at": format_instant(now)}
     row = before | {
         "commit": commit,
         "committed_at": now,
-        "format": WITH_QUARANTINE,
-        "emissions": before["emissions"] + told.rows,
-        "quarantined": told.left,
-        "quality": "quarantined" if told.left else "released",
+        "format": FORMAT,
+        "emissions": before["emissions"] + result.rows,
+        "quarantined": result.remaining_rows,
+        "quality": "quarantined" if result.remaining_rows else "released",
         "released": json.dumps([*json.loads(before["released"] or "[]"), release_]),
         "ran_in": entry.commit,
         "brought": None,
     }
     ledger.commit([row], commit, ready.references, ready.before, opened)
-    publish(ledger.tables, ledger.grid, commit, ready.references, opened)
+    apply_to_tables(ledger.tables, ledger.grid, commit, ready.references, opened)
 
 
-def _plain(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return format_instant(value) if isinstance(value, datetime) else value

@@ -1,177 +1,159 @@
-"""What the gate found: expectations that did not hold, by slice, in words."""
+"""Results of validating the slices of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
+from tidemark.quality.evaluation_scope import EvaluationUnits
 
-from tidemark.quality.waivers import Waiver
-
-ON_FAILURE, LOOKS_AT = "tidemark_on_failure", "tidemark_looks_at"
-"""Where Great Expectations' `meta` of an expectation has what the pipeline file says of it."""
-
-
+_T = TypeVar("_T")
 _OUTCOMES = {"stop": "failed", "quarantine": "quarantined", "waived": "waived", "warn": "warned"}
+"""Outcome of a slice by the consequence of a failed expectation, the most severe first."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """An expectation that did not hold."""
+class ExpectationResult:
+    """Result of an expectation that failed. Passed expectations have only a `Measurement`."""
 
     expectation: str
+    """Name by `format_expectation_name`."""
     severity: str
     detail: str
+    """Observed value, or message of an exception."""
     on_failure: str = "stop"
-    """What follows for the slice: `stop`, `quarantine`, `warn`; `waived` where somebody lets the slice through."""
+    """Consequence for the slice: `stop`, `quarantine`, `warn`; `waived` if a waiver lets it be published."""
 
     @property
     def outcome(self) -> str:
-        """How a slice of it comes out: `failed`, `quarantined`, `waived` or `warned`."""
+        """Outcome of the slice: `failed`, `quarantined`, `waived` or `warned`."""
         return _OUTCOMES[self.on_failure]
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What an expectation of the pipeline file came to in a slice, whether it held or not."""
+class Measurement:
+    """Observed value of an expectation of the pipeline file in a slice, passed or failed."""
 
     expectation: str
-    """As in `Finding`."""
+    """Name by `format_expectation_name`."""
     severity: str
     value: float | None
-    """What was observed, where that is one number; of an expectation on single rows the share (0 to 1) of its values,
-    those that are not null, which break it. None where there is neither: no value, several, a text, an exception."""
+    """Observed value if it is a single number. For expectations on single rows: share (0 to 1) of the values that are
+    not null and violate it. None without values, and for several values, text and exceptions."""
     passed: bool
 
 
+SliceFailures = Sequence[tuple[ExpectationResult, ...]]
+"""Failed expectations by slice or by evaluation unit."""
+SliceMeasurements = Sequence[tuple[Measurement, ...]]
+"""Measurements by slice or by evaluation unit."""
+
+
 @dataclass(frozen=True)
-class Verdict:
-    """What the gate found in some slices; only one that stops keeps them from being published."""
+class ResultSet:
+    """Results by slice, or by evaluation unit, while a job is validated."""
 
-    by_slice: tuple[tuple[Finding, ...], ...]
-    """In the order of the slices; what is known of the job alone is found in each."""
+    failures: SliceFailures
+    measurements: SliceMeasurements
+    gx_results: Mapping[Any, Any]
+    """Stored results of Great Expectations, by their identifiers."""
+
+    @classmethod
+    def create_empty(cls, slices: int) -> ResultSet:
+        """Create results without failures or measurements."""
+        return cls([()] * slices, [()] * slices, {})
+
+    def merge(self, other: ResultSet) -> ResultSet:
+        """Append other results on the same slices."""
+        return ResultSet(
+            _concatenate(self.failures, other.failures),
+            _concatenate(self.measurements, other.measurements),
+            {**self.gx_results, **other.gx_results},
+        )
+
+    def merge_units(self, other: ResultSet, units: EvaluationUnits) -> ResultSet:
+        """Append results by unit to the slices that report each unit."""
+        failures, measurements = list(self.failures), list(self.measurements)
+        for unit, indices in enumerate(units.slices.values()):
+            for index in indices:
+                failures[index] += other.failures[unit]
+                measurements[index] += other.measurements[unit]
+        return ResultSet(failures, measurements, {**self.gx_results, **other.gx_results})
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """Results of some slices of a job. Only consequence `stop` keeps a slice from being published."""
+
+    failures_by_slice: tuple[tuple[ExpectationResult, ...], ...]
+    """Failed expectations by slice, in order. Failures of the whole job are in every slice."""
     seconds: float
-    docs: str
-    """Data Docs' first page."""
-    results: tuple[Any, ...] = ()
-    """What Great Expectations calls its results, for `write_docs`."""
-    measures: tuple[tuple[Measure, ...], ...] = ()
-    """In the order of the slices; in each the pipeline file's expectations on slices, then those on jobs, in its order.
-    What follows from the join itself is not among them."""
+    docs_index: str
+    """Path of Data Docs' first page."""
+    gx_result_ids: tuple[Any, ...] = ()
+    """Identifiers of the stored results of Great Expectations, for `write_docs`."""
+    measurements_by_slice: tuple[tuple[Measurement, ...], ...] = ()
+    """Measurements by slice, in order: expectations per slice before those per job, in the pipeline file's order.
+    Invariants are not included."""
 
-    def of(self, start: int, stop: int) -> Verdict:
-        """That on the slices `start` <= n < `stop` of these."""
-        return replace(self, by_slice=self.by_slice[start:stop], measures=self.measures[start:stop])
-
-    def beside(self, other: Verdict) -> Verdict:
-        """This and another on the same slices."""
+    def select_slices(self, start: int, stop: int) -> ValidationResult:
+        """Return the result of the slices with index `start` <= n < `stop`."""
         return replace(
             self,
-            by_slice=tuple((*mine, *more) for mine, more in zip(self.by_slice, other.by_slice, strict=True)),
+            failures_by_slice=self.failures_by_slice[start:stop],
+            measurements_by_slice=self.measurements_by_slice[start:stop],
+        )
+
+    def merge(self, other: ValidationResult) -> ValidationResult:
+        """Append another result on the same slices."""
+        return replace(
+            self,
+            failures_by_slice=_concatenate(self.failures_by_slice, other.failures_by_slice),
             seconds=self.seconds + other.seconds,
-            results=(*self.results, *other.results),
-            measures=tuple((*mine, *more) for mine, more in zip(self.measures, other.measures, strict=True)),
+            gx_result_ids=(*self.gx_result_ids, *other.gx_result_ids),
+            measurements_by_slice=_concatenate(self.measurements_by_slice, other.measurements_by_slice),
         )
 
     @property
-    def fit(self) -> int:
-        """How many slices come before the first one that is refused."""
-        refused = (n for n, found in enumerate(self.by_slice) if any(one.on_failure == "stop" for one in found))
-        return next(refused, len(self.by_slice))
+    def publishable_count(self) -> int:
+        """Number of slices before the first rejected slice."""
+        return count_publishable(self.failures_by_slice)
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """All of them, those of several slices once."""
-        return tuple(dict.fromkeys(one for found in self.by_slice for one in found))
+    def failures(self) -> tuple[ExpectationResult, ...]:
+        """Distinct failures of all slices."""
+        return tuple(dict.fromkeys(failure for failures in self.failures_by_slice for failure in failures))
 
     @property
-    def stopping(self) -> tuple[Finding, ...]:
-        """Findings that refuse the output."""
-        return tuple(f for f in self.findings if f.on_failure == "stop")
+    def blocking_failures(self) -> tuple[ExpectationResult, ...]:
+        """Failures that keep a slice from being published."""
+        return tuple(failure for failure in self.failures if failure.on_failure == "stop")
 
     @property
     def outcome(self) -> str:
-        """The gravest: `failed`, `quarantined`, `waived`, `warned` or `passed`."""
-        found = {finding.on_failure for finding in self.findings}
-        return next((outcome for action, outcome in _OUTCOMES.items() if action in found), "passed")
+        """Most severe outcome of all slices: `failed`, `quarantined`, `waived`, `warned` or `passed`."""
+        actions = {failure.on_failure for failure in self.failures}
+        return next((outcome for action, outcome in _OUTCOMES.items() if action in actions), "passed")
 
 
-def findings_of(results: Iterable[Any]) -> list[Finding]:
-    """Those that Great Expectations' results hold."""
-    return [_finding(result.to_json_dict()) for result in results if not result.success]
+def count_publishable(failures_by_slice: SliceFailures) -> int:
+    """Count the slices before the first one with a failure that keeps it from being published."""
+    blocked = (n for n, failures in enumerate(failures_by_slice) if any(f.on_failure == "stop" for f in failures))
+    return next(blocked, len(failures_by_slice))
 
 
-def measures_of(results: Iterable[Any], expectations: Iterable[Any]) -> tuple[Measure, ...]:
-    """Those that Great Expectations' results hold, in the order of its expectations."""
-    known = {}
-    for result in results:
-        name = named(result.expectation_config.to_json_dict())
-        known[name] = Measure(*name, observed(result.result), bool(result.success))
-    return tuple(known[named(expectation.configuration.to_json_dict())] for expectation in expectations)
+def format_expectation_name(expectation_type: str, arguments: Mapping[str, Any], scope: str) -> str:
+    """Format the name of an expectation for results, messages and tables: `TYPE(NAME VALUE, ...) SCOPE`.
+
+    Args:
+        expectation_type: such as `expect_column_values_to_not_be_null`.
+        arguments: arguments by name.
+        scope: rows and unit, as `Expectation.scope` returns them.
+    """
+    listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
+    return f"{expectation_type}({listed}){scope}"
 
 
-def named(config: Mapping[str, Any]) -> tuple[str, str]:
-    """How an expectation is called, by its configuration, and its severity."""
-    return called(config), config["severity"]
-
-
-def observed(result: Mapping[str, Any]) -> float | None:
-    """`Measure.value`, by the details of one of Great Expectations' results."""
-    if "unexpected_percent" in result:
-        percent = result["unexpected_percent"]
-        return None if percent is None else percent / 100
-    value = result.get("observed_value")
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | np.number):
-        return None
-    number = float(value)
-    return number if isfinite(number) else None
-
-
-def waived(findings: Iterable[Finding], waivers: Mapping[str, Waiver]) -> tuple[Finding, ...]:
-    """Findings of a slice, those told as waived that somebody lets it through for."""
-    return tuple(
-        replace(one, on_failure="waived", detail=f"{one.detail}; {waiver.told()}")
-        if one.on_failure != "warn" and (waiver := waivers.get(one.expectation))
-        else one
-        for one in findings
-    )
-
-
-def _finding(result: dict[str, Any]) -> Finding:
-    config = result["expectation_config"]
-    message = _exception(result["exception_info"])
-    seen = message or f"found {_seen(result['result'])}"
-    action = (config.get("meta") or {}).get(ON_FAILURE, "stop")
-    if message and action == "quarantine":  # it does not tell which rows
-        action = "stop"
-    return Finding(called(config), config["severity"], seen, action)
-
-
-def called(config: Mapping[str, Any]) -> str:
-    """An expectation by Great Expectations' configuration of it, and what it looks at beside a slice's emissions."""
-    arguments = ", ".join(f"{k} {v}" for k, v in config["kwargs"].items() if k != "batch_id")
-    return f"{config['type']}({arguments}){(config.get('meta') or {}).get(LOOKS_AT, '')}"
-
-
-def _seen(result: dict[str, Any]) -> str:
-    if "unexpected_count" in result:
-        some = result.get("partial_unexpected_list", [])[:3]
-        return f"{result['unexpected_count']} of {result['element_count']} values" + (
-            f", such as {some}" if some else ""
-        )
-    return str(result.get("observed_value", result))
-
-
-def _exception(info: dict[str, Any]) -> str | None:
-    messages = [str(one["exception_message"]) for one in raised_in(info)]
-    return " ".join(messages[0].split()) if messages else None
-
-
-def raised_in(info: dict[str, Any]) -> list[dict[str, Any]]:
-    """The exceptions of an expectation, or of the metrics that it needs."""
-    known = [info] if "exception_message" in info else info.values()
-    return [one for one in known if one.get("raised_exception")]
+def _concatenate(first: Sequence[tuple[_T, ...]], second: Sequence[tuple[_T, ...]]) -> tuple[tuple[_T, ...], ...]:
+    return tuple((*ours, *theirs) for ours, theirs in zip(first, second, strict=True))

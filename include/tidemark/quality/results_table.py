@@ -1,18 +1,24 @@
-"""What expectations came to, as the table `quality` keeps it: a row for each slice and expectation."""
+"""Read and write the tables `quality` and `refused`: measurements by slice and expectation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.config import Expectation, Pipeline
-from tidemark.config.allowed_expectations import ARGUMENTS
-from tidemark.config.quality import default_expectations
+from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
+from tidemark.config.quality import create_default_expectations
+from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.quality.gx.project import name_of
-from tidemark.quality.results import Verdict
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.formatting import ToDict
+from tidemark.quality.gx.expectations import get_expectation_name
+from tidemark.quality.results import ValidationResult
 from tidemark.tables.append import append
 from tidemark.timegrid.slices import Grid
 
@@ -23,57 +29,140 @@ SCHEMA = pa.schema(
         "expectation": pa.string(),
         "severity": pa.string(),
         "value": pa.float64(),
-        "least": pa.float64(),
-        "greatest": pa.float64(),
-        "verdict": pa.string(),
+        "min_value": pa.float64(),
+        "max_value": pa.float64(),
+        "outcome": pa.string(),
     }
 )
-"""`value` as in `Measure`; `least` and `greatest` bound it, both inclusive unless the expectation says strict."""
-AT = pa.field("at", pa.timestamp("us", tz="UTC"))
-"""When a slice was refused, for there is no commit that tells."""
+"""Columns of `quality`. `value` as in `Measurement`. `min_value` and `max_value` bound it, inclusive unless the
+expectation is strict."""
+REJECTED_AT = pa.field("rejected_at", pa.timestamp("us", tz="UTC"))
+"""Additional column of `refused`: instant of the rejection, which no commit of the ledger records."""
+OUTCOMES = ("passed", "warned", "failed", "waived", "quarantined")
 
 
-def measured(pipeline: Pipeline, grid: Grid, first: int, run: str, verdict: Verdict) -> pa.Table:
-    """The rows of a run's slices from the `first` on; none where nothing is expected."""
-    within = {name_of(one): bounds(one) for one in (*pipeline.quality, *default_expectations())}
+@dataclass(frozen=True)
+class ExpectationHistory(ToDict):
+    """Results of one expectation over all slices."""
+
+    expectation: str
+    severity: str
+    evaluated: int
+    """Number of evaluations: committed slices, and rejected attempts of slices."""
+    outcomes: dict[str, int]
+    """Number of evaluations by outcome (`OUTCOMES`), without zeros. `failed` are rejected attempts."""
+    min_value: float | None
+    """Lower bound of the value in the newest slice; None if there is none."""
+    max_value: float | None
+    """Upper bound of the value in the newest slice; None if there is none."""
+    worst_value: float | None
+    """Value furthest outside its bounds, or else nearest to one; None without values or bounds."""
+    worst_slice: str | None
+    """Start of the first slice with that value, UTC."""
+
+
+def create_result_rows(pipeline: Pipeline, grid: Grid, first: int, run: str, result: ValidationResult) -> pa.Table:
+    """Create the rows of a run's slices, one per slice and measurement.
+
+    Args:
+        pipeline: its expectations, which have the bounds.
+        grid: grid of the slices.
+        first: number of the first slice.
+        run: run of the slices in the ledger.
+        result: result of validating the run.
+    """
+    expectations = (*pipeline.quality, *create_default_expectations())
+    bounds = {get_expectation_name(expectation): get_value_bounds(expectation) for expectation in expectations}
     rows = []
-    for number, (found, findings) in enumerate(zip(verdict.measures, verdict.by_slice, strict=True), first):
-        outcomes = {(one.expectation, one.severity): one.outcome for one in findings}
-        for one in found:
-            least, greatest = within[one.expectation]
-            told = {"expectation": one.expectation, "severity": one.severity, "value": one.value}
-            limits = {
-                "least": least,
-                "greatest": greatest,
-                "verdict": "passed" if one.passed else outcomes[one.expectation, one.severity],
-            }
-            rows.append({"slice": grid.datetime_of(number), "run": run, **told, **limits})
+    by_slice = zip(result.measurements_by_slice, result.failures_by_slice, strict=True)
+    for number, (measurements, failures) in enumerate(by_slice, first):
+        outcomes = {(failure.expectation, failure.severity): failure.outcome for failure in failures}
+        for measurement in measurements:
+            min_value, max_value = bounds[measurement.expectation]
+            key = measurement.expectation, measurement.severity
+            rows.append(
+                {
+                    "slice": grid.datetime_of(number),
+                    "run": run,
+                    "expectation": measurement.expectation,
+                    "severity": measurement.severity,
+                    "value": measurement.value,
+                    "min_value": min_value,
+                    "max_value": max_value,
+                    "outcome": "passed" if measurement.passed else outcomes[key],
+                }
+            )
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def keep_refused(tables: PipelineTables, rows: pa.Table) -> None:
-    """Keep what a slice was refused for, in a table beside `quality`, which has committed slices alone.
+def append_rejection_results(tables: PipelineTables, rows: pa.Table) -> None:
+    """Append the failed rows of a rejected slice to `refused`; `quality` contains committed slices only.
 
-    Each attempt that is refused has rows of its own; what held of it is left out.
+    Every rejected attempt adds rows. Passed expectations are left out.
     """
-    failed = rows.filter(pc.field("verdict") == "failed")
+    failed = rows.filter(pc.field("outcome") == "failed")
     if failed.num_rows:
-        now = pa.repeat(pa.scalar(datetime.now(UTC), AT.type), failed.num_rows)
-        append(tables.refused, failed.append_column(AT, now))
+        now = pa.repeat(pa.scalar(datetime.now(UTC), REJECTED_AT.type), failed.num_rows)
+        append(tables.rejection_results, failed.append_column(REJECTED_AT, now))
 
 
-def bounds(expectation: Expectation) -> tuple[float | None, float | None]:
-    """The least and the greatest value (`Measure.value`) with which an expectation holds; None for no bound.
+def get_value_bounds(expectation: Expectation) -> tuple[float | None, float | None]:
+    """Return the bounds of `Measurement.value` between which an expectation passes; None for no bound.
 
-    >>> bounds(Expectation(type="expect_column_values_to_not_be_null", kwargs={"column": "k", "mostly": 0.75}))
+    >>> not_null = {"type": "expect_column_values_to_not_be_null", "column": "k", "mostly": 0.75}
+    >>> get_value_bounds(Expectation.model_validate(not_null))
     (None, 0.25)
     """
-    given = expectation.kwargs
-    if "mostly" in ARGUMENTS[expectation.type] and expectation.on != "history":
-        return None, 1 - given.get("mostly", 1.0)
-    low, high = (given.get(name, given.get("value")) for name in ("min_value", "max_value"))
-    return _number(low), _number(high)
+    arguments = expectation.kwargs
+    if "mostly" in ALLOWED_ARGUMENTS[expectation.type] and expectation.on != "history":
+        return None, 1 - arguments.get("mostly", 1.0)
+    low, high = (arguments.get(name, arguments.get("value")) for name in ("min_value", "max_value"))
+    return _to_float(low), _to_float(high)
 
 
-def _number(value: object) -> float | None:
+def _to_float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def read_results(path: str) -> pd.DataFrame:
+    """Read the table `quality` or `refused`, ordered by slice; empty if there is no table."""
+    log = DeltaTableHandle.open(path)
+    if log is None:
+        return pd.DataFrame(SCHEMA.empty_table().to_pydict())
+    rows: pd.DataFrame = log.read(SCHEMA.names).to_pandas().sort_values("slice", kind="stable")
+    return rows
+
+
+def summarize_results(*tables: pd.DataFrame) -> list[ExpectationHistory]:
+    """Summarize each expectation over several tables, those with most failures first."""
+    rows = pd.concat([table for table in tables if len(table)] or tables).sort_values("slice", kind="stable")
+    histories = list(_summarize_expectations(rows))
+    return sorted(histories, key=lambda history: history.outcomes.get("passed", 0) - history.evaluated)
+
+
+def _summarize_expectations(rows: pd.DataFrame) -> Iterator[ExpectationHistory]:
+    for (expectation, severity), group in rows.groupby(["expectation", "severity"], sort=False):
+        excess = _compute_excess(group)
+        records = group.to_dict("records")
+        worst = records[int(excess.argmax())] if excess.notna().any() else None
+        newest = records[-1]
+        yield ExpectationHistory(
+            str(expectation),
+            str(severity),
+            len(group),
+            {name: int(count) for name in OUTCOMES if (count := (group["outcome"] == name).sum())},
+            _replace_nan(newest["min_value"]),
+            _replace_nan(newest["max_value"]),
+            None if worst is None else float(worst["value"]),
+            None if worst is None else format_instant(worst["slice"].to_pydatetime()),
+        )
+
+
+def _compute_excess(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return by how much values exceed the nearer bound, negative within; NaN without a value or bound."""
+    below, above = rows["min_value"] - rows["value"], rows["value"] - rows["max_value"]
+    return pd.concat([below, above], axis=1).max(axis=1)
+
+
+def _replace_nan(value: float) -> float | None:
+    return None if pd.isna(value) else float(value)

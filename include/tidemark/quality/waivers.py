@@ -1,22 +1,27 @@
-"""Waivers: expectations that somebody lets one slice through for, each for one attempt of the slice.
+"""Waive a failed expectation for one attempt of one slice.
 
-They are asked for in a small table beside the ledger; the ledger's row of the slice tells which were made use of.
+Requested waivers are rows of the table `waivers`. The ledger records those that were used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidemark.config.types import format_instant, micros
+from tidemark.config import Pipeline
+from tidemark.config.types import format_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import UserError
 from tidemark.ledger.ledger import Ledger
+from tidemark.quality.gx.expectations import get_expectation_name
+from tidemark.quality.quarantine import match_expectation_name
+from tidemark.quality.results import ExpectationResult
 from tidemark.tables.append import append
 from tidemark.timegrid.slices import Grid
 
@@ -25,85 +30,142 @@ _SCHEMA = pa.schema(
         "slice": pa.timestamp("us", "UTC"),
         "attempt": pa.int32(),
         "expectation": pa.string(),
-        "because": pa.string(),
-        "by": pa.string(),
-        "at": pa.timestamp("us", "UTC"),
+        "reason": pa.string(),
+        "user": pa.string(),
+        "waived_at": pa.timestamp("us", "UTC"),
     }
 )
 
 
 @dataclass(frozen=True)
 class Waiver:
-    """That a slice may be published although an expectation does not hold."""
+    """Permission to publish a slice although an expectation fails."""
 
     slice: datetime
+    """Start of the slice."""
     attempt: int
-    """The one attempt of the slice that it is for: once that is committed it is spent."""
+    """Attempt of the slice that may use the waiver. Once it is committed, the waiver is void."""
     expectation: str
-    """As findings name it."""
-    because: str
-    by: str
-    at: datetime
+    """Name of the expectation as in results."""
+    reason: str
+    user: str
+    waived_at: datetime
 
-    def told(self) -> str:
-        """It in words, for people."""
-        return f"waived by {self.by} at {format_instant(self.at)}: {self.because}"
+    def format_note(self) -> str:
+        """Format the waiver as a note for people."""
+        return f"waived by {self.user} at {format_instant(self.waived_at)}: {self.reason}"
 
-    def recorded(self) -> dict[str, str]:
-        """It as the ledger has it: JSON-ready."""
+    def to_dict(self) -> dict[str, str]:
+        """Return the waiver as the ledger stores it with the slice: JSON-ready."""
         return {
             "expectation": self.expectation,
-            "because": self.because,
-            "by": self.by,
-            "at": format_instant(self.at),
+            "reason": self.reason,
+            "user": self.user,
+            "at": format_instant(self.waived_at),
         }
 
 
 Waivers = Mapping[int, Mapping[str, Waiver]]
-"""By the slice's start, in microseconds, and by expectation."""
+"""Waivers by start of the slice, in microseconds UTC, and by name of the expectation."""
 
 
-def record(tables: PipelineTables, waiver: Waiver) -> None:
-    """Ask for a waiver.
+def waive(pipeline: Pipeline, lake: str, start: datetime, expectation: str, reason: str, user: str) -> Waiver:
+    """Let the next run of a slice be published although an expectation fails.
+
+    The waiver is for the rows of one attempt. A later reprocess of the slice needs another.
+
+    Args:
+        pipeline: its settings.
+        lake: root folder of the lake.
+        start: start of the slice.
+        expectation: name of the expectation, or a part that no other contains.
+        reason: text for the ledger.
+        user: who waives.
 
     Raises:
-        FaultError: other processes never let go of the table.
+        UserError: the expectation does not exist, is not evaluated per slice, or never rejects a slice; or the reason
+            is empty.
+    """
+    if not reason.strip():
+        raise UserError("--reason is empty. Pass the reason, which is stored in the ledger.")
+    ledger = Ledger.from_pipeline(pipeline, lake)
+    number = ledger.grid.boundary(start, "--slice")
+    # If two have the same name, the later entry of the dictionary replaces the earlier: prefer those that reject.
+    candidates = sorted(pipeline.quality, key=lambda candidate: candidate.on_failure != "warn")
+    by_name = {get_expectation_name(candidate): candidate for candidate in candidates}
+    if not by_name:
+        raise UserError(f"Pipeline {pipeline.name} has no expectation. Invariants of the join cannot be waived.")
+    name = match_expectation_name(expectation, by_name)
+    settings = by_name[name]
+    if settings.per != "slice":
+        raise UserError(
+            f"{name} is evaluated on more than a slice (per: {settings.per}), so it cannot be waived for one. Change "
+            "it in the pipeline file."
+        )
+    if settings.on_failure == "warn":
+        raise UserError(f"{name} only warns (on_failure: warn). Slices are published without a waiver.")
+    waiver = Waiver(
+        ledger.grid.datetime_of(number),
+        get_next_attempt(ledger, number),
+        name,
+        " ".join(reason.split()),
+        user,
+        datetime.now(UTC),
+    )
+    record_waiver(ledger.tables, waiver)
+    return waiver
+
+
+def record_waiver(tables: PipelineTables, waiver: Waiver) -> None:
+    """Append a waiver to the table `waivers`.
+
+    Raises:
+        FaultError: commits of other processes conflicted with every attempt.
     """
     append(tables.waivers, pa.Table.from_pylist([asdict(waiver)], _SCHEMA))
 
 
-def waivers_of(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:
-    """The waivers that hold for these attempts of slices, by their numbers; of two the later counts."""
-    log = DeltaLog.open(tables.waivers)
+def read_waivers(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:
+    """Read the waivers for given attempts of slices, by slice number; the newest of several for an expectation."""
+    log = DeltaTableHandle.open(tables.waivers)
     if log is None:
         return {}
-    first, last = (pa.scalar(grid.datetime_of(number), _SCHEMA.field("slice").type) for number in _ends(attempts))
+    dtype = _SCHEMA.field("slice").type
+    first, last = (pa.scalar(grid.datetime_of(number), dtype) for number in (min(attempts), max(attempts)))
     rows = log.read(_SCHEMA.names, (ds.field("slice") >= first) & (ds.field("slice") <= last)).to_pylist()
-    found: dict[int, dict[str, Waiver]] = {}
-    for row in sorted(rows, key=lambda row: row["at"]):
-        start = micros(row["slice"])
+    waivers: dict[int, dict[str, Waiver]] = {}
+    for row in sorted(rows, key=lambda row: row["waived_at"]):
+        start = to_micros(row["slice"])
         if attempts.get(grid.number_at(start)) == row["attempt"]:
-            found.setdefault(start, {})[row["expectation"]] = Waiver(**row)
-    return found
+            waivers.setdefault(start, {})[row["expectation"]] = Waiver(**row)
+    return waivers
 
 
-def pending(ledger: Ledger) -> list[dict[str, Any]]:
-    """Waivers that wait for the next run of their slice: JSON-ready, the newest first."""
-    log = DeltaLog.open(ledger.tables.waivers)
-    rows = [] if log is None else [Waiver(**row) for row in log.read(_SCHEMA.names).to_pylist()]
-    waiting = {}
-    for one in sorted(rows, key=lambda one: one.at):
-        number = ledger.grid.number_at(micros(one.slice))
-        if one.attempt == next_attempt(ledger, number):
-            waiting[number, one.expectation] = {"slice": ledger.grid.name(number), **one.recorded()}
-    return list(reversed(waiting.values()))
+def apply_waivers(
+    failures: Iterable[ExpectationResult], waivers: Mapping[str, Waiver]
+) -> tuple[ExpectationResult, ...]:
+    """Mark the failures of a slice that have a waiver as waived, with a note. Warnings need none."""
+    return tuple(
+        replace(failure, on_failure="waived", detail=f"{failure.detail}; {waiver.format_note()}")
+        if failure.on_failure != "warn" and (waiver := waivers.get(failure.expectation))
+        else failure
+        for failure in failures
+    )
 
 
-def next_attempt(ledger: Ledger, number: int) -> int:
-    """The attempt that the next run of a slice would be."""
+def list_pending_waivers(ledger: Ledger) -> list[dict[str, Any]]:
+    """List the waivers for the next run of their slice, newest first, as JSON-ready dictionaries."""
+    log = DeltaTableHandle.open(ledger.tables.waivers)
+    waivers = [] if log is None else [Waiver(**row) for row in log.read(_SCHEMA.names).to_pylist()]
+    pending = {}
+    for waiver in sorted(waivers, key=lambda waiver: waiver.waived_at):
+        number = ledger.grid.number_at(to_micros(waiver.slice))
+        if waiver.attempt == get_next_attempt(ledger, number):
+            pending[number, waiver.expectation] = {"slice": ledger.grid.name(number), **waiver.to_dict()}
+    return list(reversed(pending.values()))
+
+
+def get_next_attempt(ledger: Ledger, number: int) -> int:
+    """Return the number of the next attempt of a slice."""
     entry = ledger.entry(number)
     return entry.attempt + 1 if entry else 1
-
-
-def _ends(numbers: Mapping[int, int]) -> tuple[int, int]:
-    return min(numbers), max(numbers)

@@ -1,6 +1,6 @@
-"""A comparison as a page: what agrees, what does not and why, how late rows were, and what another delay would do."""
+"""Report a comparison as a page: differences and their causes, lateness, and the effect of other delays."""
 
-from tidemark.report.data import Called, Facts, gather
-from tidemark.report.render import FORMATS, check_paths, need_folder, write
+from tidemark.report.data import Invocation, ReportData, collect_report_data
+from tidemark.report.render import FORMATS, check_folder, check_paths, write_report
 
-__all__ = ["FORMATS", "Called", "Facts", "check_paths", "gather", "need_folder", "write"]
+__all__ = ["FORMATS", "Invocation", "ReportData", "check_folder", "check_paths", "collect_report_data", "write_report"]

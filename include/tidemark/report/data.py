@@ -1,4 +1,4 @@
-"""What a report shows, as data: gathered from a comparison, and from the tables of the pipelines compared."""
+"""Collect the data of a report from a comparison and the tables of the compared pipelines."""
 
 from __future__ import annotations
 
@@ -13,48 +13,50 @@ from zoneinfo import ZoneInfo
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from tidemark.comparison import Asked, Comparison
+from tidemark.comparison import Comparison, ComparisonRequest
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.what_if import WhatIf, what_if
+from tidemark.comparison.what_if import WhatIf, vary_setting
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration, format_instant, parse_instant
 from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.report.example_rows import ExplainedCause, Stories, Story
-from tidemark.report.lateness import Late, delay_to_vary, delays_to_try, late_rows
+from tidemark.report.example_rows import ExampleCollector, ExampleHistory, ExplainedCause
+from tidemark.report.lateness import LatenessSummary, choose_trial_delays, choose_varied_input, summarize_lateness
 
-MOST_DRAWN = 400
-"""How many stretches of time a chart shows at most."""
+MAX_PERIODS = 400
+"""Maximum number of periods in a chart."""
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Called:
-    """How a user has called the comparison, for the commands that do it again."""
+class Invocation:
+    """Command line of the comparison, for commands that repeat it."""
 
     arguments: tuple[str, ...]
-    """The arguments of `tidemark`, as typed."""
+    """Arguments of `tidemark` as typed."""
     pipeline: str
+    """Pipeline as typed."""
     reference: str | None
-    """The pipeline that `--told-by` names; None where it names none."""
+    """Pipeline passed by `--reference`; None without the option."""
     lake: str | None
+    """Folder passed by `--lake`; None without the option."""
 
 
 @dataclass(frozen=True)
 class Period:
-    """The slices that begin in [start, end), together."""
+    """Compared rows of the slices that begin in [start, end)."""
 
     start: str
     end: str
-    same: int
-    explained: int
-    """Rows that only one side has, and whose cause is known."""
-    unexplained: int
+    equal_rows: int
+    explained_rows: int
+    """Number of rows in one table only whose cause is known."""
+    unexplained_rows: int
 
 
 @dataclass(frozen=True)
-class Held:
-    """Most rows carried over the end of a slice that begins in [start, end)."""
+class StatePeriod:
+    """Maximum number of rows carried out of a slice that begins in [start, end)."""
 
     start: str
     end: str
@@ -63,265 +65,284 @@ class Held:
 
 @dataclass(frozen=True)
 class CarriedState:
-    """What a pipeline carried from slice to slice."""
+    """Rows that a pipeline carried from slice to slice."""
 
     pipeline: str
-    each: str
-    """How long each of `held` is."""
-    held: tuple[Held, ...]
-    peak: int
+    period_length: str
+    periods: tuple[StatePeriod, ...]
+    peak_rows: int
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the pipeline and of the one that tells the stream's story; None where it is left to its default."""
+    """Setting of the compared pipeline and of the reference, if there is one."""
 
     name: str
     values: tuple[str | None, ...]
+    """Value in each pipeline; None for the default."""
 
     @property
     def differs(self) -> bool:
-        """Whether they are not all the same."""
+        """True if the values are not all equal."""
         return len(set(self.values)) > 1
 
 
 @dataclass(frozen=True)
-class Facts:
-    """All that a report shows."""
+class ReportData:
+    """Content of a report."""
 
     comparison: Comparison
     made_at: str
     version: str
-    leading: tuple[str, ...]
-    """The columns that tell most about an example: keys, event times, the bounds of windows."""
+    leading_columns: tuple[str, ...]
+    """Most informative columns of an example: keys, event times, bounds of windows."""
     causes: tuple[ExplainedCause, ...]
-    stories: tuple[Story, ...]
-    each: str
-    """How long each of `periods` is."""
+    row_histories: tuple[ExampleHistory, ...]
+    period_length: str
+    """Length of each of `periods`."""
     periods: tuple[Period, ...]
-    nowhere: int
-    """Rows of the stream of which no slice can be told."""
-    late: Late
+    rows_without_slice: int
+    """Number of rows of the stream that cannot be assigned to a slice."""
+    lateness: LatenessSummary
     what_if: WhatIf | None
-    present: str | None
-    """The value that the setting varied by `what_if` has."""
-    no_what_if: str | None
-    """Why there is none."""
-    state: tuple[CarriedState, ...]
+    """Outcomes of other watermark delays; None if they were not tried."""
+    current_value: str | None
+    """Current value of the setting that `what_if` varies."""
+    no_what_if_reason: str | None
+    """Reason why `what_if` is None."""
+    states: tuple[CarriedState, ...]
     settings: tuple[Setting, ...]
     versions: dict[str, int]
-    """The versions of the tables read, by their names."""
+    """Versions of the tables read, by name."""
     commands: tuple[str, ...]
-    explains: dict[str, str]
-    """The command that tells each story again, by its name."""
+    """Commands that repeat the comparison."""
+    explain_commands: dict[str, str]
+    """Command that prints each row history, by its name."""
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready. `comparison` is what `compare --json` prints, but for the causes."""
-        described = asdict(self)
-        described["comparison"] = {
-            name: value for name, value in self.comparison.describe().items() if name != "causes"
-        }
-        described["stories"] = [asdict(one) | {"life": one.life.describe()} for one in self.stories]
-        described["what_if"] = self.what_if.describe() if self.what_if else None
-        return described
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary. `comparison` is as `compare --json` prints it, without the causes."""
+        comparison = {name: value for name, value in self.comparison.to_dict().items() if name != "causes"}
+        histories = [asdict(example) | {"history": example.history.to_dict()} for example in self.row_histories]
+        what_if = self.what_if.to_dict() if self.what_if else None
+        return {**asdict(self), "comparison": comparison, "row_histories": histories, "what_if": what_if}
 
 
-def gather(
+def collect_report_data(
     spark: SparkSession,
     comparison: Comparison,
-    asked: Asked,
+    request: ComparisonRequest,
     pipelines: tuple[Pipeline, Pipeline | None],
     lake: str,
-    called: Called,
+    invocation: Invocation,
     *,
-    ask_what_if: bool = True,
-) -> Facts:
-    """The facts about a comparison of a pipeline, and of the one that tells the stream's story where there is one.
+    include_what_if: bool = True,
+) -> ReportData:
+    """Collect the content of a report.
 
-    All that comes out of Spark is the size of the ledger, or a handful of rows. `ask_what_if` replays the slices once
-    for each of about ten watermark delays.
+    Spark returns only aggregates and single rows, apart from the ledger.
+
+    Args:
+        spark: session to read tables with.
+        comparison: result to report.
+        request: the comparison's request.
+        pipelines: the compared pipeline and the reference.
+        lake: root folder of the lake.
+        invocation: command line to repeat.
+        include_what_if: True to replay the slices for each of about ten watermark delays.
     """
     batch = CommittedView.read(spark, pipelines[0], lake)
     reference = CommittedView.read(spark, pipelines[1], lake) if pipelines[1] else None
     views = [batch, reference] if reference else [batch]
     stream = views[-1]
-    stories = Stories(batch, reference)
-    causes = stories.of(comparison)
-    told = tuple(stories.told.values())
-    each, periods = _periods(comparison, batch)
-    late = late_rows(stream, _slices(stream, asked))
-    outcomes: WhatIf | None = None
-    left_out: str | None = "left out by --no-what-if"
-    if ask_what_if:
-        outcomes, left_out = _what_if(spark, stream, late, _slices(stream, asked), lake)
-    versions = {asked.table: DeltaInput.find(spark, lake, asked.table).version}
+    collector = ExampleCollector(batch, reference)
+    causes = collector.explain_causes(comparison)
+    histories = tuple(collector.histories.values())
+    period_length, periods = _create_periods(comparison, batch)
+    stream_slices = _select_slices(stream, request)
+    lateness = summarize_lateness(stream, stream_slices)
+    what_if: WhatIf | None = None
+    no_what_if_reason: str | None = "disabled by --no-what-if"
+    if include_what_if:
+        what_if, no_what_if_reason = _try_delays(spark, stream, lateness, stream_slices, lake)
+    versions = {request.table: DeltaInput.find(spark, lake, request.table).version}
     for view in views:
-        versions |= dict(zip((one.table.name for one in view.inputs), view.last.versions, strict=True))
-    return Facts(
+        versions |= dict(zip((source.table.name for source in view.inputs), view.last.versions, strict=True))
+    return ReportData(
         comparison=comparison,
         made_at=format_instant(datetime.now(UTC).replace(second=0, microsecond=0)),
         version=version("tidemark"),
-        leading=comparison.leading,
+        leading_columns=comparison.leading_columns,
         causes=causes,
-        stories=told,
-        each=each,
+        row_histories=histories,
+        period_length=period_length,
         periods=periods,
-        nowhere=sum(one.only_batch + one.only_stream for one in comparison.agreement if one.slice is None),
-        late=late,
-        what_if=outcomes,
-        present=_present(stream.pipeline, outcomes.setting) if outcomes else None,
-        no_what_if=left_out,
-        state=tuple(_state(view, _slices(view, asked)) for view in views),
-        settings=_settings([view.pipeline for view in views]),
+        rows_without_slice=sum(
+            agreement.only_batch + agreement.only_stream
+            for agreement in comparison.agreement
+            if agreement.slice is None
+        ),
+        lateness=lateness,
+        what_if=what_if,
+        current_value=_format_current_value(stream.pipeline, what_if.setting) if what_if else None,
+        no_what_if_reason=no_what_if_reason,
+        states=tuple(_create_state(view, _select_slices(view, request)) for view in views),
+        settings=_list_settings([view.pipeline for view in views]),
         versions=versions,
-        commands=tuple(_commands(called, views)),
-        explains={one.name: _explain(called, one) for one in told},
+        commands=tuple(_list_commands(invocation, views)),
+        explain_commands={example.name: _create_explain_command(invocation, example) for example in histories},
     )
 
 
-def _slices(view: CommittedView, asked: Asked) -> range:
-    """The committed slices of a view that begin in what the user has named."""
-    grid, numbers = view.grid, list(view.ledger.entries)
-    inside = [
+def _select_slices(view: CommittedView, request: ComparisonRequest) -> range:
+    """Return the numbers of the committed slices that begin in the requested range."""
+    grid = view.grid
+    selected = [
         number
-        for number in numbers
-        if (not asked.start or grid.datetime_of(number) >= asked.start)
-        and (not asked.end or grid.datetime_of(number) < asked.end)
+        for number in view.ledger.entries
+        if (not request.start or grid.datetime_of(number) >= request.start)
+        and (not request.end or grid.datetime_of(number) < request.end)
     ]
-    return range(inside[0], inside[-1] + 1) if inside else range(0)
+    return range(selected[0], selected[-1] + 1) if selected else range(0)
 
 
-def _periods(comparison: Comparison, batch: CommittedView) -> tuple[str, tuple[Period, ...]]:
+def _create_periods(comparison: Comparison, batch: CommittedView) -> tuple[str, tuple[Period, ...]]:
     rows = [
-        (parse_instant(one.slice), one.same, one.only_batch + one.only_stream - one.unexplained, one.unexplained)
-        for one in comparison.agreement
-        if one.slice is not None
+        (
+            parse_instant(agreement.slice),
+            agreement.same,
+            agreement.only_batch + agreement.only_stream - agreement.unexplained,
+            agreement.unexplained,
+        )
+        for agreement in comparison.agreement
+        if agreement.slice is not None
     ]
-    table = pd.DataFrame(rows, columns=["start", "same", "explained", "unexplained"]).set_index("start").sort_index()
-    table.index = _local(table.index, _zone(batch))
-    span = _stretch(table.index, _every(batch))
-    summed = _resampled(table, span).sum()
-    bounds = _bounds(summed.index, span, _zone(batch))
-    return format_duration(span), tuple(
-        Period(*bound, *map(int, row)) for bound, row in zip(bounds, summed.to_numpy(), strict=True)
-    )
+    table = pd.DataFrame(rows, columns=["start", "equal", "explained", "unexplained"]).set_index("start").sort_index()
+    table.index = _to_local_times(table.index, _get_zone(batch))
+    length = _choose_period_length(table.index, _get_slice_length(batch))
+    sums = _resample(table, length).sum()
+    bounds = _create_bounds(sums.index, length, _get_zone(batch))
+    periods = (Period(*bound, *map(int, row)) for bound, row in zip(bounds, sums.to_numpy(), strict=True))
+    return format_duration(length), tuple(periods)
 
 
-def _state(view: CommittedView, slices: range) -> CarriedState:
+def _create_state(view: CommittedView, slices: range) -> CarriedState:
     ledger = view.ledger.rows
     ledger = ledger[ledger["number"].isin(slices)]
     starts = [view.grid.datetime_of(int(number)) for number in ledger["number"]]
-    index = _local(pd.Index(starts), _zone(view))
+    index = _to_local_times(pd.Index(starts), _get_zone(view))
+    side_counts = zip(*(ledger[side] for side in SIDES), strict=True)
     carried = pd.Series(
-        [sum(counts["carried_out"] for counts in both) for both in zip(*(ledger[s] for s in SIDES), strict=True)],
-        index=index,
-        dtype="int64",
+        [sum(counts["carried_out"] for counts in both) for both in side_counts], index=index, dtype="int64"
     )
-    span = _stretch(index, _every(view))
-    most = _resampled(carried, span).max().ffill()
-    held = (Held(*bound, int(rows)) for bound, rows in zip(_bounds(most.index, span, _zone(view)), most, strict=True))
-    return CarriedState(
-        view.pipeline.name, format_duration(span), tuple(held), int(carried.max() if len(carried) else 0)
-    )
+    length = _choose_period_length(index, _get_slice_length(view))
+    maxima = _resample(carried, length).max().ffill()
+    bounds = _create_bounds(maxima.index, length, _get_zone(view))
+    periods = tuple(StatePeriod(*bound, int(rows)) for bound, rows in zip(bounds, maxima, strict=True))
+    return CarriedState(view.pipeline.name, format_duration(length), periods, int(carried.max() if len(carried) else 0))
 
 
-def _stretch(starts: pd.Index[Any], every: timedelta) -> timedelta:
-    """How much time to show as one: a slice, or so much that `MOST_DRAWN` suffice."""
-    extent = starts[-1] - starts[0] + every if len(starts) else every
-    spans = [every, *(span for span in (_HOUR, 6 * _HOUR, _DAY, 7 * _DAY) if span > every)]
-    return next((span for span in spans if extent / span <= MOST_DRAWN), extent / MOST_DRAWN)
+def _choose_period_length(starts: pd.Index[Any], slice_length: timedelta) -> timedelta:
+    """Return the length of a slice, or a longer one with which `MAX_PERIODS` suffice."""
+    extent = starts[-1] - starts[0] + slice_length if len(starts) else slice_length
+    lengths = [slice_length, *(length for length in (_HOUR, 6 * _HOUR, _DAY, 7 * _DAY) if length > slice_length)]
+    return next((length for length in lengths if extent / length <= MAX_PERIODS), extent / MAX_PERIODS)
 
 
-def _every(view: CommittedView) -> timedelta:
+def _get_slice_length(view: CommittedView) -> timedelta:
     return timedelta(microseconds=view.grid.every)
 
 
-def _zone(view: CommittedView) -> ZoneInfo:
-    """The zone whose days are shown: that of the slices."""
+def _get_zone(view: CommittedView) -> ZoneInfo:
+    """Return the time zone of the slices, whose days are shown."""
     return ZoneInfo(view.pipeline.slices.time_zone)
 
 
-def _local(starts: pd.Index[Any], zone: ZoneInfo) -> pd.DatetimeIndex:
-    """What the clocks of a zone show at instants, without it: there all days are of one length."""
+def _to_local_times(starts: pd.Index[Any], zone: ZoneInfo) -> pd.DatetimeIndex:
+    """Convert instants to local times without zone, among which all days have equal length."""
     return pd.DatetimeIndex(pd.to_datetime(starts, utc=True)).tz_convert(zone).tz_localize(None)
 
 
-def _resampled(table: Any, span: timedelta) -> Any:
-    """The rows of each stretch of time together; whole days begin at midnight."""
-    return table.resample(span, origin="start_day" if span % _DAY == timedelta() else "start")
+def _resample(table: Any, length: timedelta) -> Any:
+    """Group rows into periods; periods of whole days begin at midnight."""
+    return table.resample(length, origin="start_day" if length % _DAY == timedelta() else "start")
 
 
-def _bounds(starts: pd.Index[Any], span: timedelta, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
+def _create_bounds(starts: pd.Index[Any], length: timedelta, zone: ZoneInfo) -> Iterator[tuple[str, str]]:
     for start in starts:
         first = start.to_pydatetime().replace(tzinfo=zone)
-        yield format_instant(first), format_instant(first + span)
+        yield format_instant(first), format_instant(first + length)
 
 
-def _what_if(
-    spark: SparkSession, stream: CommittedView, late: Late, slices: range, lake: str
+def _try_delays(
+    spark: SparkSession, stream: CommittedView, lateness: LatenessSummary, slices: range, lake: str
 ) -> tuple[WhatIf | None, str | None]:
-    """Other delays of the input that held most late rows back; or why it makes no sense to ask."""
+    """Try other delays of the input that determined the watermark of most late rows.
+
+    Returns:
+        The outcomes and None; or None and the reason why there are no other delays to try.
+    """
     pipeline = stream.pipeline
-    if pipeline.trace:
-        return (
-            None,
-            f"{pipeline.name} replays a trace, whose watermarks are recorded; no other delay can be asked",
-        )
-    if pipeline.recorded:
-        return None, f"{pipeline.name} goes by watermarks that were recorded; no other delay can be asked"
+    if pipeline.checkpoint_arrival:
+        return None, f"{pipeline.name} replays a streaming checkpoint, whose watermarks are recorded"
+    if pipeline.recorded_watermark_sides:
+        return None, f"{pipeline.name} uses recorded watermarks"
     if pipeline.clock != "arrival":
         return None, (
-            f"{pipeline.name} runs in order of event time, where no delay decides; name a pipeline on the clock "
-            "`arrival` with --told-by to ask what other delays would have kept"
+            f"{pipeline.name} runs in order of event time, so that delays have no effect; pass a pipeline on the clock "
+            "`arrival` as --reference to try other delays"
         )
-    side = delay_to_vary(late)
+    side = choose_varied_input(lateness)
     if side is None or not slices:
         return None, f"{pipeline.name} has no watermark delay in these slices"
     delay = getattr(pipeline, side).watermark_delay
-    values = delays_to_try(delay // timedelta(milliseconds=1), sorted(late.asked_ms.get(side, {}).values()))
+    missing_delay_ms = sorted(lateness.missing_delay_ms.get(side, {}).values())
+    values = choose_trial_delays(delay // timedelta(milliseconds=1), missing_delay_ms)
     if len(values) == 1:
-        return None, f"no row of {pipeline.name} was late, though its watermarks have no delay"
-    return what_if(spark, pipeline, lake, f"{side}.watermark_delay", values, slices), None
+        return None, f"no row of {pipeline.name} was late, although its watermarks have no delay"
+    return vary_setting(spark, pipeline, lake, f"{side}.watermark_delay", values, slices), None
 
 
-def _present(pipeline: Pipeline, setting: str) -> str:
+def _format_current_value(pipeline: Pipeline, setting: str) -> str:
     side, _, name = setting.partition(".")
     return format_duration(getattr(getattr(pipeline, side), name))
 
 
-def _settings(pipelines: Sequence[Pipeline]) -> tuple[Setting, ...]:
-    settings_of = [{"clock": one.clock, **dict(_flat(one.semantic_settings()))} for one in pipelines]
-    names = dict.fromkeys(name for one in settings_of for name in one)
-    return tuple(Setting(name, tuple(one.get(name) for one in settings_of)) for name in names)
+def _list_settings(pipelines: Sequence[Pipeline]) -> tuple[Setting, ...]:
+    by_pipeline = [
+        {"clock": pipeline.clock, **dict(_flatten(pipeline.output_affecting_settings()))} for pipeline in pipelines
+    ]
+    names = dict.fromkeys(name for settings in by_pipeline for name in settings)
+    return tuple(Setting(name, tuple(settings.get(name) for settings in by_pipeline)) for name in names)
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in settings.items():
         match value:
             case dict():
-                yield from _flat(value, f"{above}{name}.")
+                yield from _flatten(value, f"{prefix}{name}.")
             case list():
-                yield f"{above}{name}", ", ".join(" = ".join(dict.fromkeys(map(str, one.values()))) for one in value)
+                items = (" = ".join(dict.fromkeys(map(str, item.values()))) for item in value)
+                yield f"{prefix}{name}", ", ".join(items)
             case _:
-                yield f"{above}{name}", str(value)
+                yield f"{prefix}{name}", str(value)
 
 
-def _commands(called: Called, views: Sequence[CommittedView]) -> Iterator[str]:
-    names = (called.pipeline, called.reference or views[-1].pipeline.name)
+def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> Iterator[str]:
+    names = (invocation.pipeline, invocation.reference or views[-1].pipeline.name)
     for name, view in zip(names, views, strict=False):
-        yield _command("run", name, "--to", view.grid.name(view.end), *_lake(called))
-    yield _command(*called.arguments)
+        yield _join_command("run", name, "--to", view.grid.name(view.end), *_get_lake_option(invocation))
+    yield _join_command(*invocation.arguments)
 
 
-def _explain(called: Called, story: Story) -> str:
-    row = ",".join(f"{column}={value}" for column, value in story.told.items())
-    name = (called.reference or story.pipeline) if story.tells_stream else called.pipeline
-    return _command("explain", name, f"--{story.life.side}", row, *_lake(called))
+def _create_explain_command(invocation: Invocation, example: ExampleHistory) -> str:
+    row = ",".join(f"{column}={value}" for column, value in example.key.items())
+    name = (invocation.reference or example.pipeline) if example.is_reference else invocation.pipeline
+    return _join_command("explain", name, f"--{example.history.side}", row, *_get_lake_option(invocation))
 
 
-def _lake(called: Called) -> tuple[str, ...]:
-    return ("--lake", called.lake) if called.lake else ()
+def _get_lake_option(invocation: Invocation) -> tuple[str, ...]:
+    return ("--lake", invocation.lake) if invocation.lake else ()
 
 
-def _command(*arguments: str) -> str:
+def _join_command(*arguments: str) -> str:
     return shlex.join(["tidemark", *arguments])

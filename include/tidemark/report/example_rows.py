@@ -1,4 +1,4 @@
-"""The examples of a comparison, each with the lives of the input rows that it was made of."""
+"""Explain the examples of a comparison by the histories of their input rows."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.comparison import CAUSES, Comparison
+from tidemark.comparison.causes import REMEDIES
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.compare import Cause
-from tidemark.comparison.row_history import Life, lives, telling
+from tidemark.comparison.result import Cause
+from tidemark.comparison.row_history import RowHistory, read_row_histories
+from tidemark.comparison.row_lookup import find_minimal_key
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
-from tidemark.formatting import brief_span
-from tidemark.report.remedies import REMEDIES
+from tidemark.formatting import format_span
 
 
 @dataclass(frozen=True)
-class Story:
-    """An input row's life in one of the pipelines."""
+class ExampleHistory:
+    """History of an input row in one of the pipelines."""
 
     name: str
-    """The name by which examples refer to it: `life-1` and so on."""
+    """Name by which examples refer to it: `row-1` and so on."""
     pipeline: str
-    tells_stream: bool
-    """Whether that is the pipeline which says how the stream ran."""
-    told: dict[str, str]
-    """What tells the row: `tidemark explain` finds it by these values."""
-    life: Life
+    is_reference: bool
+    """True if the pipeline is the reference."""
+    key: dict[str, str]
+    """Values by which `tidemark explain` finds the row."""
+    history: RowHistory
 
 
 @dataclass(frozen=True)
 class Example:
-    """A row that differs."""
+    """Row that differs."""
 
     row: dict[str, Any]
-    """The row's columns that are not null, `_slice` and `_emission` among them."""
-    why: str
-    """More than the cause says, where it is known."""
-    stories: tuple[str, ...]
-    """Names of `Story`."""
+    """Columns that are not null, with `_slice` and `_emission`."""
+    detail: str
+    """Details of the cause; empty if unknown."""
+    history_names: tuple[str, ...]
+    """Names of the `ExampleHistory` of its input rows."""
 
 
 @dataclass(frozen=True)
 class ExplainedCause:
-    """Rows that differ for one reason, what it means and what one can do."""
+    """Rows that differ for one reason, with its meaning and remedy."""
 
     cause: str
     missing_in: str
@@ -56,15 +57,15 @@ class ExplainedCause:
 
 
 @dataclass
-class Stories:
-    """Tells lives, each of them once."""
+class ExampleCollector:
+    """Collects the histories of input rows, each once."""
 
     batch: CommittedView
     reference: CommittedView | None
-    told: dict[tuple[object, ...], Story] = field(default_factory=dict)
+    histories: dict[tuple[object, ...], ExampleHistory] = field(default_factory=dict)
 
-    def of(self, comparison: Comparison) -> tuple[ExplainedCause, ...]:
-        """The causes of a comparison with their examples' stories, which are then in `told`."""
+    def explain_causes(self, comparison: Comparison) -> tuple[ExplainedCause, ...]:
+        """Explain the causes of a comparison, and add the histories of their examples to `histories`."""
         return tuple(
             ExplainedCause(
                 cause.cause,
@@ -72,50 +73,54 @@ class Stories:
                 cause.rows,
                 CAUSES[cause.cause],
                 REMEDIES[cause.cause],
-                tuple(self._example(cause, row) for row in cause.examples),
+                tuple(self._explain_example(cause, row) for row in cause.examples),
             )
             for cause in comparison.causes
         )
 
-    def _example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
-        # Why a side lacks the row is told by the pipeline of that side.
+    def _explain_example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
+        # The pipeline of the side that lacks the row has the reason.
         view = self.reference if cause.missing_in == "stream" and self.reference else self.batch
-        stories = [self._story(view, side, row) for side in SIDES if row.get("_input", side) == side]
-        shown = {name: value for name, value in row.items() if name not in _TOLD}
-        return Example(shown, _why(row), tuple(one.name for one in stories if one))
+        histories = [self._find_history(view, side, row) for side in SIDES if row.get("_input", side) == side]
+        columns = {name: value for name, value in row.items() if name not in _DETAIL_COLUMNS}
+        return Example(columns, _format_details(row), tuple(history.name for history in histories if history))
 
-    def _story(self, view: CommittedView, side: SideName, row: Mapping[str, Any]) -> Story | None:
-        columns = self.batch.columns(side)
-        part = {columns[name]: _text(value) for name, value in row.items() if name in columns and _is_plain(value)}
-        key = (view is self.reference, side, *part.items())
-        if part and key not in self.told and (known := telling(view, side, part)):
-            name = f"life-{len(self.told) + 1}"
-            self.told[key] = Story(name, view.pipeline.name, view is self.reference, known, lives(view, side, known)[0])
-        return self.told.get(key)
-
-
-_TOLD = {"_input", "_watermark", "_behind_ms", "_held_by", "_detail", "_left", "_right"}
-"""What an example's row has beside its columns: what `_why` says, and hashes."""
-
-
-def _why(row: Mapping[str, Any]) -> str:
-    return "; ".join(_reasons(row))
+    def _find_history(self, view: CommittedView, side: SideName, row: Mapping[str, Any]) -> ExampleHistory | None:
+        columns = self.batch.map_columns(side)
+        values = {
+            columns[name]: _format_value(value) for name, value in row.items() if name in columns and _is_scalar(value)
+        }
+        is_reference = view is self.reference
+        identity = (is_reference, side, *values.items())
+        if values and identity not in self.histories and (key := find_minimal_key(view, side, values)):
+            name, history = f"row-{len(self.histories) + 1}", read_row_histories(view, side, key)[0]
+            self.histories[identity] = ExampleHistory(name, view.pipeline.name, is_reference, key, history)
+        return self.histories.get(identity)
 
 
-def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
-    if "_behind_ms" in row:
+_DETAIL_COLUMNS = {"_input", "_watermark", "_lateness_ms", "_held_by", "_detail", "_left", "_right"}
+"""Columns of an example that are not its own: details of the cause, and hashes of its input rows."""
+
+
+def _format_details(row: Mapping[str, Any]) -> str:
+    return "; ".join(_list_details(row))
+
+
+def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
+    if "_lateness_ms" in row:
         watermark = format_instant(from_micros(row["_watermark"] * 1000))
-        held = f", which the {row['_held_by']} input held" if "_held_by" in row else ""
-        yield f"its {row['_input']} row was {brief_span(row['_behind_ms'])} behind the watermark {watermark}{held}"
+        suffix = f", determined by the {row['_held_by']} input" if "_held_by" in row else ""
+        lateness = format_span(row["_lateness_ms"])
+        yield f"its {row['_input']} row was {lateness} behind the watermark {watermark}{suffix}"
     elif "_input" in row:
         yield f"its {row['_input']} row"
     if "_detail" in row:
         yield str(row["_detail"]).replace("_", " ") if "_input" in row else str(row["_detail"])
 
 
-def _is_plain(value: Any) -> bool:
+def _is_scalar(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""How far late rows were behind the watermark, and which watermark delays they ask for."""
+"""Summarize how late rows were, and choose watermark delays to try."""
 
 from __future__ import annotations
 
@@ -13,127 +13,148 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import millis
+from tidemark.config.types import to_millis
 from tidemark.execution.replay import STILL_IN
-from tidemark.ledger.committed_snapshot import committed
+from tidemark.ledger.committed_snapshot import read_committed_rows
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-EDGES = (
+BIN_EDGES = (
     0,
     *(n * _SECOND for n in (1, 2, 4, 8, 15, 30)),
     *(n * _MINUTE for n in (1, 2, 4, 8, 15, 30)),
     *(n * _HOUR for n in (1, 2, 4, 8, 16)),
     *(n * _DAY for n in (1, 2, 4, 8, 16, 32)),
 )
-"""Where the bins of a histogram begin, in ms: each about twice as wide as the one before; the last is open."""
+"""Lower edges of a histogram's bins, in ms (inclusive). Each bin is about twice as wide as the one before; the last has
+no upper edge."""
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 @dataclass(frozen=True)
-class Lateness:
-    """One input's rows that came behind the watermark. A row counts once for each window that it was late for."""
+class InputLateness:
+    """Late and rejected rows of one input. A row counts once for each window for which it was late."""
 
     side: SideName
     table: str
-    read: int
+    rows_read: int
     delay_ms: int | None
-    """The input's watermark delay; None for an input without a watermark."""
-    late: int
-    behind_ms: dict[str, int]
-    """Quantiles (`QUANTILES`) of how far behind the watermark they were; empty without late rows."""
-    bins: tuple[int, ...]
-    """Rows by `EDGES`: behind by that much (inclusive), and less than the next (exclusive)."""
-    held_by: dict[str, int]
-    """Late rows by the input that held the watermark."""
-    rejected: dict[str, int]
-    """Rows that could take no part, by reason."""
+    """Watermark delay of the input; None for an input without a watermark."""
+    late_rows: int
+    lateness_ms: dict[str, int]
+    """Quantiles (`QUANTILES`) of the lateness; empty without late rows."""
+    histogram: tuple[int, ...]
+    """Number of late rows by bin (`BIN_EDGES`)."""
+    rows_by_watermark_input: dict[str, int]
+    """Number of late rows by the input whose watermark determined the combined watermark."""
+    rejected_rows: dict[str, int]
+    """Number of rejected rows by reason."""
 
 
 @dataclass(frozen=True)
-class Late:
-    """The late rows of a pipeline's slices, by input; and how much longer a delay would take them in."""
+class LatenessSummary:
+    """Late rows of a pipeline's slices, by input."""
 
     pipeline: str
-    inputs: tuple[Lateness, ...]
-    asked_ms: dict[SideName, dict[str, int]]
-    """Quantiles of how far behind rows were, by the input that held the watermark. So much longer that input's delay
-    would have to be."""
+    inputs: tuple[InputLateness, ...]
+    missing_delay_ms: dict[SideName, dict[str, int]]
+    """Quantiles of the lateness by the input that determined the watermark: how much longer its delay would have to
+    be."""
 
 
-def late_rows(view: CommittedView, slices: range) -> Late:
-    """The late rows of slices, summed up."""
-    counts, quantiles = _summed(view, slices)
+def summarize_lateness(view: CommittedView, slices: range) -> LatenessSummary:
+    """Summarize the late rows of slices."""
+    counts, quantiles = _aggregate_late_rows(view, slices)
     pipeline, ledger = view.pipeline, view.ledger.rows
-    inside = ledger[ledger["number"].isin(slices)]
+    ledger_rows = ledger[ledger["number"].isin(slices)]
     inputs = []
     for side in SIDES:
-        mine = counts[counts["side"] == side]
-        behind = mine[mine["bin"].notna()]
-        bins = behind.groupby("bin")["rows"].sum()
-        holders = quantiles[(quantiles["side"] == side) & quantiles["held_by"].notna()]
+        side_counts = counts[counts["side"] == side]
+        late = side_counts[side_counts["bin"].notna()]
+        rejected = side_counts[side_counts["bin"].isna()]
+        bins = late.groupby("bin")["rows"].sum()
+        by_watermark_input = quantiles[(quantiles["side"] == side) & quantiles["held_by"].notna()]
         delay = getattr(pipeline, side).watermark_delay
         inputs.append(
-            Lateness(
+            InputLateness(
                 side,
                 getattr(pipeline, side).table,
-                sum(row["read"] for row in inside[side]),
-                None if delay is None else millis(delay),
-                int(behind["rows"].sum()),
-                _quantiles(quantiles, side, None),
-                tuple(int(bins.get(number, 0)) for number in range(len(EDGES))),
-                {row["held_by"]: int(row["rows"]) for row in holders.to_dict("records")},
-                {row["reason"]: int(row["rows"]) for row in mine[mine["bin"].isna()].to_dict("records")},
+                sum(row["read"] for row in ledger_rows[side]),
+                None if delay is None else to_millis(delay),
+                int(late["rows"].sum()),
+                _select_quantiles(quantiles, side, None),
+                tuple(int(bins.get(number, 0)) for number in range(len(BIN_EDGES))),
+                {row["held_by"]: int(row["rows"]) for row in by_watermark_input.to_dict("records")},
+                {row["reason"]: int(row["rows"]) for row in rejected.to_dict("records")},
             )
         )
-    asked = {side: _quantiles(quantiles, None, side) for side in SIDES}
-    return Late(pipeline.name, tuple(inputs), {side: one for side, one in asked.items() if one})
+    missing_delay = {side: _select_quantiles(quantiles, None, side) for side in SIDES}
+    return LatenessSummary(
+        pipeline.name, tuple(inputs), {side: values for side, values in missing_delay.items() if values}
+    )
 
 
-def _summed(view: CommittedView, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows by side, reason and bin (null for rejected ones); and quantiles by side, by holder, and by both."""
-    rows = committed(view.spark, view.ledger, "late").where(_inside(F.unix_micros("_slice"), view, slices))
-    behind = F.greatest("behind_ms", F.lit(0))
-    number = reduce(Column.__add__, ((behind >= edge).cast("int") for edge in EDGES[1:]))
-    late = F.col("reason").isin("late", *STILL_IN)
-    placed = rows.select("side", "reason", "held_by", behind.alias("behind"), F.when(late, number).alias("bin"))
-    counts = placed.groupBy("side", "reason", "bin").agg(F.count("*").alias("rows"))
-    found = placed.where("bin IS NOT NULL").cube("side", "held_by")
-    quantiles = found.agg(
-        F.count("*").alias("rows"), F.percentile_approx("behind", list(QUANTILES.values())).alias("behind")
+def _aggregate_late_rows(view: CommittedView, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Aggregate the table `late`.
+
+    Returns:
+        Rows by side, reason and bin, which is null for rejected rows; and quantiles of the lateness by side, by input
+        that determined the watermark, and by both.
+    """
+    rows = read_committed_rows(view.spark, view.ledger, "late").where(
+        _is_in_slices(F.unix_micros("_slice"), view, slices)
+    )
+    lateness = F.greatest("behind_ms", F.lit(0))
+    bin_number = reduce(Column.__add__, ((lateness >= edge).cast("int") for edge in BIN_EDGES[1:]))
+    is_late = F.col("reason").isin("late", *STILL_IN)
+    binned = rows.select(
+        "side", "reason", "held_by", lateness.alias("lateness"), F.when(is_late, bin_number).alias("bin")
+    )
+    counts = binned.groupBy("side", "reason", "bin").agg(F.count("*").alias("rows"))
+    grouped = binned.where("bin IS NOT NULL").cube("side", "held_by")
+    quantiles = grouped.agg(
+        F.count("*").alias("rows"), F.percentile_approx("lateness", list(QUANTILES.values())).alias("lateness")
     )
     return counts.toPandas(), quantiles.toPandas()
 
 
-def _inside(start: Column, view: CommittedView, slices: range) -> Column:
+def _is_in_slices(start: Column, view: CommittedView, slices: range) -> Column:
     first, end = (view.grid.start_of(number) for number in (slices.start, slices.stop))
     return (start >= first) & (start < end)
 
 
-def _quantiles(quantiles: pd.DataFrame, side: str | None, held_by: str | None) -> dict[str, int]:
+def _select_quantiles(quantiles: pd.DataFrame, side: str | None, watermark_input: str | None) -> dict[str, int]:
     for row in quantiles.to_dict("records"):
         keys = [None if pd.isna(row[name]) else row[name] for name in ("side", "held_by")]
-        if keys == [side, held_by]:
-            return dict(zip(QUANTILES, map(int, row["behind"]), strict=True))
+        if keys == [side, watermark_input]:
+            return dict(zip(QUANTILES, map(int, row["lateness"]), strict=True))
     return {}
 
 
-def delay_to_vary(late: Late) -> SideName | None:
-    """The input whose delay decides most: it held the watermark of most late rows; without them the longest delay."""
-    delays = {one.side: one.delay_ms for one in late.inputs if one.delay_ms is not None}
+def choose_varied_input(lateness: LatenessSummary) -> SideName | None:
+    """Choose the input whose delay to vary: it determined the watermark of most late rows.
+
+    Without late rows, or between equals, the input with the longer delay is chosen; None without watermark delays.
+    """
+    delays = {source.side: source.delay_ms for source in lateness.inputs if source.delay_ms is not None}
     if not delays:
         return None
-    held = {side: sum(one.held_by.get(side, 0) for one in late.inputs) for side in delays}
-    return max(delays, key=lambda side: (held[side], delays[side]))
+    rows = {side: sum(source.rows_by_watermark_input.get(side, 0) for source in lateness.inputs) for side in delays}
+    return max(delays, key=lambda side: (rows[side], delays[side]))
 
 
-def delays_to_try(delay_ms: int, asked_ms: Sequence[int]) -> list[timedelta]:
-    """Delays from none to what the latest row asks for: parts of the present one, and beyond it by so much."""
-    parts = {delay_ms * n // 4 for n in ((0, 2, 4) if asked_ms else range(5))}
-    beyond = {_rounded_up(delay_ms + behind + 1) for behind in asked_ms}
-    return [timedelta(milliseconds=value) for value in sorted(parts | beyond)]
+def choose_trial_delays(delay_ms: int, missing_delay_ms: Sequence[int]) -> list[timedelta]:
+    """Choose delays to try, ascending: fractions of the current delay from 0, and the current plus each missing delay.
+
+    Args:
+        delay_ms: current watermark delay.
+        missing_delay_ms: quantiles of the lateness; empty without late rows.
+    """
+    fractions = {delay_ms * n // 4 for n in ((0, 2, 4) if missing_delay_ms else range(5))}
+    longer = {_round_up(delay_ms + lateness_ms + 1) for lateness_ms in missing_delay_ms}
+    return [timedelta(milliseconds=value) for value in sorted(fractions | longer)]
 
 
-def _rounded_up(ms: int) -> int:
-    """The span rounded up to whole seconds, from two minutes on to whole minutes."""
+def _round_up(ms: int) -> int:
+    """Round a time span up to seconds, from two minutes on to minutes."""
     unit = _SECOND if ms < 2 * _MINUTE else _MINUTE
     return -(-ms // unit) * unit

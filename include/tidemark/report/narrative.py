@@ -1,4 +1,4 @@
-"""What the charts and figures of a report say, in sentences."""
+"""Describe the charts and figures of a report in sentences."""
 
 from __future__ import annotations
 
@@ -7,115 +7,124 @@ from datetime import timedelta
 from tidemark.comparison import Comparison
 from tidemark.comparison.what_if import Outcome
 from tidemark.config.types import format_duration, parse_duration
-from tidemark.formatting import brief_span, counted
-from tidemark.report.data import CarriedState, Facts
-from tidemark.report.lateness import EDGES, Lateness
+from tidemark.formatting import format_count, format_span
+from tidemark.report.data import CarriedState, ReportData
+from tidemark.report.lateness import BIN_EDGES, InputLateness
 
 
-def share(part: int, whole: int) -> str:
-    """A share in per cent; neither all nor nothing by rounding alone.
+def format_share(part: int, total: int) -> str:
+    """Format a share in percent, so that rounding alone makes it neither 0% nor 100%.
 
-    >>> share(99_999, 100_000), share(1, 100_000), share(3, 4)
+    >>> format_share(99_999, 100_000), format_share(1, 100_000), format_share(3, 4)
     ('99.99%', '0.01%', '75.00%')
     """
-    if not whole:
+    if not total:
         return "100.00%"
-    hundredths = round(10_000 * part / whole)
-    if 0 < part < whole:
+    hundredths = round(10_000 * part / total)
+    if 0 < part < total:
         hundredths = min(max(hundredths, 1), 9_999)
     return f"{hundredths / 100:.2f}%"
 
 
-def verdict(facts: Facts) -> str:
-    """The answer in a sentence."""
-    comparison = facts.comparison
+def describe_result(data: ReportData) -> str:
+    """Describe how many rows differ and whether all have a cause."""
+    comparison = data.comparison
     pending = sum(cause.rows for cause in comparison.causes if cause.cause == "pending")
-    return f"{_verdict(comparison)} {counted(pending, 'more row')} may come yet." if pending else _verdict(comparison)
+    summary = _describe_differences(comparison)
+    return f"{summary} {format_count(pending, 'more row')} may still arrive." if pending else summary
 
 
-def _verdict(comparison: Comparison) -> str:
+def _describe_differences(comparison: Comparison) -> str:
     if not comparison.differences:
         return "No row differs."
     if comparison.unexplained:
-        without = f"{comparison.unexplained:,} {'has' if comparison.unexplained == 1 else 'have'} no cause"
-        return f"Of {counted(comparison.differences, 'row')} that differ, {without}."
-    return f"Each of the {counted(comparison.differences, 'row')} that differ has a cause."
+        without_cause = f"{comparison.unexplained:,} {'has' if comparison.unexplained == 1 else 'have'} no cause"
+        return f"Of {format_count(comparison.differences, 'row')} that differ, {without_cause}."
+    return f"Each of the {format_count(comparison.differences, 'row')} that differ has a cause."
 
 
-def agreement(facts: Facts) -> str:
-    """Where the rows that differ are."""
-    differ = {one: one.explained + one.unexplained for one in facts.periods}
-    beside = (
-        f" {counted(facts.nowhere, 'row')} of the stream belong to no slice that is known." if facts.nowhere else ""
-    )
-    among = f"{counted(len(differ), 'period')} of {facts.each}"
-    touched = [one for one, rows in differ.items() if rows]
-    if not touched:
-        return f"Both sides agree in all {among}.{beside}"
-    worst = max(touched, key=differ.__getitem__)
-    most = f"{counted(differ[worst], 'row')}, {share(differ[worst], differ[worst] + worst.same)} of all"
-    where = f"most of them in the one from {worst.start} ({most})"
-    return f"Rows differ in {len(touched):,} of {among}, {where}.{beside}"
-
-
-def lateness(one: Lateness) -> str:
-    """How late an input's rows were, and which were rejected."""
-    rejected = ", ".join(f"{rows:,} {reason.replace('_', ' ')}" for reason, rows in sorted(one.rejected.items()))
-    beside = f" Rejected: {rejected}." if rejected else ""
-    if not one.late:
-        return f"None of {counted(one.read, 'row')} came behind the watermark.{beside}"
-    p50, p99, most = (brief_span(one.behind_ms[name]) for name in ("p50", "p99", "max"))
-    held = ", ".join(f"the {side} input for {rows:,}" for side, rows in one.held_by.items())
+def describe_agreement(data: ReportData) -> str:
+    """Describe in which periods rows differ."""
+    differing = {period: period.explained_rows + period.unexplained_rows for period in data.periods}
+    without_slice = ""
+    if data.rows_without_slice:
+        without_slice = f" {format_count(data.rows_without_slice, 'row')} of the stream cannot be assigned to a slice."
+    periods = f"{format_count(len(differing), 'period')} of {data.period_length}"
+    affected = [period for period, rows in differing.items() if rows]
+    if not affected:
+        return f"Both sides agree in all {periods}.{without_slice}"
+    worst = max(affected, key=differing.__getitem__)
+    share = format_share(differing[worst], differing[worst] + worst.equal_rows)
+    most = f"{format_count(differing[worst], 'row')}, {share} of all"
     return (
-        f"{one.late:,} of {counted(one.read, 'row')} came behind the watermark: half of them by {p50} or less, 99% by "
-        f"{p99} or less, the worst by {most}. The watermark was held by {held}.{beside}"
+        f"Rows differ in {len(affected):,} of {periods}, most of them in the one from {worst.start} ({most})."
+        f"{without_slice}"
     )
 
 
-def delay_marked(one: Lateness) -> str:
-    """What the rule in a chart of `lateness` says."""
-    if not one.delay_ms or one.delay_ms >= EDGES[-1]:
+def describe_lateness(source: InputLateness) -> str:
+    """Describe how late an input's rows were, and which were rejected."""
+    counts = sorted(source.rejected_rows.items())
+    rejected = ", ".join(f"{rows:,} {reason.replace('_', ' ')}" for reason, rows in counts)
+    suffix = f" Rejected: {rejected}." if rejected else ""
+    if not source.late_rows:
+        return f"None of {format_count(source.rows_read, 'row')} was behind the watermark.{suffix}"
+    p50, p99, maximum = (format_span(source.lateness_ms[name]) for name in ("p50", "p99", "max"))
+    inputs = ", ".join(f"the {side} input for {rows:,}" for side, rows in source.rows_by_watermark_input.items())
+    return (
+        f"{source.late_rows:,} of {format_count(source.rows_read, 'row')} were behind the watermark: half of them by "
+        f"{p50} or less, 99% by {p99} or less, the latest by {maximum}. The watermark was determined by {inputs}."
+        f"{suffix}"
+    )
+
+
+def describe_delay_marker(source: InputLateness) -> str:
+    """Describe the dashed line in the chart of lateness; empty if the chart has none."""
+    if not source.delay_ms or source.delay_ms >= BIN_EDGES[-1]:
         return ""
-    kept = ": with twice the delay the rows left of it would have been on time" if {*one.held_by} == {one.side} else ""
-    return f"The dashed line is as far behind as the watermark delay is long, {delay(one)}{kept}."
+    is_own_watermark = {*source.rows_by_watermark_input} == {source.side}
+    suffix = " With twice that delay, the rows left of it would have been on time." if is_own_watermark else ""
+    return f"The dashed line marks the watermark delay, {format_delay(source)}.{suffix}"
 
 
-def what_if(facts: Facts) -> str:
-    """What the delays that were tried give."""
-    varied, present = facts.what_if, now(facts)
-    assert varied, "asked for where there is one"
-    advice = varied.recommendation()
-    at = f"With {present.value}, as now, {varied.kept(present):.1%} of pairs are kept. " if present else ""
-    return f"{at}{advice[0].upper()}{advice[1:]}." if advice else at.strip()
+def describe_what_if(data: ReportData) -> str:
+    """Describe the outcome of the current delay, and the recommended delay."""
+    what_if, current = data.what_if, get_current_outcome(data)
+    assert what_if, "described only with outcomes"
+    recommendation = what_if.recommend()
+    share = f"{what_if.matched_share(current):.1%}" if current else ""
+    now = f"The current {current.value} keeps {share} of pairs. " if current else ""
+    return f"{now}{recommendation[0].upper()}{recommendation[1:]}." if recommendation else now.strip()
 
 
-def now(facts: Facts) -> Outcome | None:
-    """The outcome of the setting as it is."""
-    if not facts.what_if or facts.present is None:
+def get_current_outcome(data: ReportData) -> Outcome | None:
+    """Return the outcome of the setting's current value, if it was tried."""
+    if not data.what_if or data.current_value is None:
         return None
-    present = parse_duration(facts.present)
-    return next((one for one in facts.what_if.outcomes if parse_duration(one.value) == present), None)
+    current = parse_duration(data.current_value)
+    return next((outcome for outcome in data.what_if.outcomes if parse_duration(outcome.value) == current), None)
 
 
-def outcomes(facts: Facts) -> list[Outcome]:
-    """The outcomes to show in a table: each delay's, then the complete answer's."""
-    varied = facts.what_if
-    assert varied, "asked for where there is one"
-    return [*varied.outcomes, *([varied.complete] if varied.complete else [])]
+def list_outcomes(data: ReportData) -> list[Outcome]:
+    """List the outcome of each delay, then the one without late rows."""
+    what_if = data.what_if
+    assert what_if, "listed only with outcomes"
+    return [*what_if.outcomes, *([what_if.without_lateness] if what_if.without_lateness else [])]
 
 
-def delay(one: Lateness) -> str:
-    """An input's watermark delay."""
-    return format_duration(timedelta(milliseconds=one.delay_ms or 0))
+def format_delay(source: InputLateness) -> str:
+    """Format an input's watermark delay."""
+    return format_duration(timedelta(milliseconds=source.delay_ms or 0))
 
 
-def states(facts: Facts) -> str:
-    """How much the pipelines carried."""
-    return " ".join(map(_state, facts.state))
+def describe_states(data: ReportData) -> str:
+    """Describe how many rows the pipelines carried."""
+    return " ".join(map(_describe_state, data.states))
 
 
-def _state(one: CarriedState) -> str:
-    if not one.peak:
-        return f"{one.pipeline} carried no row from slice to slice."
-    worst = max(one.held, key=lambda held: held.rows)
-    return f"{one.pipeline} carried {counted(one.peak, 'row')} at most, in the period of {one.each} from {worst.start}."
+def _describe_state(state: CarriedState) -> str:
+    if not state.peak_rows:
+        return f"{state.pipeline} carried no row from slice to slice."
+    worst = max(state.periods, key=lambda period: period.rows)
+    rows = format_count(state.peak_rows, "row")
+    return f"{state.pipeline} carried at most {rows}, in the period of {state.period_length} from {worst.start}."

@@ -1,4 +1,4 @@
-"""What the gate has measured, and how late rows were, over committed slices: a page of charts."""
+"""Chart validation results and lateness of committed slices over time on a page."""
 
 from __future__ import annotations
 
@@ -10,171 +10,185 @@ import pandas as pd
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_duration, micros
-from tidemark.delta.table import DeltaLog
+from tidemark.config.types import format_duration, to_micros
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.replay import STILL_IN
-from tidemark.formatting import counted
+from tidemark.formatting import format_count
 from tidemark.ledger.ledger import Ledger
-from tidemark.quality.gx.project import docs_page
-from tidemark.quality.results_history import Seen, seen
-from tidemark.report.render import environment
+from tidemark.quality.gx.data_docs import get_docs_index
+from tidemark.quality.results_table import ExpectationHistory, summarize_results
+from tidemark.report.render import create_environment
 from tidemark.timegrid.slices import Grid
 
 FORMATS = (".html",)
-MOST_SPANS = 300
-"""How many stretches of time a chart shows at most."""
+MAX_SPANS = 300
+"""Maximum number of time spans in a chart."""
 _QUANTILES = {"median": 0.5, "99 %": 0.99}
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    """What is shown as one: so many slices."""
+class _SpanGrid:
+    """Grid of a chart, whose spans consist of several slices."""
 
     grid: Grid
-    slices: int
+    slices_per_span: int
 
 
 @dataclass(frozen=True)
 class Span:
-    """The slices that begin in [start, end), together."""
+    """Values of the slices that begin in [start, end)."""
 
     start: str
     end: str
-    low: float
-    high: float
-    broken: bool
-    """Whether the expectation did not hold in one of them."""
-    worst: float
-    """Where it did not hold: that slice's value."""
+    min_value: float
+    max_value: float
+    has_failure: bool
+    """True if the expectation failed in one of the slices."""
+    worst_failure: float
+    """Largest value of a slice in which the expectation failed; 0 without failures."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One figure over time."""
+    """Values over time."""
 
     name: str
-    told: str
-    """What it is, and how it came out."""
+    caption: str
     spans: tuple[Span, ...]
-    least: float | None = None
-    greatest: float | None = None
+    min_value: float | None = None
+    """Lower bound of an expectation."""
+    max_value: float | None = None
+    """Upper bound of an expectation."""
 
     @property
     def drawn_bounds(self) -> list[float]:
-        """The bounds that lie near enough to be drawn without flattening what was measured."""
-        values = [value for one in self.spans for value in (one.low, one.high)]
+        """Bounds that are close enough to the values to be drawn without flattening the chart."""
+        values = [value for span in self.spans for value in (span.min_value, span.max_value)]
         low, high = min(values), max(values)
         reach = 3 * max(high - low, abs(high) / 10, 1e-9)
-        known = (bound for bound in (self.least, self.greatest) if bound is not None)
-        return [bound for bound in known if low - reach <= bound <= high + reach]
+        bounds = (bound for bound in (self.min_value, self.max_value) if bound is not None)
+        return [bound for bound in bounds if low - reach <= bound <= high + reach]
 
 
 @dataclass(frozen=True)
-class Trends:
-    """What the page shows."""
+class QualityTrends:
+    """Content of the page."""
 
     pipeline: str
     start: str
     end: str
     slices: int
-    each: str
-    """How long each stretch of a chart is."""
-    expected: tuple[Trend, ...]
-    silent: tuple[Seen, ...]
-    """Expectations that came to no number: their verdicts alone are known."""
-    flow: tuple[Trend, ...]
-    """Emissions, late rows and their delays."""
-    docs: str
+    span_length: str
+    expectation_trends: tuple[Trend, ...]
+    histories_without_value: tuple[ExpectationHistory, ...]
+    """Expectations whose results contain no number."""
+    flow_trends: tuple[Trend, ...]
+    """Emissions, late rows and their lateness."""
+    docs_index: str
 
 
-def gather(pipeline: Pipeline, ledger: Ledger, rows: pd.DataFrame) -> Trends:
-    """The trends of all committed slices; `rows` are those of the table `quality`."""
+def collect_trends(pipeline: Pipeline, ledger: Ledger, rows: pd.DataFrame) -> QualityTrends:
+    """Collect the trends of all committed slices from the ledger and the rows of the table `quality`."""
     grid = ledger.grid
     numbers = list(ledger.entries)
-    known = [grid.number_at(micros(at)) for at in rows["slice"].drop_duplicates()] + numbers
-    stretch = _Stretch(grid, -(-(max(known, default=0) - min(known, default=0) + 1) // MOST_SPANS))
-    found = seen(rows)
-    silent = tuple(one for one in found if one.worst is None and not _values(rows, one).notna().any())
-    expected = tuple(_expected(rows, one, stretch) for one in found if one not in silent)
-    return Trends(
+    all_numbers = [grid.number_at(to_micros(start)) for start in rows["slice"].drop_duplicates()] + numbers
+    extent = max(all_numbers, default=0) - min(all_numbers, default=0) + 1
+    span_grid = _SpanGrid(grid, -(-extent // MAX_SPANS))
+    histories = summarize_results(rows)
+    without_value = tuple(
+        history
+        for history in histories
+        if history.worst_value is None and not _select_values(rows, history).notna().any()
+    )
+    with_value = (history for history in histories if history not in without_value)
+    return QualityTrends(
         pipeline.name,
         grid.name(numbers[0]) if numbers else "",
         grid.name(numbers[-1] + 1) if numbers else "",
         len(numbers),
-        format_duration(stretch.slices * timedelta(microseconds=grid.every)),
-        expected,
-        silent,
-        tuple(_flow(ledger, stretch)),
-        docs_page(ledger.tables),
+        format_duration(span_grid.slices_per_span * timedelta(microseconds=grid.every)),
+        tuple(_create_expectation_trend(rows, history, span_grid) for history in with_value),
+        without_value,
+        tuple(_create_flow_trends(ledger, span_grid)),
+        get_docs_index(ledger.tables),
     )
 
 
-def html(trends: Trends) -> str:
-    """One page that needs nothing else: no network, no script, no font."""
+def render_html(trends: QualityTrends) -> str:
+    """Render the trends as a self-contained page, without network requests, scripts or fonts."""
     from tidemark.report import charts  # noqa: PLC0415 - a fifth of the time that any command takes to start
 
-    return environment().get_template("trends.html.j2").render(trends=trends, charts=charts, counted=counted)
+    template = create_environment().get_template("trends.html.j2")
+    return template.render(trends=trends, charts=charts, format_count=format_count)
 
 
-def _values(rows: pd.DataFrame, one: Seen) -> pd.Series[float]:
-    mine = rows[(rows["expectation"] == one.expectation) & (rows["severity"] == one.severity)]
-    return pd.Series(mine["value"].to_numpy(), index=pd.DatetimeIndex(mine["slice"]), dtype="float64")
+def _select_rows(rows: pd.DataFrame, history: ExpectationHistory) -> pd.DataFrame:
+    return rows[(rows["expectation"] == history.expectation) & (rows["severity"] == history.severity)]
 
 
-def _expected(rows: pd.DataFrame, one: Seen, stretch: _Stretch) -> Trend:
-    mine = rows[(rows["expectation"] == one.expectation) & (rows["severity"] == one.severity)]
-    broken = pd.Series((mine["verdict"] != "passed").to_numpy(), index=pd.DatetimeIndex(mine["slice"]))
-    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in one.outcomes.items())
-    worst = "" if one.worst is None else f"; the worst value, {one.worst:,.6g}, in {one.worst_in}"
-    told = f"{one.severity}; {counted(one.judged, 'slice')}: {outcomes}{worst}"
-    spans = tuple(_spans(_values(rows, one), stretch, broken))
-    return Trend(one.expectation, told, spans, one.least, one.greatest)
+def _select_values(rows: pd.DataFrame, history: ExpectationHistory) -> pd.Series[float]:
+    selected = _select_rows(rows, history)
+    return pd.Series(selected["value"].to_numpy(), index=pd.DatetimeIndex(selected["slice"]), dtype="float64")
 
 
-def _flow(ledger: Ledger, stretch: _Stretch) -> Iterator[Trend]:
+def _create_expectation_trend(rows: pd.DataFrame, history: ExpectationHistory, span_grid: _SpanGrid) -> Trend:
+    selected = _select_rows(rows, history)
+    failed = pd.Series((selected["outcome"] != "passed").to_numpy(), index=pd.DatetimeIndex(selected["slice"]))
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in history.outcomes.items())
+    worst = ""
+    if history.worst_value is not None:
+        worst = f"; worst value {history.worst_value:,.6g} in {history.worst_slice}"
+    caption = f"{history.severity}; {format_count(history.evaluated, 'slice')}: {outcomes}{worst}"
+    spans = tuple(_create_spans(_select_values(rows, history), span_grid, failed))
+    return Trend(history.expectation, caption, spans, history.min_value, history.max_value)
+
+
+def _create_flow_trends(ledger: Ledger, span_grid: _SpanGrid) -> Iterator[Trend]:
     rows = ledger.rows
     if rows.empty:
         return
     index = pd.DatetimeIndex(rows["slice"])
-    yield Trend("emissions", "rows a slice", tuple(_spans(rows["emissions"].set_axis(index), stretch)))
+    emissions = rows["emissions"].set_axis(index)
+    yield Trend("emissions", "rows per slice", tuple(_create_spans(emissions, span_grid)))
     for side in SIDES:
         counts = pd.DataFrame(list(rows[side]), index=index)
-        share = counts["late"] / counts["read"].where(counts["read"] > 0)
-        joined = pd.to_numeric(rows["pairs"]).fillna(rows["emissions"]).set_axis(index)
-        pairs = joined / counts["read"].where(counts["read"] > 0)
-        told = "emissions of a slice by rows that it read: how much of the input meets the other one"
-        yield Trend(f"emissions for each row, {side} input", told, tuple(_spans(pairs, stretch)))
-        if share.notna().any():
-            told = "late rows among those read, by slice"
-            yield Trend(f"late share, {side} input", told, tuple(_spans(share, stretch)))
-    behind = _behind(ledger)
-    for (of, name), values in behind.items():
-        told = f"seconds behind the watermark, {name} of a slice's late rows"
-        yield Trend(f"delay, {name}, {of} input", told, tuple(_spans(values, stretch)))
+        rows_read = counts["read"].where(counts["read"] > 0)
+        pairs = pd.to_numeric(rows["pairs"]).fillna(rows["emissions"]).set_axis(index)
+        caption = f"emissions of a slice per row read from the {side} input"
+        yield Trend(f"emissions per row, {side} input", caption, tuple(_create_spans(pairs / rows_read, span_grid)))
+        late_share = counts["late"] / rows_read
+        if late_share.notna().any():
+            caption = "late rows as a share of the rows read, by slice"
+            yield Trend(f"late share, {side} input", caption, tuple(_create_spans(late_share, span_grid)))
+    for (side_name, quantile), values in _read_lateness(ledger).items():
+        caption = f"seconds behind the watermark, {quantile} of a slice's late rows"
+        yield Trend(f"lateness, {quantile}, {side_name} input", caption, tuple(_create_spans(values, span_grid)))
 
 
-def _behind(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
-    """Quantiles of how far a slice's late rows were behind, in seconds, by side and quantile."""
-    log = DeltaLog.open(ledger.tables.late)
+def _read_lateness(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
+    """Read quantiles of the lateness of each slice's late rows, in seconds, by side and quantile."""
+    log = DeltaTableHandle.open(ledger.tables.late)
     if log is None:
         return {}
     rows = log.read(["_slice", "side", "reason", "behind_ms"]).to_pandas()
     rows = rows[rows["reason"].isin(["late", *STILL_IN])]
-    found = {}
-    for side, mine in rows.groupby("side"):
-        by_slice = (mine["behind_ms"] / 1000).groupby(mine["_slice"])
-        for name, part in _QUANTILES.items():
-            found[str(side), name] = by_slice.quantile(part, interpolation="lower").sort_index()
-    return found
+    quantiles = {}
+    for side, group in rows.groupby("side"):
+        by_slice = (group["behind_ms"] / 1000).groupby(group["_slice"])
+        for name, share in _QUANTILES.items():
+            quantiles[str(side), name] = by_slice.quantile(share, interpolation="lower").sort_index()
+    return quantiles
 
 
-def _spans(values: pd.Series[float], stretch: _Stretch, broken: pd.Series[bool] | None = None) -> Iterator[Span]:
-    known = values.dropna()
-    if known.empty:
+def _create_spans(
+    values: pd.Series[float], span_grid: _SpanGrid, failed: pd.Series[bool] | None = None
+) -> Iterator[Span]:
+    present = values.dropna()
+    if present.empty:
         return
-    numbers = stretch.grid.numbers_at(pd.DatetimeIndex(known.index).as_unit("us").asi8)
-    for start, mine in known.groupby(numbers - (numbers - numbers[0]) % stretch.slices):
-        wrong = mine[:0] if broken is None else mine[broken.loc[mine.index].to_numpy()]
-        worst = float(wrong.max()) if len(wrong) else 0.0
-        first, end = (stretch.grid.name(number) for number in (int(start), int(start) + stretch.slices))
-        yield Span(first, end, float(mine.min()), float(mine.max()), bool(len(wrong)), worst)
+    numbers = span_grid.grid.numbers_at(pd.DatetimeIndex(present.index).as_unit("us").asi8)
+    for start, group in present.groupby(numbers - (numbers - numbers[0]) % span_grid.slices_per_span):
+        failures = group[:0] if failed is None else group[failed.loc[group.index].to_numpy()]
+        worst = float(failures.max()) if len(failures) else 0.0
+        first, end = (span_grid.grid.name(number) for number in (int(start), int(start) + span_grid.slices_per_span))
+        yield Span(first, end, float(group.min()), float(group.max()), bool(len(failures)), worst)

@@ -1,4 +1,4 @@
-"""Facts as a page, as Markdown and as JSON."""
+"""Render a report as HTML, Markdown and JSON, and write it to files."""
 
 from __future__ import annotations
 
@@ -11,88 +11,98 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from tidemark.delta.filesystem import is_address, write_text
+from tidemark.delta.filesystem import is_uri, write_text
 from tidemark.errors import UserError
-from tidemark.formatting import counted
+from tidemark.formatting import format_count
 from tidemark.report import narrative
-from tidemark.report.data import Facts
+from tidemark.report.data import ReportData
 
 
-def html(facts: Facts) -> str:
-    """One page that needs nothing else: no network, no script, no font."""
+def render_html(data: ReportData) -> str:
+    """Render a report as a self-contained page, without network requests, scripts or fonts."""
     from tidemark.report import charts  # noqa: PLC0415 - a fifth of the time that any command takes to start
 
-    return environment().get_template("report.html.j2").render(facts=facts, charts=charts, **_HELPERS)
+    return create_environment().get_template("report.html.j2").render(report=data, charts=charts, **_HELPERS)
 
 
-def markdown(facts: Facts) -> str:
-    """The same for a pull request or a ticket."""
-    return environment().get_template("report.md.j2").render(facts=facts, **_HELPERS)
+def render_markdown(data: ReportData) -> str:
+    """Render a report as Markdown, for a pull request or a ticket."""
+    return create_environment().get_template("report.md.j2").render(report=data, **_HELPERS)
 
 
-def as_json(facts: Facts) -> str:
-    """The same for scripts: `Facts.describe`."""
-    return json.dumps(facts.describe(), indent=1) + "\n"
+def render_json(data: ReportData) -> str:
+    """Render a report as JSON, for scripts."""
+    return json.dumps(data.to_dict(), indent=1) + "\n"
 
 
-FORMATS: dict[str, Callable[[Facts], str]] = {".html": html, ".md": markdown, ".json": as_json}
-"""How to write a report, by the suffix of its file."""
+FORMATS: dict[str, Callable[[ReportData], str]] = {
+    ".html": render_html,
+    ".md": render_markdown,
+    ".json": render_json,
+}
+"""Renderers by file suffix."""
 
 
-def check_paths(texts: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[str, ...]:
-    """The files to write, paths or URIs, before the work is done that ends in them.
+def check_paths(paths: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[str, ...]:
+    """Check that files can be written, before the report is computed.
 
-    Raises:
-        UserError: a suffix that is none of `formats`, or a folder that does not exist.
-    """
-    places = tuple(texts)
-    for one in places:
-        if Path(one).suffix not in formats:
-            raise UserError(f"--report {one}: the name of a report ends in {', '.join(formats)}")
-        if not is_address(one):
-            need_folder("--report", Path(one))
-    return places
-
-
-def need_folder(option: str, path: Path) -> None:
-    """See that a file can be written, before the work is done that ends in it.
+    Args:
+        paths: local paths or URIs.
+        formats: allowed suffixes.
 
     Raises:
-        UserError: its folder does not exist.
+        UserError: the suffix is not allowed, or the folder does not exist.
     """
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    files = tuple(paths)
+    for file in files:
+        if Path(file).suffix not in formats:
+            raise UserError(f"--report {file}: unknown suffix. Use a file name that ends in {', '.join(formats)}.")
+        if not is_uri(file):
+            check_folder("--report", Path(file))
+    return files
 
 
-def write(facts: Facts, places: Iterable[str | Path]) -> None:
+def check_folder(option: str, file: Path) -> None:
+    """Check that the folder of a file exists, before its content is computed.
+
+    Raises:
+        UserError: the folder does not exist.
+    """
+    if not file.parent.is_dir():
+        raise UserError(f"{option} {file}: the folder {file.parent} does not exist. Create it first.")
+
+
+def write_report(data: ReportData, files: Iterable[str | Path]) -> None:
     """Write a report to files, each in the format of its suffix."""
-    for one in places:
-        write_text(str(one), FORMATS[Path(one).suffix](facts))
+    for file in files:
+        write_text(str(file), FORMATS[Path(file).suffix](data))
 
 
-def columns(facts: Facts, examples: Sequence[dict[str, object]]) -> list[str]:
-    """Columns to show of examples: where they are, what `Comparison.brief` shows of them; null ones left out."""
-    names = ["_number", "_slice", "_emission", *(name for row in examples for name in facts.comparison.brief(row))]
+def select_columns(data: ReportData, examples: Sequence[dict[str, object]]) -> list[str]:
+    """Select the columns of examples to show: number, slice, emission and summary, unless null in all of them."""
+    summaries = (name for row in examples for name in data.comparison.summarize_example(row))
+    names = ["_number", "_slice", "_emission", *summaries]
     return list(dict.fromkeys(name for name in names if any(name in row for row in examples)))
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
-_HELPERS = {"words": narrative, "columns": columns, "counted": counted}
+_HELPERS = {"narrative": narrative, "columns": select_columns, "format_count": format_count}
 
 
 @cache
-def environment() -> Environment:
-    """The templates, with what they need to write numbers, names and times."""
-    found = Environment(
+def create_environment() -> Environment:
+    """Create the environment of the templates, with filters that format numbers, names and times."""
+    environment = Environment(
         loader=PackageLoader("tidemark.report"),
         autoescape=select_autoescape(("html.j2",), default=False),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["n"] = lambda number: f"{number:,.0f}"
-    found.filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_/])", "<wbr>", str(escape(name))))  # noqa: S704
-    found.filters["times"] = lambda text: Markup(_INSTANT.sub(r"<time>\g<0></time>", str(escape(text))))  # noqa: S704
-    found.filters["time"] = lambda value: re.sub(r"(?<=:\d\d)(:00)?\.000Z$", "Z", str(value))
-    found.filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-    return found
+    filters = environment.filters
+    filters["number"] = lambda number: f"{number:,.0f}"
+    filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_/])", "<wbr>", str(escape(name))))  # noqa: S704
+    filters["times"] = lambda text: Markup(_INSTANT.sub(r"<time>\g<0></time>", str(escape(text))))  # noqa: S704
+    filters["time"] = lambda value: re.sub(r"(?<=:\d\d)(:00)?\.000Z$", "Z", str(value))
+    filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return environment

@@ -1,1 +1,1 @@
-"""The rows of both inputs, read from Delta at a version, with their times, slices and faults."""
+"""Read the input tables of a pipeline: normalized rows, arrival times, changes and completeness."""

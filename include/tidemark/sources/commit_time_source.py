@@ -1,4 +1,4 @@
-"""Inputs whose rows arrive when the version of the table that first had them was committed, as its log tells."""
+"""Read inputs whose rows arrive when the table version that added them was committed."""
 
 from __future__ import annotations
 
@@ -13,114 +13,135 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.config import Commits
-from tidemark.delta.commit_history import Commit, commits_up_to
-from tidemark.delta.filesystem import file_system
-from tidemark.delta.pipeline_tables import DeltaInput, bare_rows
-from tidemark.delta.row_commit_times import FileArrival, Moved, Passage
-from tidemark.delta.table import DeltaLog, is_elsewhere
+from tidemark.config import CommitArrival
+from tidemark.delta.commit_history import Commit, list_commits
+from tidemark.delta.filesystem import open_filesystem
+from tidemark.delta.pipeline_tables import DeltaInput, read_plain_parquet
+from tidemark.delta.row_commit_times import ArrivalTracker, FileArrival, FileRewrite
+from tidemark.delta.table import DeltaTableHandle, is_outside_table
 from tidemark.errors import InputError
-from tidemark.formatting import quoted
-from tidemark.sources.streaming_checkpoint_source import ARRIVAL
+from tidemark.formatting import quote_identifier
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.spark.dataframe_utils import of_file
 from tidemark.spark.lazy_session import awake
 
-_FILE, _KNOWN = f"{ARRIVAL}_file", f"{ARRIVAL}_known"
-_TABLE = f"{_FILE} string, {_KNOWN} struct<wanted: boolean, at: long, by_commit: map<long, long>>"
+_FILE_COLUMN, _ENTRY_COLUMN = f"{ARRIVAL_COLUMN}_file", f"{ARRIVAL_COLUMN}_known"
+_ENTRY_SCHEMA = (
+    f"{_FILE_COLUMN} string, {_ENTRY_COLUMN} struct<is_selected: boolean, at: long, by_commit: map<long, long>>"
+)
 _Entry = tuple[bool, int | None, Mapping[int, int] | None]
-_PATH_OF_A_URI = "/-_.!~*'()@:&=+$,;"
-"""What Java leaves as it is in the path of a URI, beside letters, digits, and what is no ASCII."""
+_UNESCAPED_CHARACTERS = "/-_.!~*'()@:&=+$,;"
+"""Characters that Java does not escape in the path of a URI, except letters, digits and non-ASCII."""
 
 
 @dataclass(frozen=True)
-class CommittedInput(DeltaInput):
-    """A table whose rows have their commit's time beside them: `read` gives it as `ARRIVAL`, a timestamp."""
+class CommitTimeInput(DeltaInput):
+    """A table that `read` returns with the commit time of each row in `ARRIVAL_COLUMN`, a timestamp."""
 
-    def check(self, settings: Commits) -> None:
-        """See that nothing in the table could be meant or overwritten.
+    def require_no_name_conflicts(self, settings: CommitArrival) -> None:
+        """Require that no column conflicts with the setting `arrival: commit` or with internal columns.
 
         Raises:
-            InputError: it has a column that the bare word could name, or one that is called as ours.
+            InputError: A column is named `commit`, or has the name of an internal column.
         """
-        if settings.by_word and "commit" in self.schema.names:
+        if settings.is_bare_word and "commit" in self.schema.names:
             raise InputError(
-                f"input {self.name} has a column commit: for this write arrival: {{column: commit}}, or arrival: "
-                "{commit: true} for the time at which a row's version was committed"
+                f"input {self.name} has a column commit, so arrival: commit is ambiguous. Write arrival: {{column: "
+                "commit}, or arrival: {commit: true} for the time at which a row was committed."
             )
-        if taken := [name for name in self.schema.names if name.lower() in {ARRIVAL, _FILE, _KNOWN}]:
+        if conflicts := [
+            name for name in self.schema.names if name.lower() in {ARRIVAL_COLUMN, _FILE_COLUMN, _ENTRY_COLUMN}
+        ]:
             raise InputError(
-                f"input {self.name} has a column {taken[0]}, which is what Tidemark calls when a row was committed; "
-                "rename it, or name an arrival column"
+                f"input {self.name} has a column {conflicts[0]}, the name of Tidemark's column of commit times. "
+                "Rename it, or name an arrival column."
             )
 
     @cached_property
     @override
     def schema(self) -> T.StructType:
-        """The table's columns, without `ARRIVAL`."""
-        return self.log.schema if self.log else super().read().schema
+        """The table's columns, without `ARRIVAL_COLUMN`."""
+        return self.table.schema if self.table else super().read().schema
 
     @cached_property
     @override
     def bytes_per_row(self) -> float:
-        """As that of the table itself, whose log has the number of its rows."""
-        return DeltaInput(self.spark, self.name, self.path, pinned=self.version, lake=self.lake).bytes_per_row
+        """Average size of a row of the plain table, whose log has the number of rows."""
+        return DeltaInput(self.spark, self.name, self.path, pinned_version=self.version, lake=self.lake).bytes_per_row
 
     @override
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        """Rows of a version's files, by default of all, with `ARRIVAL`.
+        """Read the rows of a version's files, by default of all, with `ARRIVAL_COLUMN`.
 
         Raises:
-            InputError: its log does not tell which files it has.
+            InputError: The log no longer has the files of this version.
         """
         at = self.version if version is None else version
-        return self._rows(at, self.arrivals(at) if paths is None else map(unquote, paths))
+        return self._read_paths(at, self.arrivals(at) if paths is None else map(unquote, paths))
 
-    def _rows(self, at: int, paths: Iterable[str]) -> DataFrame:
-        """The rows of some files of a version, by their decoded paths; those that were moved with all that moved."""
+    def _read_paths(self, at: int, paths: Iterable[str]) -> DataFrame:
+        """Read some files of a version. Rows that a rewrite moved are read from the files before it, with their group.
+
+        Args:
+            at: The version.
+            paths: Decoded paths of the files.
+        """
         arrivals = self.arrivals(at)
-        asked = {path: arrivals[path] for path in paths}
-        groups = list(dict.fromkeys(one.moved for one in asked.values() if one.moved))
-        own = {path: one for path, one in asked.items() if one.moved is None}
-        if (bare := self._bare(at, own, groups)) is not None:
-            return bare
-        tracked = any(not one.is_one and one.untold is None for one in own.values())
-        wanted = {path: _entry(own[path]) if path in own else _OTHER for path in arrivals}
-        rows = self._arrived(self._by_spark(at) if tracked else super().read(at), wanted, tracked=tracked)
-        kinds = {field.name: field.dataType for field in rows.schema}
-        for moved in self._originals(groups):
-            present = [F.col(quoted(name)).cast(kinds[name]).alias(name) for name in moved.columns if name in kinds]
-            rows = rows.unionByName(moved.select(*present), allowMissingColumns=True)
+        requested = {path: arrivals[path] for path in paths}
+        groups = list(dict.fromkeys(arrival.rewrite for arrival in requested.values() if arrival.rewrite))
+        unmoved = {path: arrival for path, arrival in requested.items() if arrival.rewrite is None}
+        if (plain_rows := self._read_plain(at, unmoved, groups)) is not None:
+            return plain_rows
+        needs_row_tracking = any(
+            not arrival.is_single_commit and arrival.unknown_reason is None for arrival in unmoved.values()
+        )
+        entries = {path: _create_entry(unmoved[path]) if path in unmoved else _EXCLUDED for path in arrivals}
+        rows = self._add_arrival_times(
+            self._read_with_spark(at) if needs_row_tracking else super().read(at),
+            entries,
+            uses_row_tracking=needs_row_tracking,
+        )
+        dtypes = {field.name: field.dataType for field in rows.schema}
+        for originals in self._read_originals(groups):
+            columns = [
+                F.col(quote_identifier(name)).cast(dtypes[name]).alias(name)
+                for name in originals.columns
+                if name in dtypes
+            ]
+            rows = rows.unionByName(originals.select(*columns), allowMissingColumns=True)
         return rows
 
     @override
-    def of_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
+    def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
         at = self.version if version is None else version
         chosen = [path for path in self.arrivals(at) if path.rsplit("/", 1)[-1] in names]
         for path in chosen:
-            moved = self.arrivals(at)[path].moved
+            moved = self.arrivals(at)[path].rewrite
             if moved and not moved.files <= set(chosen):
                 raise InputError(
-                    f"input {self.name}: {moved.by} put rows of several commits into one file, and only some of its "
-                    "files were changed since, so that rows which landed cannot be told; turn on "
-                    "delta.enableRowTracking before the next, and reprocess from the first slice"
+                    f"input {self.name}: {moved.commit_label} put rows of several commits into one file, and only some "
+                    "of its files were changed since, so late-arriving rows cannot be identified. Reprocess from the "
+                    "first slice, and turn on delta.enableRowTracking before the next rewrite."
                 )
-        return self._rows(at, chosen)
+        return self._read_paths(at, chosen)
 
     def arrivals(self, version: int | None = None) -> Mapping[str, FileArrival]:
-        """What is known of the files of a version, by default the one that is read, by their paths, decoded.
+        """Return the commit times in each file of a version, by default the one that is read, by decoded path.
 
         Raises:
-            InputError: its log does not tell which files it has.
+            InputError: The log no longer has the files of this version.
         """
         at = self.version if version is None else version
         if at not in self._arrivals:
-            self._arrivals[at] = self._found(at)
+            self._arrivals[at] = self._derive_arrivals(at)
         return self._arrivals[at]
 
-    def untold(self, *versions: int) -> FileArrival | None:
-        """The latest arrival up to which rows of these versions, by default of the one read, are not told apart."""
-        files = (file for at in versions or (self.version,) for file in self.arrivals(at).values() if file.untold)
-        return max(files, key=lambda file: file.high, default=None)
+    def find_latest_ambiguous_file(self, *versions: int) -> FileArrival | None:
+        """Find the file with the latest rows whose commit is ambiguous, in versions or in the one that is read."""
+        files = (
+            file for at in versions or (self.version,) for file in self.arrivals(at).values() if file.unknown_reason
+        )
+        return max(files, key=lambda file: file.latest_us, default=None)
 
     @cached_property
     def _arrivals(self) -> dict[int, Mapping[str, FileArrival]]:
@@ -129,106 +150,122 @@ class CommittedInput(DeltaInput):
     @cached_property
     def _commits(self) -> tuple[Commit, ...]:
         try:
-            return commits_up_to(self.path, self.version)
+            return list_commits(self.path, self.version)
         except InputError as error:
             raise InputError(f"input {self.name}: {error}") from None
 
-    def _found(self, version: int) -> Mapping[str, FileArrival]:
-        passed = [one for one in self._commits if one.version <= version]
-        if not passed:
+    def _derive_arrivals(self, version: int) -> Mapping[str, FileArrival]:
+        commits = [commit for commit in self._commits if commit.version <= version]
+        if not commits:
             raise InputError(
-                f"the log of input {self.name} no longer has version {version}, so that nothing tells when its rows "
-                "were committed; keep delta.logRetentionDuration longer, or name an arrival column"
+                f"the log of input {self.name} no longer has version {version}, so the commit times of its rows are "
+                "unknown. Keep delta.logRetentionDuration longer, or name an arrival column."
             )
-        passage = Passage(passed[0])
-        for commit in passed:
+        passage = ArrivalTracker(commits[0])
+        for commit in commits:
             passage.apply(commit)
-        log = self._log_at(version)
-        paths = [unquote(path) for path in log.files["path"]] if log else sorted(passage.live)
-        if log is None and passed[0].version > 0:
+        log = self._open_version(version)
+        paths = [unquote(path) for path in log.files["path"]] if log else sorted(passage.live_files)
+        if log is None and commits[0].version > 0:
             raise InputError(
-                f"the log of input {self.name} begins with version {passed[0].version}, and the table has something "
-                "that keeps its checkpoints from being read without Spark; name an arrival column"
+                f"the log of input {self.name} begins with version {commits[0].version}, and the table has a feature "
+                "with which its checkpoints cannot be read without Spark. Name an arrival column."
             )
-        tracked = log.tracks_rows if log else passage.tracks_rows
-        return {path: passage.arrival(path, tracked=tracked, is_there=self._are_there) for path in paths}
+        tracked = log.has_row_tracking if log else passage.has_row_tracking
+        return {
+            path: passage.get_arrival(path, has_row_tracking=tracked, are_present=self._have_files) for path in paths
+        }
 
-    def _are_there(self, paths: Collection[str]) -> bool:
-        if any(map(is_elsewhere, paths)):
+    def _have_files(self, paths: Collection[str]) -> bool:
+        if any(map(is_outside_table, paths)):
             return False
-        infos = file_system(self.path).get_file_info(sorted(paths))
+        infos = open_filesystem(self.path).get_file_info(sorted(paths))
         return all(info.type is pafs.FileType.File for info in infos)
 
-    def _bare(self, version: int, own: Mapping[str, FileArrival], groups: Iterable[Moved]) -> DataFrame | None:
-        """The rows where files are all that there is to them; None where they are not."""
-        log = self._log_at(version)
-        parts = [part for group in groups for part in group.parts]
-        if log is None or any(part.deleted for part in parts):
+    def _read_plain(
+        self, version: int, unmoved: Mapping[str, FileArrival], groups: Iterable[FileRewrite]
+    ) -> DataFrame | None:
+        """Read plain Parquet files; None if the rows need more, such as deletion vectors or row tracking."""
+        log = self._open_version(version)
+        parts = [part for group in groups for part in group.sources]
+        if log is None or any(part.deletion_vector for part in parts):
             return None
-        if any(not one.is_one and one.untold is None for one in own.values()):
+        if any(not arrival.is_single_commit and arrival.unknown_reason is None for arrival in unmoved.values()):
             return None  # Parquet alone has no row commit versions
-        wanted = {path: _entry(one) for path, one in own.items()} | {part.path: (True, part.at, None) for part in parts}
-        rows = bare_rows(self.spark, log, list(wanted))
-        return None if rows is None else self._arrived(rows, wanted, tracked=False)
+        entries = {path: _create_entry(arrival) for path, arrival in unmoved.items()} | {
+            part.path: (True, part.arrived_us, None) for part in parts
+        }
+        rows = read_plain_parquet(self.spark, log, list(entries))
+        return None if rows is None else self._add_arrival_times(rows, entries, uses_row_tracking=False)
 
-    def _originals(self, groups: Iterable[Moved]) -> Iterator[DataFrame]:
-        """The rows that were moved, in the files from before, by the version that still had these."""
+    def _read_originals(self, groups: Iterable[FileRewrite]) -> Iterator[DataFrame]:
+        """Yield moved rows from the files before the rewrite, by the last version that had these files."""
         by_version: dict[int, dict[str, _Entry]] = {}
-        for part in (part for group in groups for part in group.parts):
-            by_version.setdefault(part.version, {})[part.path] = (True, part.at, None)
-        for version, wanted in sorted(by_version.items()):
-            entries = {path: wanted.get(path, _OTHER) for path in self.arrivals(version)}
-            yield self._arrived(super().read(version), entries, tracked=False)
+        for part in (part for group in groups for part in group.sources):
+            by_version.setdefault(part.version, {})[part.path] = (True, part.arrived_us, None)
+        for version, entries_of_version in sorted(by_version.items()):
+            entries = {path: entries_of_version.get(path, _EXCLUDED) for path in self.arrivals(version)}
+            yield self._add_arrival_times(super().read(version), entries, uses_row_tracking=False)
 
-    def _arrived(self, rows: DataFrame, wanted: Mapping[str, _Entry], *, tracked: bool) -> DataFrame:
-        """The rows of the files that are wanted, with `ARRIVAL`; a row of a file that is not named stops the query."""
-        if not wanted:  # rows that are of no file have no metadata
-            return rows.withColumn(ARRIVAL, F.lit(None).cast("timestamp"))
-        entries = [(uri, entry) for path, entry in wanted.items() for uri in self._uris(path)]
-        table = F.broadcast(awake(self.spark).createDataFrame(entries, _TABLE))
-        file = [of_file(rows, "file_path").alias(_FILE)]
-        if tracked:
-            file.append(of_file(rows, "row_commit_version").alias(ARRIVAL))
-        known = F.col(_KNOWN)
-        at = known["at"]
-        if tracked:
-            at = F.coalesce(at, known["by_commit"][F.col(ARRIVAL)])
-        lost = F.raise_error(F.concat(F.lit("nothing tells when rows were committed of file "), F.col(_FILE)))
-        found = rows.select("*", *file).join(table, _FILE, "left").where(known.isNull() | known["wanted"])
-        arrival = F.timestamp_micros(F.coalesce(at, lost.cast("long"))).alias(ARRIVAL)
-        return found.select(*(F.col(quoted(name)) for name in rows.columns), arrival)
+    def _add_arrival_times(
+        self, rows: DataFrame, entries: Mapping[str, _Entry], *, uses_row_tracking: bool
+    ) -> DataFrame:
+        """Keep the rows of selected files and add `ARRIVAL_COLUMN`. A row of a file without entry fails the query."""
+        if not entries:  # an empty table has no file metadata
+            return rows.withColumn(ARRIVAL_COLUMN, F.lit(None).cast("timestamp"))
+        uri_entries = [(uri, entry) for path, entry in entries.items() for uri in self._spark_uris(path)]
+        table = F.broadcast(awake(self.spark).createDataFrame(uri_entries, _ENTRY_SCHEMA))
+        columns = [of_file(rows, "file_path").alias(_FILE_COLUMN)]
+        if uses_row_tracking:
+            columns.append(of_file(rows, "row_commit_version").alias(ARRIVAL_COLUMN))
+        entry_column = F.col(_ENTRY_COLUMN)
+        micros = entry_column["at"]
+        if uses_row_tracking:
+            micros = F.coalesce(micros, entry_column["by_commit"][F.col(ARRIVAL_COLUMN)])
+        unmatched = F.raise_error(F.concat(F.lit("no commit time is known for the rows of file "), F.col(_FILE_COLUMN)))
+        selected = (
+            rows.select("*", *columns)
+            .join(table, _FILE_COLUMN, "left")
+            .where(entry_column.isNull() | entry_column["is_selected"])
+        )
+        arrival = F.timestamp_micros(F.coalesce(micros, unmatched.cast("long"))).alias(ARRIVAL_COLUMN)
+        return selected.select(*(F.col(quote_identifier(name)) for name in rows.columns), arrival)
 
-    def _uris(self, path: str) -> list[str]:
-        """How Spark names a file in `_metadata.file_path`, in each way that it may."""
-        whole = path if is_elsewhere(path) and not path.startswith("..") else f"{self.path}/{path}"
-        scheme, _, rest = whole.rpartition("://") if "://" in whole else ("file", "", whole.removeprefix("file:"))
-        encoded = "".join(quote(sign, safe=_PATH_OF_A_URI) if sign.isascii() else sign for sign in rest)
+    def _spark_uris(self, path: str) -> list[str]:
+        """Return the URIs that Spark may use for a file in `_metadata.file_path`."""
+        address = path if is_outside_table(path) and not path.startswith("..") else f"{self.path}/{path}"
+        scheme, _, rest = address.rpartition("://") if "://" in address else ("file", "", address.removeprefix("file:"))
+        encoded = "".join(
+            quote(character, safe=_UNESCAPED_CHARACTERS) if character.isascii() else character for character in rest
+        )
         if scheme == "file":
             return [f"file:/{encoded.lstrip('/')}", f"file:///{encoded.lstrip('/')}"]
         return [f"{scheme}://{encoded}", *([f"s3a://{encoded}"] if scheme == "s3" else [])]
 
 
-_OTHER: _Entry = (False, None, None)
+_EXCLUDED: _Entry = (False, None, None)
 
 
-def _entry(arrival: FileArrival) -> _Entry:
-    if arrival.is_one or arrival.untold:
-        return (True, arrival.high, None)
-    return (True, None, arrival.by_commit)
+def _create_entry(arrival: FileArrival) -> _Entry:
+    if arrival.is_single_commit or arrival.unknown_reason:
+        return (True, arrival.latest_us, None)
+    return (True, None, arrival.by_row_commit_version)
 
 
-def committed_input(table: DeltaInput, settings: Commits) -> CommittedInput:
-    """A table whose rows arrive with its commits.
+def create_commit_time_input(table: DeltaInput, settings: CommitArrival) -> CommitTimeInput:
+    """Create an input whose rows arrive with the table's commits.
 
     Raises:
-        InputError: it has columns that this could be taken for.
+        InputError: A column's name conflicts with the setting or with internal columns.
     """
-    found = CommittedInput(table.spark, table.name, table.path, pinned=table.pinned, lake=table.lake)
-    found.check(settings)
-    return found
+    source = CommitTimeInput(table.spark, table.name, table.path, pinned_version=table.pinned_version, lake=table.lake)
+    source.require_no_name_conflicts(settings)
+    return source
 
 
-def newest_commit(log: DeltaLog) -> int | None:
-    """When rows were last committed to a table, in microseconds as they arrive; None where its log knows of none."""
-    written = (one.at for one in commits_up_to(log.path, log.version) if any(file.changes_data for file in one.added))
-    return max(written, default=None)
+def find_last_commit_time(log: DeltaTableHandle) -> int | None:
+    """Find the time of the last commit with new rows, in microseconds; None if the log has none."""
+    commits = list_commits(log.path, log.version)
+    return max(
+        (commit.committed_us for commit in commits if any(file.changes_data for file in commit.added)), default=None
+    )

@@ -1,4 +1,4 @@
-"""Up to when an input is complete, by the rule in the pipeline file: what its log tells, without Spark and JVM."""
+"""Measure up to when inputs are complete, by the pipeline file's rules, without Spark."""
 
 from __future__ import annotations
 
@@ -10,157 +10,175 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tidemark.config import Commits, Completeness, Guard, Input, Pipeline, TimeColumn
+from tidemark.config import CommitArrival, Completeness, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_duration, format_instant, from_micros, micros
-from tidemark.delta.paths import place
-from tidemark.delta.table import DeltaLog
-from tidemark.errors import InputError, nearest
-from tidemark.sources.commit_time_source import newest_commit
-from tidemark.sources.file_time_ranges import FileClocks, file_clocks
+from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
+from tidemark.delta.paths import resolve_path
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import InputError, suggest_name
+from tidemark.sources.commit_time_source import find_last_commit_time
+from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
 from tidemark.timegrid.time_columns import Clock
 
 _MILLISECOND = 1000
-_ALWAYS = datetime.max.replace(tzinfo=UTC)
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Reach:
-    """Up to when an input is complete."""
+class InputCompleteness:
+    """The instant up to which an input is complete, with the reason."""
 
     side: SideName
     table: str
     until: datetime | None
-    """Slices that end then or before may run; None for none."""
-    because: str
-    """By which rule, and what was found."""
+    """Slices that end at this instant or before may run. None: no slice may run."""
+    reason: str
+    """The measurement by the input's rule."""
 
     def covers(self, end: datetime) -> bool:
-        """Whether the input is complete up to the end of a slice."""
+        """True if the input is complete up to the end of a slice."""
         return self.until is not None and end <= self.until
 
     @property
-    def name(self) -> str:
-        """`until` as people write it."""
+    def until_text(self) -> str:
+        """The instant for messages."""
         if self.until is None:
             return "no slice"
-        return "any slice" if self.until == _ALWAYS else format_instant(self.until)
+        return "any slice" if self.until == _END_OF_TIME else format_instant(self.until)
 
-    def told(self) -> str:
-        """In a line: up to when, and why no further."""
-        return f"{self.table} is complete up to {self.name} ({self.because})"
+    def explain(self) -> str:
+        """Describe in one line up to when the input is complete, and why."""
+        return f"{self.table} is complete up to {self.until_text} ({self.reason})"
 
-    def describe(self) -> dict[str, str | None]:
-        """For scripts: JSON-ready."""
-        return {"until": format_instant(self.until) if self.until else None, "because": self.because}
+    def to_dict(self) -> dict[str, str | None]:
+        """Return instant and reason as a JSON-ready dictionary."""
+        return {"until": format_instant(self.until) if self.until else None, "reason": self.reason}
 
 
-def reaches(pipeline: Pipeline, lake: str, *, assets_seen: bool = False) -> tuple[Reach, ...]:
-    """Up to when the inputs that have a rule are complete; with `assets_seen` Airflow has seen their assets' events.
+def measure_completeness(
+    pipeline: Pipeline, lake: str, *, assets_updated: bool = False
+) -> tuple[InputCompleteness, ...]:
+    """Measure up to when each input with the setting `complete` is complete.
+
+    Args:
+        assets_updated: True if Airflow has received the events of the inputs' assets.
 
     Raises:
-        InputError: a table or a column is missing, or its log does not tell.
-        PlaceError: a table lies where the operator allows none.
+        InputError: A table or column is missing, or the log lacks the statistics.
+        PlaceError: The operator does not allow the path of a table.
     """
     sources: list[tuple[SideName, Input]] = [(side, getattr(pipeline, side)) for side in SIDES]
     return tuple(
-        _reach(side, source, source.complete, pipeline.guard, lake, assets_seen=assets_seen)
+        _measure_input(side, source, source.complete, pipeline.time_bounds, lake, assets_updated=assets_updated)
         for side, source in sources
         if source.complete
     )
 
 
-def _reach(
-    side: SideName, source: Input, rule: Completeness, guard: Guard | None, lake: str, *, assets_seen: bool
-) -> Reach:
+def _measure_input(
+    side: SideName, source: Input, rule: Completeness, bounds: TimeBounds | None, lake: str, *, assets_updated: bool
+) -> InputCompleteness:
     if rule.by == "asset":
-        told = f"Airflow has seen asset {rule.asset}" if assets_seen else f"only Airflow knows of asset {rule.asset}"
-        return Reach(side, source.table, _ALWAYS if assets_seen else None, told)
+        reason = (
+            f"Airflow has an event of asset {rule.asset}"
+            if assets_updated
+            else f"only Airflow has the events of asset {rule.asset}"
+        )
+        return InputCompleteness(side, source.table, _END_OF_TIME if assets_updated else None, reason)
     if rule.by == "marker":
-        found = _marked(rule, lake)
-        says = f"says {rule.table}" if found is not None else f"{rule.table} has no instant of it"
-        return Reach(side, source.table, found, says)
-    log = _log(lake, source.table)
+        instant = _read_marker(rule, lake)
+        reason = f"by marker table {rule.table}" if instant else f"marker table {rule.table} has no row for it"
+        return InputCompleteness(side, source.table, instant, reason)
+    log = _open_log(lake, source.table)
     if rule.by == "commit":
-        written, what = log.written_at, "rows were last committed"
-        at = None if written is None else from_micros(written * _MILLISECOND)
+        commit_millis, description = log.written_at, "its last commit of rows is"
+        complete_until = None if commit_millis is None else from_micros(commit_millis * _MILLISECOND)
     else:
-        newest, what = _newest(log, source, guard), "its last clock is"
-        at = None if newest is None else from_micros(newest)
-    if at is None:
-        return Reach(side, source.table, None, "it has no rows")
-    settle = f", and settle is {format_duration(rule.settle)}" if rule.settle else ""
-    return Reach(side, source.table, at - rule.settle, f"{what} {format_instant(at)}{settle}")
+        newest, description = _find_newest_clock(log, source, bounds), "its last clock is"
+        complete_until = None if newest is None else from_micros(newest)
+    if complete_until is None:
+        return InputCompleteness(side, source.table, None, "it has no rows")
+    grace_period = f", minus grace_period {format_duration(rule.grace_period)}" if rule.grace_period else ""
+    return InputCompleteness(
+        side,
+        source.table,
+        complete_until - rule.grace_period,
+        f"{description} {format_instant(complete_until)}{grace_period}",
+    )
 
 
-def _log(lake: str, table: str) -> DeltaLog:
-    log = DeltaLog.open(place(lake, table))
+def _open_log(lake: str, table: str) -> DeltaTableHandle:
+    log = DeltaTableHandle.open(resolve_path(lake, table))
     if log is None:
         raise InputError(
-            f"there is no Delta table {table} under {lake}, whose log would tell up to when it is complete; name its "
-            "path, or let `complete` be by a marker or an asset"
+            f"there is no Delta table {table} under {lake}, so its completeness cannot be measured. Name its path, or "
+            "set `complete` to a marker or an asset."
         )
     return log
 
 
-def _newest(log: DeltaLog, source: Input, guard: Guard | None) -> int | None:
-    """The greatest usable clock of an input in microseconds, at most a ms too early; None without any."""
-    if isinstance(source.arrival, Commits):
-        return newest_commit(log)
+def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds | None) -> int | None:
+    """Find the greatest usable clock of an input in microseconds, at most 1 ms too early; None without any."""
+    if isinstance(source.arrival, CommitArrival):
+        return find_last_commit_time(log)
     column = source.arrival or source.event_time
-    assert isinstance(column, TimeColumn), "settings refuse a rule beside a trace"
+    assert isinstance(column, TimeColumn), "settings forbid a rule together with a streaming checkpoint"
     if column.column not in log.schema.names:
-        raise InputError(f"input {source.table} has no column {column.column}; {_near(column.column, log)}")
+        raise InputError(f"input {source.table} has no column {column.column}. {_suggest_column(column.column, log)}")
     clock = Clock.of(column, log.schema, f"input {source.table}")
-    files = list(file_clocks(log, clock))
-    open_ = [one.path for one in files if not _tells(one, guard)]
-    if open_ and not log.is_bare:
+    files = list(read_time_ranges(log, clock))
+    unresolved = [file.path for file in files if not _has_newest_clock(file, bounds)]
+    if unresolved and not log.is_plain_parquet:
         raise InputError(
-            f"input {source.table}: its log does not tell the greatest {clock.name}, so that `by: row` would need "
-            "Spark; let `complete` be by commit, or by a marker"
+            f"input {source.table}: its log lacks the maximum of {clock.name}, so complete: row would need Spark. "
+            "Set `complete` to commit or to a marker."
         )
-    known = [one.high // _MILLISECOND * _MILLISECOND for one in files if one.path not in open_ and one.high is not None]
-    if open_:
-        known += _read(log.read([clock.name], paths=open_)[clock.name], clock, guard)
-    return max(known, default=None)
+    clocks = [
+        file.latest // _MILLISECOND * _MILLISECOND
+        for file in files
+        if file.path not in unresolved and file.latest is not None
+    ]
+    if unresolved:
+        clocks += _find_maximum(log.read([clock.name], paths=unresolved)[clock.name], clock, bounds)
+    return max(clocks, default=None)
 
 
-def _tells(file: FileClocks, guard: Guard | None) -> bool:
-    """Whether a file's statistics tell its greatest usable clock."""
-    if not file.is_known:
+def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None) -> bool:
+    """True if a file's statistics have its greatest usable clock."""
+    if not file.is_complete:
         return False
-    return file.high is None or guard is None or file.high < micros(guard.latest)
+    return file.latest is None or bounds is None or file.latest < to_micros(bounds.latest)
 
 
-def _read(values: pa.ChunkedArray, clock: Clock, guard: Guard | None) -> Iterator[int]:
-    """The greatest usable clock of a column, if any."""
-    latest = micros(guard.latest) if guard else 2**63 - 1
+def _find_maximum(values: pa.ChunkedArray, clock: Clock, bounds: TimeBounds | None) -> Iterator[int]:
+    """Yield the greatest usable clock of a column, if any."""
+    latest = to_micros(bounds.latest) if bounds else 2**63 - 1
     if clock.per_second is None:
         instants = pc.cast(pc.cast(values, pa.timestamp("us", "UTC"), safe=False), pa.int64())
-        found = pc.max(instants.filter(pc.less(instants, latest))).as_py()
+        maximum = pc.max(instants.filter(pc.less(instants, latest))).as_py()
     else:
         usable = pc.less(values, latest * clock.per_second // 1_000_000)
-        found = clock.of_value(pc.max(values.filter(usable)).as_py())
-    if found is not None:
-        yield found
+        maximum = clock.of_value(pc.max(values.filter(usable)).as_py())
+    if maximum is not None:
+        yield maximum
 
 
-def _marked(rule: Completeness, lake: str) -> datetime | None:
-    """The greatest instant in a marker table's rows of an input."""
-    assert rule.table and rule.column, "settings see to it"  # noqa: PT018
-    log = _log(lake, rule.table)
+def _read_marker(rule: Completeness, lake: str) -> datetime | None:
+    """Return the greatest instant in a marker table's rows for an input."""
+    assert rule.table and rule.column, "settings are validated"  # noqa: PT018
+    log = _open_log(lake, rule.table)
     for name in (rule.column, *rule.where):
         if name not in log.schema.names:
-            raise InputError(f"marker table {rule.table} has no column {name}; {_near(name, log)}")
-    if not log.is_bare:
-        raise InputError(f"marker table {rule.table} has partitions or deletion vectors; write it plain, it is small")
+            raise InputError(f"marker table {rule.table} has no column {name}. {_suggest_column(name, log)}")
+    if not log.is_plain_parquet:
+        raise InputError(f"marker table {rule.table} has partitions or deletion vectors. Write it without them.")
     clock = Clock.of(TimeColumn(column=rule.column), log.schema, f"marker table {rule.table}")
     rows = log.read([rule.column, *rule.where])
-    for name, text in rule.where.items():
-        rows = rows.filter(ds.field(name).cast(pa.string()) == text)
-    newest = max(_read(rows[rule.column], clock, None), default=None)
+    for name, value in rule.where.items():
+        rows = rows.filter(ds.field(name).cast(pa.string()) == value)
+    newest = max(_find_maximum(rows[rule.column], clock, None), default=None)
     return None if newest is None else from_micros(newest)
 
 
-def _near(name: str, log: DeltaLog) -> str:
-    return nearest(name, log.schema.names, "it has")
+def _suggest_column(name: str, log: DeltaTableHandle) -> str:
+    return suggest_name(name, log.schema.names)

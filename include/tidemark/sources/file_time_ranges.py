@@ -1,4 +1,4 @@
-"""Between which clocks the rows of an input's files lie, by the statistics that Delta keeps of each file."""
+"""Read the range of clocks in each file of an input from Delta's file statistics."""
 
 from __future__ import annotations
 
@@ -10,71 +10,75 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from tidemark.delta.row_commit_times import FileArrival
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.timegrid.time_columns import Clock
 
-_CUT = 1000
-"""Statistics of times may be cut to whole milliseconds: microseconds."""
-_ROUNDED = 1
-"""Spark rounds numbers that are not whole before it floors them, and may come to the next microsecond."""
+_TRUNCATION = 1000
+"""Microseconds by which statistics of timestamps may be truncated: Delta writes whole milliseconds."""
+_ROUNDING = 1
+"""Microseconds by which Spark may exceed a fractional number: it rounds before it floors."""
 
 
 @dataclass(frozen=True)
-class FileClocks:
-    """One file of an input."""
+class FileTimeRange:
+    """The clocks in one file of an input."""
 
     path: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     rows: int | None
-    """None where there are no statistics."""
-    timeless: int | None
-    """How many rows have no clock; None where that is not known: statistics pass over what is no number."""
-    low: int | None
-    """No row has a lesser clock, in microseconds; None where that is not known."""
-    high: int | None
-    """No row has a greater one."""
+    """Number of rows; None without statistics."""
+    rows_without_time: int | None
+    """Number of rows without a clock; None if unknown, as for floats, whose statistics skip NaN."""
+    earliest: int | None
+    """Lower bound of the clocks in microseconds, inclusive; None if unknown."""
+    latest: int | None
+    """Upper bound of the clocks in microseconds, inclusive; None if unknown."""
 
     @property
-    def is_known(self) -> bool:
-        """Whether its statistics say all of that."""
-        if self.rows is None or self.timeless is None:
+    def is_complete(self) -> bool:
+        """True if the statistics have all of these figures."""
+        if self.rows is None or self.rows_without_time is None:
             return False
-        return self.rows == self.timeless or None not in {self.low, self.high}
+        return self.rows == self.rows_without_time or None not in {self.earliest, self.latest}
 
 
-def file_clocks(log: DeltaLog, clock: Clock) -> Iterator[FileClocks]:
-    """The files of a table by a column of it."""
+def read_time_ranges(log: DeltaTableHandle, clock: Clock) -> Iterator[FileTimeRange]:
+    """Yield the time range of each file of a table, by a time column."""
     files, name = log.files, clock.name
-    told = (log.nulls(name), log.least(name), log.greatest(name))
-    for path, size, count, nulls, least, greatest in zip(*(files[key] for key in files), *told, strict=True):
-        yield FileClocks(
+    statistics = (log.get_null_counts(name), log.get_min_values(name), log.get_max_values(name))
+    for path, size, count, nulls, lowest, highest in zip(*(files[key] for key in files), *statistics, strict=True):
+        yield FileTimeRange(
             path,
             int(size),
             None if math.isnan(count) else int(count),
-            None if isinstance(least, float) else nulls,
-            _bound(clock, least, -1),
-            _bound(clock, greatest, 1),
+            None if isinstance(lowest, float) else nulls,
+            _widen(clock, lowest, -1),
+            _widen(clock, highest, 1),
         )
 
 
-def committed_clocks(log: DeltaLog, arrivals: Mapping[str, FileArrival]) -> Iterator[FileClocks]:
-    """The files of a table by when their rows were committed, `arrivals` by paths that are decoded."""
+def read_commit_time_ranges(log: DeltaTableHandle, arrivals: Mapping[str, FileArrival]) -> Iterator[FileTimeRange]:
+    """Yield the range of commit times in each file of a table.
+
+    Args:
+        arrivals: Commit times by decoded path.
+    """
     for path, size, count in zip(*(log.files[key] for key in ("path", "size", "rows")), strict=True):
         arrival = arrivals[unquote(path)]
         rows = None if math.isnan(count) else int(count)
-        yield FileClocks(path, int(size), rows, 0, arrival.low, arrival.high)
+        yield FileTimeRange(path, int(size), rows, 0, arrival.earliest_us, arrival.latest_us)
 
 
-def _bound(clock: Clock, value: Any, beyond: Literal[-1, 1]) -> int | None:
-    """The microseconds that no row is before, or after, whatever Spark makes of a value on its way."""
-    if isinstance(value, float):  # Spark goes by the digits that Java writes of it
-        value = math.nextafter(value, beyond * math.inf)
-    found = clock.of_value(value)
-    if found is None:
+def _widen(clock: Clock, value: Any, direction: Literal[-1, 1]) -> int | None:
+    """Convert a minimum (-1) or maximum (1) to microseconds, widened by the errors of statistics and of Spark."""
+    if isinstance(value, float):  # Spark converts the decimal digits that Java prints
+        value = math.nextafter(value, direction * math.inf)
+    bound = clock.of_value(value)
+    if bound is None:
         return None
     if isinstance(value, float | Decimal):
-        return found + beyond * _ROUNDED
-    if beyond > 0 and clock.per_second is None and found % _CUT == 0:
-        return found + _CUT - 1
-    return found
+        return bound + direction * _ROUNDING
+    if direction > 0 and clock.per_second is None and bound % _TRUNCATION == 0:
+        return bound + _TRUNCATION - 1
+    return bound

@@ -1,4 +1,4 @@
-"""Which rows an input has gained or lost since one of its versions, read from the table's own log."""
+"""Read the rows that an input gained or lost since a version, by its Delta log."""
 
 from __future__ import annotations
 
@@ -10,129 +10,142 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import file_name, log_actions
+from tidemark.delta.table import get_file_name, read_log_actions
 from tidemark.errors import InputError
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.sources.streaming_checkpoint_source import ARRIVAL
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 
 
 @dataclass(frozen=True)
-class _Action:
-    """A file that came or went in a version."""
+class _FileAction:
+    """A file that a version added or removed."""
 
     version: int
     file_name: str
     changes_data: bool
-    removed: bool
+    is_removal: bool
 
 
 @dataclass(frozen=True)
 class InputChanges:
-    """What happened to an input table after version `seen`, up to the version that is read.
+    """Changes of an input table after `since_version`, up to the version that is read.
 
-    Rewrites that change no row, such as OPTIMIZE, are not new rows.
+    Rewrites that change no row, such as OPTIMIZE, do not count.
     """
 
     table: DeltaInput
-    seen: int
+    since_version: int
     added: dict[int, set[str]]
     """Names of the files with new rows, by version."""
-    changed: tuple[int, ...]
+    mutating_versions: tuple[int, ...]
     """Versions that deleted or changed rows."""
-    whole: frozenset[str]
-    """Names of files of version `seen` that went with all of their rows."""
-    in_place: bool
-    """Whether other rows went: of files that came again with the others, or that are younger than `seen`. Then files do
-    not tell which rows have landed."""
-    touched: frozenset[str]
-    """Names of all files that came or went."""
+    fully_removed: frozenset[str]
+    """Names of files of `since_version` that were removed with all of their rows."""
+    has_in_place_changes: bool
+    """True if other rows were removed: of rewritten files, or of files added after `since_version`. Then files do not
+    determine which rows are new."""
+    touched_files: frozenset[str]
+    """Names of all files that were added or removed."""
 
     @classmethod
-    def since(cls, table: DeltaInput, seen: int) -> InputChanges:
-        """Read the log.
+    def read_log(cls, table: DeltaInput, since_version: int) -> InputChanges:
+        """Read the changes from the table's log.
 
         Raises:
-            InputError: it no longer reaches back, or the table is older than `seen`.
+            InputError: The log no longer has all versions, or the table is older than `since_version`.
         """
-        if table.version == seen:
-            return cls(table, seen, {}, (), frozenset(), in_place=False, touched=frozenset())
-        if table.version < seen:
+        if table.version == since_version:
+            return cls(table, since_version, {}, (), frozenset(), has_in_place_changes=False, touched_files=frozenset())
+        if table.version < since_version:
             raise InputError(
-                f"input {table.name} is at version {table.version}, but the ledger has read version {seen}: the table "
-                "was replaced or restored from a copy; restore the table, or reprocess from the first slice"
+                f"input {table.name} is at version {table.version}, but slices have read version {since_version}: the "
+                "table was replaced or restored from a copy. Restore the table, or reprocess from the first slice."
             )
+        versions = range(since_version + 1, table.version + 1)
         try:
-            actions = [one for version in range(seen + 1, table.version + 1) for one in _actions(table, version)]
+            actions = [action for version in versions for action in _read_actions(table, version)]
         except FileNotFoundError:
             raise InputError(
-                f"the log of input {table.name} no longer has versions {seen + 1} to {table.version}, so new rows "
-                "cannot be told from old ones; keep delta.logRetentionDuration longer than the pause between runs, "
-                "and reprocess from the first slice"
+                f"the log of input {table.name} no longer has versions {versions[0]} to {versions[-1]}, so new rows "
+                "cannot be identified. Reprocess from the first slice, and keep delta.logRetentionDuration longer than "
+                "the pause between runs."
             ) from None
         added: dict[int, set[str]] = {}
-        for one in actions:
-            if one.changes_data and not one.removed:
-                added.setdefault(one.version, set()).add(one.file_name)
-        gone = [one for one in actions if one.changes_data and one.removed]
-        came = {one.file_name for one in actions if not one.removed}
-        whole = frozenset(one.file_name for one in gone if one.version not in added and one.file_name not in came)
+        for action in actions:
+            if action.changes_data and not action.is_removal:
+                added.setdefault(action.version, set()).add(action.file_name)
+        removals = [action for action in actions if action.changes_data and action.is_removal]
+        added_names = {action.file_name for action in actions if not action.is_removal}
+        fully_removed = frozenset(
+            action.file_name
+            for action in removals
+            if action.version not in added and action.file_name not in added_names
+        )
         return cls(
             table,
-            seen,
+            since_version,
             added,
-            changed=tuple(sorted({one.version for one in gone})),
-            whole=whole,
-            in_place=any(one.file_name not in whole for one in gone),
-            touched=frozenset(one.file_name for one in actions),
+            mutating_versions=tuple(sorted({action.version for action in removals})),
+            fully_removed=fully_removed,
+            has_in_place_changes=any(action.file_name not in fully_removed for action in removals),
+            touched_files=frozenset(action.file_name for action in actions),
         )
 
-    def new(self, passed_over: Collection[str] = ()) -> DataFrame | None:
-        """Rows that landed, but for those of some files that nobody asks for; None for none."""
-        if self.in_place:
-            others = self.touched - self.whole
-            return _more(self._touched(self.table.version, others), self._touched(self.seen, others))
-        added = {version: wanted for version, names in self.added.items() if (wanted := names.difference(passed_over))}
+    def read_added_rows(self, excluded_files: Collection[str] = ()) -> DataFrame | None:
+        """Read the rows added since, except those of `excluded_files`; None without any.
+
+        The exclusion is ignored if rows changed in place.
+        """
+        if self.has_in_place_changes:
+            rewritten = self.touched_files - self.fully_removed
+            earlier = self._read_files(self.since_version, rewritten)
+            return _subtract_rows(self._read_files(self.table.version, rewritten), earlier)
+        remaining = {version: names.difference(excluded_files) for version, names in self.added.items()}
+        added = {version: names for version, names in remaining.items() if names}
         if not added:
             return None
-        live = {file_name(path) for path in self.table.paths}
-        gone = {version: sorted(names - live) for version, names in added.items() if names - live}
-        parts = [self.table.of_files(sorted(set().union(*added.values()) & live))]
+        live = {get_file_name(path) for path in self.table.paths}
+        replaced = {version: sorted(names - live) for version, names in added.items() if names - live}
+        parts = [self.table.read_files(sorted(set().union(*added.values()) & live))]
         # Files that a later rewrite replaced are read from the version that added them.
-        parts += [self.table.of_files(names, version) for version, names in gone.items()]
+        parts += [self.table.read_files(names, version) for version, names in replaced.items()]
         return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
 
-    def gone(self, passed_over: Collection[str] = ()) -> DataFrame | None:
-        """Rows that were there and no longer are, as they were, but for those of some `whole` files; None for none."""
-        others = self.touched.difference(passed_over)
-        if not self.in_place and self.whole <= set(passed_over):
+    def read_removed_rows(self, excluded_files: Collection[str] = ()) -> DataFrame | None:
+        """Read the rows removed since, as they were, except those of `excluded_files`; None without any.
+
+        `excluded_files` must be a subset of `fully_removed`.
+        """
+        files = self.touched_files.difference(excluded_files)
+        if not self.has_in_place_changes and self.fully_removed <= set(excluded_files):
             return None
-        return _more(self._touched(self.seen, others), self._touched(self.table.version, others))
+        return _subtract_rows(self._read_files(self.since_version, files), self._read_files(self.table.version, files))
 
-    def _touched(self, version: int, names: Collection[str]) -> DataFrame:
-        """Rows of files as they stood, in the types that the columns have now: a wider one makes no other row."""
-        # As Spark reads them: a log also tells which fields are never null, and to these nothing can be cast.
-        rows = self.table.of_files(sorted(names), version)
-        now = {field.name: field.dataType for field in self.table.read().schema}
-        kinds = [(field.name, now.get(field.name, field.dataType)) for field in rows.schema]
-        return rows.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds))
+    def _read_files(self, version: int, names: Collection[str]) -> DataFrame:
+        """Read files at a version, with columns cast to their current types, so that widening changes no row."""
+        # Types as Spark reads them: the log also has fields that are never null, and casts to these fail.
+        rows = self.table.read_files(sorted(names), version)
+        current_types = {field.name: field.dataType for field in self.table.read().schema}
+        dtypes = [(field.name, current_types.get(field.name, field.dataType)) for field in rows.schema]
+        return rows.select(*(F.col(quote_identifier(name)).cast(dtype).alias(name) for name, dtype in dtypes))
 
 
-def _actions(table: DeltaInput, version: int) -> Iterator[_Action]:
-    for action in log_actions(table.path, version):
+def _read_actions(table: DeltaInput, version: int) -> Iterator[_FileAction]:
+    for action in read_log_actions(table.path, version):
         for kind in ("add", "remove"):
             if (file := action.get(kind)) is not None:
-                yield _Action(version, file_name(file["path"]), file["dataChange"], kind == "remove")
+                yield _FileAction(version, get_file_name(file["path"]), file["dataChange"], kind == "remove")
 
 
-def _more(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """The rows that others do not have, or do not have as often, whenever they arrived."""
-    names = [name for name in rows.columns if name in others.columns and name != ARRIVAL]
-    place = Window.partitionBy("hash").orderBy(F.lit(0))
-    counted, known = (
+def _subtract_rows(rows: DataFrame, subtracted: DataFrame) -> DataFrame:
+    """Return the multiset difference of rows, without regard to arrival times."""
+    names = [name for name in rows.columns if name in subtracted.columns and name != ARRIVAL_COLUMN]
+    copies = Window.partitionBy("hash").orderBy(F.lit(0))
+    counted, remainder = (
         part.select(content_hash(part, names).alias("hash"), F.struct("*").alias("row")).withColumn(
-            "copy", F.row_number().over(place)
+            "copy", F.row_number().over(copies)
         )
-        for part in (rows, others)
+        for part in (rows, subtracted)
     )
-    return counted.join(known, ["hash", "copy"], "anti").select("row.*")
+    return counted.join(remainder, ["hash", "copy"], "anti").select("row.*")

@@ -1,4 +1,4 @@
-"""Inputs as far as a streaming query has read them: each row with the clock of the batch that read its file.
+"""Read inputs as a streaming query has read them, with the clock of each row's batch.
 
 A query over Delta tables reads a table as it stood when the query began, file by file in the order of their
 modification, and then what each version adds, in the order of the log. The rows that a query has read from files are in
@@ -21,27 +21,27 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.config import Trace
+from tidemark.config import CheckpointArrival
 from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import file_name
-from tidemark.errors import InputError, nearest
-from tidemark.formatting import quoted
+from tidemark.delta.table import get_file_name
+from tidemark.errors import InputError, suggest_name
+from tidemark.formatting import quote_identifier
 from tidemark.spark.dataframe_utils import of_file
-from tidemark.watermarks.query_trace import Offset, Position, QueryTrace, texts
+from tidemark.watermarks.query_trace import FilePosition, Offset, QueryTrace, read_texts
 
-ARRIVAL = "_arrival"
-"""The column in which a traced input has the clock of each row's batch, a timestamp."""
-FEED = ("side", "chunk", "left", "right")
-"""The columns of a table that feeds both inputs of a query (`twin`), in its order."""
+ARRIVAL_COLUMN = "_arrival"
+"""Column with the arrival time of each row, a timestamp: the clock of its batch, or its commit time."""
+FEED_COLUMNS = ("side", "chunk", "left", "right")
+"""Columns of a table that feeds both inputs of a live query (`streaming.replay_source`), in order."""
 
 
 @dataclass(frozen=True)
-class TracedInput(DeltaInput):
-    """A table of rows that a query has read: `read` gives those, with `ARRIVAL`, whatever the version."""
+class QueryInput(DeltaInput):
+    """A table of which `read` returns the rows that a query has read, with `ARRIVAL_COLUMN`, for any version."""
 
     trace: QueryTrace
     source: int
-    """The source's number in the query."""
+    """Number of the source in the query."""
     side: str
 
     lands_late = False
@@ -49,53 +49,56 @@ class TracedInput(DeltaInput):
     @cached_property
     @override
     def schema(self) -> T.StructType:
-        """The table's columns, without `ARRIVAL`."""
+        """The table's columns, without `ARRIVAL_COLUMN`."""
         return super().read().schema
 
-    def arrived(self, rows: DataFrame, file: Column, clocks: dict[str, int]) -> DataFrame:
-        """Rows of these files, with `ARRIVAL`."""
+    def add_arrival_times(self, rows: DataFrame, file: Column, clocks: dict[str, int]) -> DataFrame:
+        """Keep the rows of the files in `clocks` (microseconds by file) and add `ARRIVAL_COLUMN`."""
         table = self.spark.createDataFrame(list(clocks.items()), "file string, clock long")
-        found = rows.select(F.struct("*").alias("row"), file.alias("file")).join(F.broadcast(table), "file")
-        return found.select("row.*", F.timestamp_micros("clock").alias(ARRIVAL))
+        joined = rows.select(F.struct("*").alias("row"), file.alias("file")).join(F.broadcast(table), "file")
+        return joined.select("row.*", F.timestamp_micros("clock").alias(ARRIVAL_COLUMN))
 
 
-def traced_input(table: DeltaInput, trace: QueryTrace, side: str, settings: Trace) -> TracedInput:
-    """A table as the query has seen its rows; where it has read them twice, the left input is of the first source.
+def create_query_input(table: DeltaInput, trace: QueryTrace, side: str, settings: CheckpointArrival) -> QueryInput:
+    """Create an input with the rows that a query has read. If it read a table twice, left is the first source.
 
     Raises:
-        InputError: the query has not read them.
+        InputError: The query has not read the table or its files.
     """
-    sources, which = trace.sources(), 0 if side == "left" else -1
-    place = (table.spark, table.name, table.path)
-    detail = table.spark.sql(f"DESCRIBE DETAIL delta.{quoted(table.path)}").first()
+    sources, index = trace.list_sources(), 0 if side == "left" else -1
+    location = (table.spark, table.name, table.path)
+    detail = table.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(table.path)}").first()
     assert detail is not None, "a Delta table has details"
-    tables = sorted(source for source, its in sources.items() if its == detail["id"])
+    tables = sorted(source for source, table_id in sources.items() if table_id == detail["id"])
     if tables:
-        started = settings.starting_version
-        return TracedTable(*place, trace, tables[which], side, lake=table.lake, starting_version=started)
+        starting_version = settings.starting_version
+        return QueryTableInput(
+            *location, trace, tables[index], side, lake=table.lake, starting_version=starting_version
+        )
     files = [
-        TracedFiles(*place, trace, source, side, lake=table.lake, column=settings.file)
-        for source, its in sorted(sources.items())
-        if its is None
+        QueryFileInput(*location, trace, source, side, lake=table.lake, column=settings.file_column)
+        for source, table_id in sorted(sources.items())
+        if table_id is None
     ]
-    serving = [one for one in files if one.clocks]
-    if serving:
-        return serving[which]
+    readable = [candidate for candidate in files if candidate.clocks]
+    if readable:
+        return readable[index]
     if files:
         raise InputError(
             f"the query of checkpoint {trace.checkpoint} has read files, and input {table.name} has no row of them by "
-            f"{f'its column {settings.file}' if settings.file else 'the names of its own files'}; name the column that "
-            "has the path of each row's file: arrival: {trace: CHECKPOINT, file: COLUMN}"
+            f"{f'its column {settings.file_column}' if settings.file_column else 'the names of its own files'}. Name "
+            "the column with the path of each row's file: "
+            "arrival: {streaming_checkpoint: CHECKPOINT, file_column: COLUMN}"
         )
-    known = ", ".join(sorted({its for its in sources.values() if its})) or "none yet"
+    table_ids = ", ".join(sorted({table_id for table_id in sources.values() if table_id})) or "none yet"
     raise InputError(
-        f"the query of checkpoint {trace.checkpoint} has not read the {side} table, whose id is {detail['id']}; "
-        f"it has read tables with the ids: {known}"
+        f"the query of checkpoint {trace.checkpoint} has not read the {side} table, whose id is {detail['id']}. "
+        f"Name one of the tables it has read, with the ids: {table_ids}"
     )
 
 
 @dataclass(frozen=True)
-class TracedTable(TracedInput):
+class QueryTableInput(QueryInput):
     """A Delta table that the query itself has read."""
 
     starting_version: int | None
@@ -103,7 +106,7 @@ class TracedTable(TracedInput):
     @cached_property
     @override
     def version(self) -> int:
-        """The newest version that the query has read rows of."""
+        """The newest version from which the query has read rows."""
         last = self._offsets[-1]
         version, index = last.position if last else (0, 0)
         return max(0, version if index >= 0 else version - 1)
@@ -111,7 +114,7 @@ class TracedTable(TracedInput):
     @cached_property
     @override
     def schema(self) -> T.StructType:
-        """The input's columns: of a feed those of its side."""
+        """The input's columns; of a feed, the columns of this side."""
         schema = super().schema
         if not self._is_feed:
             return schema
@@ -121,131 +124,138 @@ class TracedTable(TracedInput):
 
     @override
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        parts = [self._arrived(at, files) for at, files in self._files.items()]
+        parts = [self._read_version(at, files) for at, files in self._clocks_by_version.items()]
         rows = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
         if not self._is_feed:
             return rows
-        return rows.where(F.col("side") == self.side).select(f"{self.side}.*", ARRIVAL)
+        return rows.where(F.col("side") == self.side).select(f"{self.side}.*", ARRIVAL_COLUMN)
 
-    def _arrived(self, version: int, clocks: dict[str, int]) -> DataFrame:
+    def _read_version(self, version: int, clocks: dict[str, int]) -> DataFrame:
         rows = super().read(version)
-        return self.arrived(rows, of_file(rows, "file_name"), clocks)
+        return self.add_arrival_times(rows, of_file(rows, "file_name"), clocks)
 
     @cached_property
     def _is_feed(self) -> bool:
-        return tuple(super().read().columns) == FEED
+        return tuple(super().read().columns) == FEED_COLUMNS
 
     @property
     def _offsets(self) -> list[Offset | None]:
-        return self.trace.offsets(self.source)
+        return self.trace.list_offsets(self.source)
 
     @cached_property
-    def _files(self) -> dict[int, dict[str, int]]:
-        """Names of the files that the query has read, with the clocks of their batches, by a version that has them."""
-        live = _names(super().read().inputFiles())
-        found: dict[int, dict[str, int]] = defaultdict(dict)
-        files = list(self._in_order())
-        clocks = self.trace.clocks(self.source, (position for position, _ in files))
+    def _clocks_by_version(self) -> dict[int, dict[str, int]]:
+        """The clocks of the files that the query has read, by file name, by a version that has the files."""
+        live = _file_names(super().read().inputFiles())
+        clocks_by_version: dict[int, dict[str, int]] = defaultdict(dict)
+        files = list(self._iterate_files())
+        clocks = self.trace.find_read_clocks(self.source, (position for position, _ in files))
         for (position, name), clock in zip(files, clocks, strict=True):
             if clock is not None:
-                found[self.version if name in live else position[0]][name] = clock
-        return found or {self.version: {}}
+                clocks_by_version[self.version if name in live else position[0]][name] = clock
+        return clocks_by_version or {self.version: {}}
 
-    def _in_order(self) -> Iterator[tuple[Position, str]]:
-        """The files in the order in which the source offers them."""
+    def _iterate_files(self) -> Iterator[tuple[FilePosition, str]]:
+        """Yield position and name of the files in the order in which Spark's source reads them."""
         first = next((end for end in self._offsets if end), None)
         start = self.starting_version or 0
-        if first and self.starting_version is None and (first.snapshot or first.position[1] < 0):
-            # A first batch that ends before the files of a version has read the whole table as it stood before.
-            start = first.position[0] if first.snapshot else first.position[0] - 1
-            names = self._snapshot(start) if first.snapshot else sorted(_names(super().read(start).inputFiles()))
+        if first and self.starting_version is None and (first.is_snapshot or first.position[1] < 0):
+            # A first batch that ends before the files of a version has read the complete table of the version before.
+            start = first.position[0] if first.is_snapshot else first.position[0] - 1
+            names = (
+                self._list_snapshot(start)
+                if first.is_snapshot
+                else sorted(_file_names(super().read(start).inputFiles()))
+            )
             yield from (((start, index), name) for index, name in enumerate(names))
             start += 1
-        for version, names in self._added(range(start, self.version + 1)):
+        for version, names in self._list_added(range(start, self.version + 1)):
             yield from (((version, index), name) for index, name in enumerate(names))
 
-    def _snapshot(self, version: int) -> list[str]:
+    def _list_snapshot(self, version: int) -> list[str]:
         rows = super().read(version)
-        found = rows.select(of_file(rows, "file_modification_time"), of_file(rows, "file_path")).distinct().collect()
-        return [file_name(row[1]) for row in sorted(found)]
+        files = rows.select(of_file(rows, "file_modification_time"), of_file(rows, "file_path")).distinct().collect()
+        return [get_file_name(row[1]) for row in sorted(files)]
 
-    def _added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
-        """The files with new rows of each version, in the order of the log."""
+    def _list_added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
+        """Yield each version with its files that have new rows, in the order of the log."""
         if not versions:
             return
         paths = [f"{self.path}/_delta_log/{version:020d}.json" for version in versions]
         try:
-            logs = texts(self.spark, paths)
+            logs = read_texts(self.spark, paths)
         except AnalysisException:
             raise InputError(
                 f"the log of input {self.name} no longer has versions {versions[0]} to {versions[-1]}, which the query "
-                "has read; keep delta.logRetentionDuration longer than the life of its checkpoint"
+                "has read. Keep delta.logRetentionDuration longer than the query's checkpoint."
             ) from None
         for version in versions:
             actions = [json.loads(line) for line in logs[f"{version:020d}.json"].splitlines() if line.strip()]
-            came, went = (
+            added, removed = (
                 [action[kind]["path"] for action in actions if kind in action and action[kind]["dataChange"]]
                 for kind in ("add", "remove")
             )
-            if came and went:
+            if added and removed:
                 raise InputError(
-                    f"version {version} of input {self.name} changed rows: the checkpoint does not tell whether its "
-                    "query skipped that version or read the changed files again"
+                    f"version {version} of input {self.name} changed rows, and the checkpoint does not record whether "
+                    "its query skipped that version or read the changed files. Name an arrival column."
                 )
-            yield version, [file_name(path) for path in came]
+            yield version, [get_file_name(path) for path in added]
 
 
-def _names(files: list[str]) -> set[str]:
-    return {file_name(file) for file in files}
+def _file_names(files: list[str]) -> set[str]:
+    return {get_file_name(file) for file in files}
 
 
 @dataclass(frozen=True)
-class TracedFiles(TracedInput):
+class QueryFileInput(QueryInput):
     """A Delta table of rows that the query has read from files."""
 
     column: str | None
-    """Has the path of each row's file; None where the table is made of the very files."""
+    """Column with the path of each row's file; None if the table consists of these files."""
 
     @override
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
         rows = super().read(version)
-        return self.arrived(rows, self._file(rows), self.clocks)
+        return self.add_arrival_times(rows, self._file_column(rows), self.clocks)
 
     @cached_property
     def clocks(self) -> dict[str, int]:
-        """The clocks of the batches that have read them, of the files that the table has rows of, as it names them."""
-        listed = self.trace.files(self.spark, self.source)
-        clocks = dict(zip(map(_bare, listed), self.trace.clocks(self.source, listed.values()), strict=True))
-        # An URI, or a path as people write it.
+        """The clock of the batch that read each file, in microseconds, by the table's names of the files."""
+        listed = self.trace.list_files(self.spark, self.source)
+        clocks = dict(
+            zip(map(_without_scheme, listed), self.trace.find_read_clocks(self.source, listed.values()), strict=True)
+        )
+        # A table may name a file by its URI or by its path.
         clocks |= {unquote(path): clock for path, clock in clocks.items()}
         rows = super().read()
-        names = (row[0] for row in rows.select(self._file(rows)).distinct().collect())
-        found = {name: clocks.get(_bare(name)) for name in names if name is not None}
-        read = {name: clock for name, clock in found.items() if clock is not None}
-        if read and self.column is None:
-            self._refuse_rewritten(clocks)
-        return read
+        names = (row[0] for row in rows.select(self._file_column(rows)).distinct().collect())
+        clock_of_file = {name: clocks.get(_without_scheme(name)) for name in names if name is not None}
+        clock_of_read_file = {name: clock for name, clock in clock_of_file.items() if clock is not None}
+        if clock_of_read_file and self.column is None:
+            self._require_all_files(clocks)
+        return clock_of_read_file
 
-    def _refuse_rewritten(self, clocks: dict[str, int | None]) -> None:
-        """See that no file which the query has read, by its `clocks`, is gone: its rows would be lost."""
-        own = {unquote(_bare(file)) for file in super().read().inputFiles()}
-        gone = sorted({unquote(path) for path, clock in clocks.items() if clock is not None} - own)
-        if gone:
+    def _require_all_files(self, clocks: dict[str, int | None]) -> None:
+        """Require that the table still has all files with a clock: the rows of others would be lost."""
+        present = {unquote(_without_scheme(file)) for file in super().read().inputFiles()}
+        missing = sorted({unquote(path) for path, clock in clocks.items() if clock is not None} - present)
+        if missing:
             raise InputError(
-                f"input {self.name} no longer has {len(gone)} of the files that the query of checkpoint "
-                f"{self.trace.checkpoint} has read, such as {gone[0]}: it was rewritten; restore an older version, or "
-                "name a column that has the path of each row's file: arrival: {trace: CHECKPOINT, file: COLUMN}"
+                f"input {self.name} no longer has {len(missing)} of the files that the query of checkpoint "
+                f"{self.trace.checkpoint} has read, such as {missing[0]}: it was rewritten. Restore an older version, "
+                "or name the column with the path of each row's file: "
+                "arrival: {streaming_checkpoint: CHECKPOINT, file_column: COLUMN}"
             )
 
-    def _file(self, rows: DataFrame) -> Column:
+    def _file_column(self, rows: DataFrame) -> Column:
         if self.column is None:
             return of_file(rows, "file_path")
         if self.column not in self.schema.names:
-            hint = nearest(self.column, self.schema.names, "it has")
-            raise InputError(f"input {self.name} has no column {self.column} (named as file); {hint}")
-        return F.col(quoted(self.column))
+            hint = suggest_name(self.column, self.schema.names)
+            raise InputError(f"input {self.name} has no column {self.column} (named as file_column). {hint}")
+        return F.col(quote_identifier(self.column))
 
 
-def _bare(path: str) -> str:
-    """A path without its scheme: stores are called by several."""
+def _without_scheme(path: str) -> str:
+    """Remove the scheme of a path: one store may have several, such as s3 and s3a."""
     return re.sub(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(?=/)", "", path).lstrip("/")

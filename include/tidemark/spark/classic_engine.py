@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.config.allowed_functions import CheckColumn
+from tidemark.config.allowed_functions import ColumnCheck
 from tidemark.errors import UserError
 from tidemark.spark import jvm
 from tidemark.spark.engine_protocol import AnalysedFilter
@@ -35,7 +35,7 @@ class ClassicEngine:
         """Give an empty RDD's rows."""
         return self.spark.createDataFrame(self.spark.sparkContext.emptyRDD(), schema)
 
-    def confined(self, text: str, columns: CheckColumn) -> jvm.Expression:
+    def confined(self, text: str, columns: ColumnCheck) -> jvm.Expression:
         """Check the tree that Spark's parser gives."""
         parsed = jvm.Expression.parse(self.spark, text)
         check_tree(self.spark, text, parsed, columns)

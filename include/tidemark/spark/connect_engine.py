@@ -16,10 +16,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.allowed_functions import CheckColumn
-from tidemark.config.expressions import conjuncts
+from tidemark.config.allowed_functions import ColumnCheck
+from tidemark.config.expressions import split_conjuncts
 from tidemark.errors import PipelineFileError, UserError
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 from tidemark.spark import explain_parser
 from tidemark.spark.engine_protocol import AnalysedFilter, ChangeableSnapshot
 from tidemark.spark.memory import shared_of
@@ -65,7 +65,7 @@ class ConnectEngine:
         """Give what a function in Python would, which nobody calls."""
         return self.spark.range(1).mapInArrow(_nothing, schema)
 
-    def confined(self, text: str, columns: CheckColumn) -> ShownExpression:  # noqa: ARG002 - the first parser has asked
+    def confined(self, text: str, columns: ColumnCheck) -> ShownExpression:  # noqa: ARG002 - the first parser has asked
         """Check what EXPLAIN shows of Spark's parse."""
         return _confined(self.spark, text)
 
@@ -86,7 +86,7 @@ class ConnectEngine:
 
     def newest(self, path: str) -> ConnectSnapshot:
         """Ask the table's history for its last version."""
-        last = self.spark.sql(f"DESCRIBE HISTORY delta.{quoted(path)} LIMIT 1").first()
+        last = self.spark.sql(f"DESCRIBE HISTORY delta.{quote_identifier(path)} LIMIT 1").first()
         assert last is not None, "a table has a first commit"
         return ConnectSnapshot(self.spark, path, int(last["version"]))
 
@@ -116,7 +116,7 @@ class ShownExpression:
 
     def conjuncts(self) -> list[ShownExpression]:
         """Take it apart at each AND, and see that Spark has found the same."""
-        texts = conjuncts(self.text)
+        texts = split_conjuncts(self.text)
         if len(texts) == 1:
             return [self]
         parts = [part for text in texts for part in _confined(self.spark, text).conjuncts()]
@@ -155,7 +155,7 @@ def _confined(spark: SparkSession, text: str) -> ShownExpression:
 
 
 def _parsed(spark: SparkSession, text: str) -> str:
-    found = spark.sql(f"EXPLAIN EXTENDED SELECT {quoted(explain_parser.NOWHERE)}, {text}").first()
+    found = spark.sql(f"EXPLAIN EXTENDED SELECT {quote_identifier(explain_parser.NOWHERE)}, {text}").first()
     return explain_parser.parsed(found[0] if found else "")
 
 

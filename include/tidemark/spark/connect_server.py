@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 
-from tidemark.config.cluster import CONNECT_TOKEN
+from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE
 from tidemark.errors import TidemarkError, UserError
 from tidemark.spark.connect_session import PORT
 from tidemark.spark.local_session import LOCAL_SETTINGS, PARTITIONS, PATIENCE, SUBMITTED_SETTINGS, java_options
@@ -36,8 +36,10 @@ def server_command(host: str, port: int, master: str, memory: str) -> list[str]:
         FaultError: Delta's jars are missing.
         UserError: there is no token.
     """
-    if not os.environ.get(CONNECT_TOKEN):
-        raise UserError(f"a server without a token runs anybody's code; set {CONNECT_TOKEN}, or use bin/spark-connect")
+    if not os.environ.get(CONNECT_TOKEN_VARIABLE):
+        raise UserError(
+            f"a server without a token runs anybody's code; set {CONNECT_TOKEN_VARIABLE}, or use bin/spark-connect"
+        )
     jars = delta_jars()
     settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SETTINGS, **store_settings()}
     settings |= {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}

@@ -15,7 +15,7 @@ from pyspark import __version__
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidemark.config.cluster import CONNECT_TOKEN, Cluster
+from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError
 from tidemark.spark.local_session import PARTITIONS
 from tidemark.spark.package_archive import package
@@ -78,8 +78,8 @@ def _reached(address: str) -> str:
 def _told(error: PySparkException) -> str:
     first = [*str(error).strip().splitlines(), ""][0]
     if "UNAUTHENTICATED" in str(error) or "Invalid token" in str(error):
-        given = "another token" if os.environ.get(CONNECT_TOKEN) else "a token"
-        return f"it wants {given}; set {CONNECT_TOKEN}"
+        given = "another token" if os.environ.get(CONNECT_TOKEN_VARIABLE) else "a token"
+        return f"it wants {given}; set {CONNECT_TOKEN_VARIABLE}"
     return first
 
 

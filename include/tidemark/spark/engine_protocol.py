@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
-from tidemark.config.allowed_functions import CheckColumn
+from tidemark.config.allowed_functions import ColumnCheck
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Engine(Protocol):
     def empty(self, schema: T.StructType) -> DataFrame:
         """Give no rows, of which the optimizer does not know that they are none."""
 
-    def confined(self, text: str, columns: CheckColumn) -> Expression:
+    def confined(self, text: str, columns: ColumnCheck) -> Expression:
         """Parse SQL that has passed the first parser, and see that to Spark, too, it has nothing else.
 
         Raises:

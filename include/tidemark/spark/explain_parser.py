@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import types as T
 
-from tidemark.config.allowed_functions import catalogue, check_function
+from tidemark.config.allowed_functions import check_function, load_catalogue
 from tidemark.spark.engine_protocol import AnalysedFilter, Comparison
 from tidemark.spark.trees import is_one_instant
 
@@ -56,7 +56,7 @@ def check_parsed(shown: str) -> None:
     for call in _CALL.findall(shown):
         check_function([part.strip("`") for part in re.findall(_NAME, call)])
     for name in _BARE.findall(shown):
-        if catalogue().get(name.lower()):  # a call without brackets
+        if load_catalogue().get(name.lower()):  # a call without brackets
             check_function([name])
 
 

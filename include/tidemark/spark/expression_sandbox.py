@@ -11,14 +11,14 @@ import re
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidemark.config.allowed_functions import CheckColumn, check_column
+from tidemark.config.allowed_functions import ColumnCheck, check_column
 from tidemark.config.expressions import check_expression
 from tidemark.errors import PipelineFileError
 from tidemark.spark.engine import engine_of
 from tidemark.spark.engine_protocol import Expression
 
 
-def confined(spark: SparkSession, text: str, columns: CheckColumn = check_column) -> Expression:
+def confined(spark: SparkSession, text: str, columns: ColumnCheck = check_column) -> Expression:
     """Parse a user's expression over columns, by default a pair's, as Spark will run it.
 
     Raises:

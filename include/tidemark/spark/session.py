@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidemark.config.cluster import CONNECT_SCHEME, SECRET, Cluster
+from tidemark.config.cluster import CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Cluster
 from tidemark.errors import FaultError
 from tidemark.spark.connect_session import connected
 from tidemark.spark.jvm import can_load, remember_names, warn_of
@@ -128,10 +128,10 @@ def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
         where = told.get("spark.master", "local") or "local"
         settings |= SUBMITTED_SETTINGS
     if not where.startswith("local"):
-        settings |= cluster.spark_settings()
+        settings |= cluster.to_spark_config()
     elif is_submitted():
         settings |= {PARTITIONS: LOCAL_SETTINGS[PARTITIONS]}
-    if where.startswith("spark://") and (secret := os.environ.get(SECRET)):
+    if where.startswith("spark://") and (secret := os.environ.get(SPARK_SECRET_VARIABLE)):
         settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
     if cluster.event_log and (logs := event_logs()):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}

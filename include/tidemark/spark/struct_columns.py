@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 
 
 def unnested(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
@@ -18,5 +18,5 @@ def unnested(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
     kind = rows.schema[name].dataType
     assert isinstance(kind, T.StructType)
     flat = {field: f"{name}_column_{number}" for number, field in enumerate(kind.names)}
-    fields = [F.col(f"{name}.{quoted(field)}").alias(column) for field, column in flat.items()]
+    fields = [F.col(f"{name}.{quote_identifier(field)}").alias(column) for field, column in flat.items()]
     return fields, F.struct(*(F.col(column).alias(field) for field, column in flat.items())).alias(name)

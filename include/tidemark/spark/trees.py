@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from tidemark.config.allowed_functions import CheckColumn, check_column, check_function, words
+from tidemark.config.allowed_functions import ColumnCheck, check_column, check_function, split_words
 from tidemark.spark.jvm import Expression, Node
 from tidemark.spark.temporary_settings import session_settings
 
-_OPERATORS = words(
+_OPERATORS = split_words(
     """
     Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Concat CreateNamedStruct Divide EqualNullSafe
     EqualTo GreaterThan GreaterThanOrEqual ILike If In IntegralDivide IsNotNull IsNotUnknown IsNull IsUnknown LessThan
@@ -28,7 +28,7 @@ AHEAD, BEHIND, _BETWEEN = "+14:00", "-12:00", timedelta(hours=26)
 """Time zones in which it is never the same day."""
 
 
-def check_tree(spark: SparkSession, text: str, parsed: Expression, columns: CheckColumn = check_column) -> None:
+def check_tree(spark: SparkSession, text: str, parsed: Expression, columns: ColumnCheck = check_column) -> None:
     """See that a parsed expression has only what it may have, and the same in every run.
 
     Raises:
@@ -65,7 +65,7 @@ def is_one_instant(ahead: str, behind: str) -> bool:
         return False
 
 
-def _check(node: Node, bound: frozenset[str], columns: CheckColumn) -> None:
+def _check(node: Node, bound: frozenset[str], columns: ColumnCheck) -> None:
     """`bound` are the names of the parameters of the lambdas around a node."""
     match node.kind:
         case "UnresolvedFunction":

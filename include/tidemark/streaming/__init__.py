@@ -1,1 +1,1 @@
-"""A pipeline's join as a live query: its twin, its text in Spark's and Flink's SQL, and a state handed over to it."""
+"""Run a pipeline's join as a live query: in Spark, in Flink's SQL, or from an exported checkpoint."""

@@ -1,6 +1,6 @@
-"""What a live query needs to go on where a backfill ended: the buffered rows, the watermarks, and the query itself.
+"""Export a checkpoint to a live query: the buffered rows, the watermarks, and the query itself.
 
-docs/decisions/0017-state-as-tables.md says why a query that reads these rows first emits no pair twice and loses none.
+docs/decisions/0017-state-as-tables.md shows why a query that reads these rows first emits no pair twice and loses none.
 """
 
 from __future__ import annotations
@@ -9,80 +9,80 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
-from tidemark.checkpoints.copy import buffered_rows
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.checkpoints.copy import read_buffered_rows
 from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
-from tidemark.joins import join_of, lane_of
-from tidemark.joins.spark_stream_stream import MicroBatchJoin
-from tidemark.sources.stored_input import schemas_of, stored_inputs
+from tidemark.formatting import ToDict
+from tidemark.joins.factory import create_join, create_lane
+from tidemark.joins.spark_stream_stream import StreamStreamJoin
+from tidemark.sources.resolution import open_inputs
+from tidemark.sources.stored_input import get_schemas
 from tidemark.streaming import export_readme, resume_query
-from tidemark.streaming.export_markers import bearer, handed_over, marked
-from tidemark.streaming.spark_query import query_text
-from tidemark.watermarks.buckets import END_OF_INPUT, NO_WATERMARK
-from tidemark.watermarks.micro_batches import QueryLane
+from tidemark.streaming.export_markers import continue_from_state, create_watermark_seed_row, mark_rows
+from tidemark.streaming.spark_query import create_spark_query
+from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK
 
 FORMAT = 1
 """Version of `state.json`."""
+QUERY_MODULE = Path(resume_query.__file__).name
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A state, handed on."""
+class ExportResult(ToDict):
+    """An exported checkpoint."""
 
     pipeline: str
     at: str
     folder: str
     left: int
+    """Number of buffered left rows."""
     right: int
-    """Rows of it."""
+    """Number of buffered right rows."""
     watermarks_ms: dict[str, int | None]
     query: str | None
-    """The module that goes on with the join; None for Flink's dialects."""
-
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
+    """The module that resumes the join; None for Flink's dialects."""
 
 
-def export(state: SavedState, to: str) -> Exported:
-    """Write a state to a new folder: Delta tables `left` and `right` (`handover.marked`), `state.json`, and a README.
+def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
+    """Export a checkpoint to a new folder: Delta tables `left` and `right` (`mark_rows`), `state.json` and a README.
 
-    In dialect spark also `continued.py`, the query that goes on from it, and with each side's rows one that brings its
-    watermark.
+    In dialect spark the export contains `resume_query.py`, the query that resumes from it, and in each table a row that
+    restores the side's watermark.
 
     Raises:
-        UserError: the folder is not empty, or not on this machine; or no query can go on from the state.
+        UserError: the folder is not empty or not local, or no query can resume from the state.
         CheckFailedError, SliceOrderError, InputError: the checkpoint has expired and cannot be rebuilt.
     """
-    folder, pipeline, marks = _new_folder(to), state.pipeline, state.entry.watermarks
-    _refuse_unsettled(state)
-    inputs = stored_inputs(state.spark, pipeline, state.lake)
-    join = join_of(pipeline, state.spark, schemas_of(inputs))
-    rows, _ = buffered_rows(state)
+    folder, pipeline, marks = _resolve_new_folder(to), state.pipeline, state.entry.watermarks
+    _require_resumable(state)
+    inputs = open_inputs(state.spark, pipeline, state.lake)
+    join = create_join(pipeline, state.spark, get_schemas(inputs))
+    rows, _ = read_buffered_rows(state)
     query = None
     for source in inputs:
-        table = marked(state, source, rows, join)
-        if isinstance(join, MicroBatchJoin) and (brings := bearer(state, inputs, source.side.name, join)) is not None:
-            table = table.unionByName(brings)
+        table = mark_rows(state, source, rows, join)
+        if isinstance(join, StreamStreamJoin):
+            seed_row = create_watermark_seed_row(state, inputs, source.side.name, join)
+            table = table if seed_row is None else table.unionByName(seed_row)
         # One file, so that the first micro-batch reads all of it.
         table.coalesce(1).write.format("delta").save(f"{folder}/{source.side.name}")
-    if isinstance(join, MicroBatchJoin):
-        query = asdict(handed_over(query_text(pipeline, inputs), join, max(0, marks.combined)))
-        shutil.copy(str(resume_query.__file__), folder / "continued.py")
-    exported = Exported(
+    if isinstance(join, StreamStreamJoin):
+        query = asdict(continue_from_state(create_spark_query(pipeline, inputs), join, max(0, marks.combined)))
+        shutil.copy(str(resume_query.__file__), folder / QUERY_MODULE)
+    result = ExportResult(
         pipeline.name,
-        state.label,
+        state.end_label,
         str(folder),
         *state.entry.carried,
-        {name: _known(getattr(marks, name)) for name in (*SIDES, "combined")},
-        str(folder / "continued.py") if query else None,
+        {name: _finite_watermark(getattr(marks, name)) for name in (*SIDES, "combined")},
+        str(folder / QUERY_MODULE) if query else None,
     )
-    text = {
+    content = {
         "format": FORMAT,
-        **exported.describe(),
+        **result.to_dict(),
         "dialect": pipeline.dialect,
         "inputs": {
             side: {"table": getattr(pipeline, side).table, "version": version, "where": getattr(pipeline, side).where}
@@ -90,24 +90,23 @@ def export(state: SavedState, to: str) -> Exported:
         },
         "query": query,
     }
-    (folder / "state.json").write_text(json.dumps(text, indent=1), encoding="utf-8")
-    (folder / "README.md").write_text(
-        (export_readme.SPARK if query else export_readme.FLINK).format(**asdict(exported)), encoding="utf-8"
-    )
-    return exported
+    (folder / "state.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    readme = export_readme.SPARK if query else export_readme.FLINK
+    (folder / "README.md").write_text(readme.format(**asdict(result)), encoding="utf-8")
+    return result
 
 
-def _new_folder(to: str) -> Path:
+def _resolve_new_folder(to: str) -> Path:
     if "://" in to:
-        raise UserError(f"--to {to} is not a folder on this machine; export to one, and copy it")
+        raise UserError(f"--to {to} is not a local folder. Export to one, and copy it.")
     folder = Path(to).resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--to {to} is not empty; name a new folder")
+        raise UserError(f"--to {to} is not empty. Name a new folder.")
     return folder
 
 
-def _refuse_unsettled(state: SavedState) -> None:
-    """See that a query that has just read the state stands where the pipeline does.
+def _require_resumable(state: CheckpointRef) -> None:
+    """Check that a query that has just read the state equals the pipeline at that point.
 
     Raises:
         UserError: it would not.
@@ -115,23 +114,23 @@ def _refuse_unsettled(state: SavedState) -> None:
     pipeline, marks = state.pipeline, state.entry.watermarks
     if pipeline.join.window_inequality:
         raise UserError(
-            f"{pipeline.name} compares windows, and a row may be in the state for some of its windows only, which a "
-            "query that reads it anew would not know; start the query from the input tables"
+            f"{pipeline.name} compares windows: a row may be in the state for some of its windows only, which a new "
+            "query cannot restore. Start the query from the input tables."
         )
-    if pipeline.trace:
-        raise UserError(
-            f"{pipeline.name} replays a query, which goes on from its own checkpoint {pipeline.trace.trace}; there is "
-            "nothing to export"
-        )
+    if pipeline.checkpoint_arrival:
+        checkpoint = pipeline.checkpoint_arrival.streaming_checkpoint
+        raise UserError(f"{pipeline.name} replays a query. Resume that from its own checkpoint, {checkpoint}.")
     if state.entry.drained:
-        raise UserError(f"the input was drained at {state.label}: no row can follow, so there is nothing to export")
-    lane = lane_of(pipeline, marks)
-    if isinstance(lane, QueryLane) and lane.next_watermark(marks) != (marks.batch or 0):
         raise UserError(
-            f"at {state.label} a batch without data is still to run, whose watermark a new query would have already; "
-            "run the last slice with --drain, or export where the watermark has not just advanced"
+            f"the input was drained at {state.end_label}, so no row can follow. Export an earlier checkpoint."
+        )
+    lane = create_lane(pipeline, marks)
+    if isinstance(lane, MicroBatchLane) and lane.next_watermark(marks) != (marks.batch or 0):
+        raise UserError(
+            f"at {state.end_label} a batch without data is still to run, and a new query would start with its "
+            "watermark. Run the last slice with --drain, or export where the watermark has not just advanced."
         )
 
 
-def _known(watermark: int) -> int | None:
+def _finite_watermark(watermark: int) -> int | None:
     return None if watermark in {NO_WATERMARK, END_OF_INPUT} else watermark

@@ -1,8 +1,8 @@
-"""What keeps the rows of an exported state apart from live ones, so that nothing is emitted twice.
+"""Mark the rows of an exported state, so that a resumed query emits nothing twice.
 
-Beside the input's columns a row of the state has the struct `_tidemark`: its event `time`; a `lane`, and only rows of
-one lane meet; and `told`, whether it has met a partner, so that it is not to be emitted alone any more. With windows
-those are the starts of the windows for which this holds, or that are closed.
+A row of the state has the input's columns and the struct `_tidemark`: its event `time`; a `lane`, and only rows of one
+lane match; and `already_emitted`, true if the row has a partner and must not be emitted alone. With windows
+`already_emitted` contains the starts of the windows with a partner, and of those that are closed.
 """
 
 from __future__ import annotations
@@ -14,126 +14,135 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.checkpoints.checkpoint_ref import SavedState
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.config.sides import OTHER, SIDES
 from tidemark.errors import InputError
-from tidemark.formatting import quoted
-from tidemark.joins import Join, lane_of
-from tidemark.joins.spark_stream_stream import MicroBatchJoin
-from tidemark.joins.window_output import PADDING
+from tidemark.formatting import quote_identifier
+from tidemark.joins.base import Join
+from tidemark.joins.factory import create_lane
+from tidemark.joins.spark_stream_stream import StreamStreamJoin
+from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.materialization import computed_once
-from tidemark.streaming.spark_query import QueryText, SideText
-from tidemark.watermarks.buckets import NO_WATERMARK
+from tidemark.streaming.spark_query import SideQuery, SparkQuery
+from tidemark.watermarks.watermarks import NO_WATERMARK
 
-_LANES = {"left": 1, "right": 2}
-"""The lane of the row that bears a side's watermark; all others are in lane 0."""
-
-
-def marked(state: SavedState, source: StoredInput, rows: DataFrame, join: Join) -> DataFrame:
-    """One side's rows in the buffers: the input's columns, and `_tidemark`."""
-    side, tick = source.side.name, state.pipeline.tick
-    time = F.timestamp_micros(F.col("event_time") * tick)
-    return rows.where(F.col("side") == side).select(
-        *_own_columns(source, rows),
-        F.struct(time.alias("time"), F.lit(0).alias("lane"), _already_emitted(state, rows, join).alias("told")).alias(
-            "_tidemark"
-        ),
-    )
+_SEED_LANES = {"left": 1, "right": 2}
+"""Lane of the row that restores a side's watermark; all other rows are in lane 0."""
 
 
-def bearer(
-    state: SavedState, inputs: tuple[StoredInput, StoredInput], side: str, join: MicroBatchJoin
+def mark_rows(state: CheckpointRef, source: StoredInput, rows: DataFrame, join: Join) -> DataFrame:
+    """Return one side's buffered rows: the input's columns and `_tidemark`."""
+    time = F.timestamp_micros(F.col("event_time") * state.pipeline.tick_micros)
+    already_emitted = _already_emitted_column(state, rows, join)
+    marker = F.struct(time.alias("time"), F.lit(0).alias("lane"), already_emitted.alias("already_emitted"))
+    in_side = rows.where(F.col("side") == source.side.name)
+    return in_side.select(*_select_own_columns(source, rows), marker.alias("_tidemark"))
+
+
+def create_watermark_seed_row(
+    state: CheckpointRef, inputs: tuple[StoredInput, StoredInput], side: str, join: StreamStreamJoin
 ) -> DataFrame | None:
-    """A row that brings a side's watermark to where it is, and meets nobody; None for a side without a watermark yet.
+    """Create a row that restores a side's watermark and matches no other row.
 
-    It is some row of the input that takes part, and so one that no filter below the query's watermark stops, at another
-    event time.
+    It is a valid row of the input with another event time, so that no filter below the query's watermark removes it.
+
+    Returns:
+        None for a side without a watermark.
 
     Raises:
-        InputError: the input has no such row any more.
+        InputError: the input no longer contains a valid row.
     """
     marks, grid = state.entry.watermarks, state.grid
-    mark, delay = getattr(marks, side), getattr(state.pipeline, side).watermark_delay
-    if delay is None or mark == NO_WATERMARK:
+    watermark, delay = getattr(marks, side), getattr(state.pipeline, side).watermark_delay
+    if delay is None or watermark == NO_WATERMARK:
         return None
-    left, right = (one.side.normalized(one.table.read(), grid, grid.start) for one in inputs)
-    admitted = join.admitted(left.unionByName(right, allowMissingColumns=True))
-    found = admitted.where(F.col("rejected").isNull() & (F.col("side") == side)).limit(1)
-    row = computed_once(found.select(f"{side}.*"), now=True)
+    left, right = (source.side.normalize(source.table.read(), grid, grid.start) for source in inputs)
+    validated = join.reject_invalid(left.unionByName(right, allowMissingColumns=True))
+    valid = validated.where(F.col("rejected").isNull() & (F.col("side") == side)).limit(1)
+    row = computed_once(valid.select(f"{side}.*"), now=True)
     if row.isEmpty():
-        raise InputError(f"input {side} has no row that takes part any more, though it had one before {state.label}")
-    newest = F.timestamp_millis(F.lit(mark + getattr(lane_of(state.pipeline, marks).lag, side)))
-    already_emitted = F.lit(None).cast(_type_of_mark(join)).alias("told")
-    return row.select(
-        "*", F.struct(newest.alias("time"), F.lit(_LANES[side]).alias("lane"), already_emitted).alias("_tidemark")
-    )
+        raise InputError(
+            f"input {side} contains no valid row any more, though it had one before {state.end_label}. "
+            "Restore its rows, or start the query from the input tables."
+        )
+    newest = F.timestamp_millis(F.lit(watermark + getattr(create_lane(state.pipeline, marks).lag, side)))
+    already_emitted = F.lit(None).cast(_already_emitted_type(join)).alias("already_emitted")
+    marker = F.struct(newest.alias("time"), F.lit(_SEED_LANES[side]).alias("lane"), already_emitted)
+    return row.select("*", marker.alias("_tidemark"))
 
 
-def handed_over(query: QueryText, join: MicroBatchJoin, watermark: int) -> QueryText:
-    """The query, going on from a state whose watermark is `watermark` ms."""
+def continue_from_state(query: SparkQuery, join: StreamStreamJoin, watermark: int) -> SparkQuery:
+    """Return the query that resumes from a state with a combined watermark (ms)."""
 
-    def accepting(side: str, text: SideText) -> SideText:
-        if text.delay is None:
-            return text
+    def drop_late_rows(side: str, side_query: SideQuery) -> SideQuery:
+        if side_query.delay is None:
+            return side_query
         value = f"_{side}_window.end" if join.windows else f"_{side}_time"
-        late = f"{value} <= timestamp_millis({watermark}L)"
-        return replace(text, accepts=f"_{side}_state OR NOT coalesce({late}, false)")
+        is_late = f"{value} <= timestamp_millis({watermark}L)"
+        return replace(side_query, accepts=f"_{side}_state OR NOT coalesce({is_late}, false)")
 
     return replace(
         query,
-        left=accepting("left", query.left),
-        right=accepting("right", query.right),
+        left=drop_late_rows("left", query.left),
+        right=drop_late_rows("right", query.right),
         on=f"{query.on} AND _left_lane = _right_lane",
-        where=" AND ".join(_emitted(query.how, join)) or None,
-        told=_type_of_mark(join),
+        where=" AND ".join(_list_new_output_conditions(query.how, join)) or None,
+        already_emitted_type=_already_emitted_type(join),
     )
 
 
-def _own_columns(source: StoredInput, rows: DataFrame) -> Iterator[Column]:
-    """The input's columns as they are now; null where the state is older than the column."""
-    kind = rows.schema[source.side.name].dataType
-    assert isinstance(kind, T.StructType), "a row of the input"
+def _select_own_columns(source: StoredInput, rows: DataFrame) -> Iterator[Column]:
+    """Yield the input's present columns; null if the state is older than the column."""
+    dtype = rows.schema[source.side.name].dataType
+    assert isinstance(dtype, T.StructType), "a row of the input"
     for field in source.side.schema:
-        known = F.col(f"{source.side.name}.{quoted(field.name)}") if field.name in kind.names else F.lit(None)
-        yield known.cast(field.dataType).alias(field.name)
+        column = (
+            F.col(f"{source.side.name}.{quote_identifier(field.name)}") if field.name in dtype.names else F.lit(None)
+        )
+        yield column.cast(field.dataType).alias(field.name)
 
 
-def _already_emitted(state: SavedState, rows: DataFrame, join: Join) -> Column:
-    """What has been told of each row; null where the join does not know."""
+def _already_emitted_column(state: CheckpointRef, rows: DataFrame, join: Join) -> Column:
+    """Return `already_emitted` of buffered rows; null if the join does not track it."""
     number, watermark = state.entry.number, state.entry.watermarks.combined
-    if not isinstance(join, MicroBatchJoin):
-        known = F.coalesce(F.col("matched_in") <= number, F.lit(False)) if "matched_in" in rows.columns else F.lit(None)
-        return known.cast("boolean")
+    if not isinstance(join, StreamStreamJoin):
+        is_matched = (
+            F.coalesce(F.col("matched_in") <= number, F.lit(False)) if "matched_in" in rows.columns else F.lit(None)
+        )
+        return is_matched.cast("boolean")
     matched = F.coalesce(F.map_filter("matched", lambda _, at: at <= number), F.create_map().cast("map<int, bigint>"))
     if not join.windows:
         return F.size(matched) > 0
     closed = F.lit(max(0, watermark) * 1000)
     done = F.filter(
-        join.windows.of(F.col("event_time")),
+        join.windows.assign(F.col("event_time")),
         lambda window, copy: F.map_contains_key(matched, copy) | (window["end"] <= closed),
     )
     return F.transform(done, lambda window: F.timestamp_micros(window["start"]))
 
 
-def _type_of_mark(join: MicroBatchJoin) -> str:
+def _already_emitted_type(join: StreamStreamJoin) -> str:
     return "ARRAY<TIMESTAMP>" if join.windows else "BOOLEAN"
 
 
-def _emitted(how: str, join: MicroBatchJoin) -> Iterator[str]:
-    """Which of the join's rows have not been emitted before.
+def _list_new_output_conditions(how: str, join: StreamStreamJoin) -> Iterator[str]:
+    """Yield conditions for rows of the join that have not been emitted before.
 
-    No part would keep a bearer from its side's watermark: Spark filters below it by what reads that side alone.
+    No condition may read a single side, because Spark would push it below that side's watermark, where it would remove
+    the seed row.
     """
     already_emitted = {
-        side: f"array_contains(_{side}_told, _{side}_window.start)" if join.windows else f"_{side}_told"
+        side: f"array_contains(_{side}_already_emitted, _{side}_window.start)"
+        if join.windows
+        else f"_{side}_already_emitted"
         for side in SIDES
     }
-    if how == "leftsemi":  # without windows a row that has met a partner is not in the state, and a bearer meets none
+    if how == "leftsemi":  # without windows the state contains no row with a partner, and a seed row matches none
         yield from [f"NOT coalesce({already_emitted['left']}, false)"] if join.windows else []
         return
     yield "NOT coalesce(_left_state AND _right_state, false)"
     for side in SIDES:
-        if how in PADDING[side]:
-            owed = f"_{side}_lane = 0 AND NOT coalesce({already_emitted[side]}, false)"
-            yield f"(_{OTHER[side]}_state IS NOT NULL OR ({owed}))"
+        if how in PADDING_TYPES[side]:
+            is_due = f"_{side}_lane = 0 AND NOT coalesce({already_emitted[side]}, false)"
+            yield f"(_{OTHER[side]}_state IS NOT NULL OR ({is_due}))"

@@ -1,4 +1,4 @@
-"""A flink-sql pipeline's join in Flink's own SQL, over rows of both inputs in one order."""
+"""Translate a flink-sql pipeline's join into Flink SQL, over ordered rows of both inputs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from datetime import timedelta
 
 from tidemark.config import Interval, Join, Pipeline, WindowSettings
 from tidemark.config.sides import SIDES
-from tidemark.config.types import millis
+from tidemark.config.types import to_millis
 from tidemark.errors import PipelineFileError
-from tidemark.joins import has_odd_changes
+from tidemark.joins.factory import has_irregular_clock_changes
 from tidemark.joins.keys import key_name
-from tidemark.joins.window_output import HALVES
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
 
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"
-"""What Flink reads of a row, beside its keys as text: `key_0`.. ."""
+"""Columns that Flink reads, besides the keys as text: `key_0`, `key_1` and so on."""
 ANSWER = "left_number BIGINT, right_number BIGINT, window_start STRING, window_end STRING"
-"""What it writes: the numbers of the rows, null where there is none, and the window's bounds (in the time zone)."""
+"""Columns that Flink writes: the numbers of the rows (null if absent), and the window's bounds in the time zone."""
 
-_LONGEST = timedelta(days=99)
+_MAX_INTERVAL = timedelta(days=99)
 _TABLE = """
 CREATE TABLE both_sides ({columns}, ts AS TO_TIMESTAMP_LTZ(event_ms, 3), WATERMARK FOR ts AS ts - {tick}) {files}
 """
 _VIEW = "CREATE VIEW {side}_rows AS SELECT number, ts, {keys} FROM both_sides WHERE side = '{side}'"
-_INTO = "INSERT INTO answer {query}"
+_INSERT = "INSERT INTO answer {query}"
 _JOIN = "SELECT l.number, r.number, {bounds} FROM {left} l {how} JOIN {right} r ON {on}"
 _HALF = "SELECT l.number, CAST(NULL AS BIGINT), {bounds} FROM {left} l WHERE {how} (SELECT * FROM {right} r WHERE {on})"
 _WINDOWS = "(SELECT * FROM TABLE({function}(TABLE {rows}, DESCRIPTOR(ts), {spans})))"
@@ -33,84 +33,89 @@ _FILES = "WITH ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'jso
 
 @dataclass(frozen=True)
 class FlinkQuery:
-    """What a Flink process runs."""
+    """Settings and statements of a Flink process."""
 
     settings: dict[str, str]
     statements: list[str]
-    """The last one is the query."""
+    """Statements to run; the last is the query."""
 
 
-def flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
-    """The query of a pipeline, from a folder of JSON lines (`ROWS` and the keys) into another (`ANSWER`).
+def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
+    """Translate a pipeline to a query over rows in the order of event time.
 
-    The rows have to be in order of event time. Rows of one instant are simultaneous in Tidemark, so that the watermark
-    stays 1 ms behind: no row of the instant may close what another one waits for. In this order nothing else depends
-    on the watermark, and the delays of the pipeline are not needed.
+    Rows of one instant are simultaneous in Tidemark, so the watermark is 1 ms behind: no row of an instant may close
+    what another one waits for. In this order nothing else depends on the watermark, so the delays are not needed.
+
+    Args:
+        rows: folder of JSON lines with `ROWS` and the keys.
+        answer: folder for the output, JSON lines with `ANSWER`.
 
     Raises:
-        PipelineFileError: Flink could not run it over rows in this order.
+        PipelineFileError: Flink cannot run the join over rows in this order.
     """
-    for wrong in _unsuitable(pipeline):
-        raise PipelineFileError(f"{pipeline.name} {wrong}")
+    for reason in _find_obstacles(pipeline):
+        raise PipelineFileError(f"{pipeline.name} {reason}")
     keys = [key_name(number) for number in range(len(pipeline.join.keys))]
     columns = ", ".join([ROWS, *(f"{key} STRING" for key in keys)])
-    tick = _span(timedelta(milliseconds=1))
+    tick = _format_interval(timedelta(milliseconds=1))
     return FlinkQuery(
         settings={
             "parallelism.default": "1",
             "table.local-time-zone": pipeline.time_zone,
-            "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_ms} ms",
+            "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_interval_ms} ms",
         },
         statements=[
-            _TABLE.format(columns=columns, tick=tick, files=_files(rows)),
+            _TABLE.format(columns=columns, tick=tick, files=_format_connector(rows)),
             *(_VIEW.format(side=side, keys=", ".join(keys)) for side in SIDES),
-            f"CREATE TABLE answer ({ANSWER}) {_files(answer)}",
-            _INTO.format(query=_query(pipeline.join, keys)),
+            f"CREATE TABLE answer ({ANSWER}) {_format_connector(answer)}",
+            _INSERT.format(query=_format_query(pipeline.join, keys)),
         ],
     )
 
 
-def _unsuitable(pipeline: Pipeline) -> Iterator[str]:
+def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the reasons why Flink cannot run a pipeline."""
     if pipeline.dialect != "flink-sql":
-        yield f"is of dialect {pipeline.dialect}; this twin is a real Flink: dialect: flink-sql or flink-datastream"
-    if pipeline.recorded:
-        yield f"goes by what was recorded as {pipeline.recorded[0]}.watermark; this twin makes its own: name a delay"
+        yield f"has dialect {pipeline.dialect}. A Flink reference needs dialect flink-sql or flink-datastream."
+    if pipeline.recorded_watermark_sides:
+        side = pipeline.recorded_watermark_sides[0]
+        yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
     if pipeline.clock != "event-time":
-        yield "runs by arrival; this twin reads in order of event time: leave `arrival` out on both sides"
-    if (pipeline.join.reach or timedelta()) > _LONGEST:
-        yield f"joins rows that are further apart than {_LONGEST.days} days, for which Flink SQL has no interval"
+        yield "runs by arrival, and this job reads in the order of event time. Remove `arrival` on both sides."
+    if (pipeline.join.max_time_distance or timedelta()) > _MAX_INTERVAL:
+        yield f"joins rows more than {_MAX_INTERVAL.days} days apart, which Flink SQL cannot express. Shorten it."
     if pipeline.join.condition:
-        yield "has a join.condition, which is Spark SQL, and not Flink's; this twin has none: leave it out"
-    if has_odd_changes(pipeline):
-        yield f"is in {pipeline.time_zone}, where delays decide which rows a window has; this twin has none"
+        yield "has a join.condition in Spark SQL, which Flink cannot evaluate. Remove it."
+    if has_irregular_clock_changes(pipeline):
+        yield f"is in {pipeline.time_zone}, where delays decide the rows of a window, and this job has none. Use UTC."
     if pipeline.join.window and pipeline.join.window.session:
-        yield "joins on sessions, which each input's own watermark closes; here both inputs have one watermark"
+        yield "joins on sessions, which need a watermark per input; this job has a common one. Use other windows."
 
 
-def _query(join: Join, keys: list[str]) -> str:
+def _format_query(join: Join, keys: list[str]) -> str:
     same = [f"l.{key} = r.{key}" for key in keys]
     if join.interval:
-        on, none = " AND ".join([*same, *_bounds(join.interval)]), "CAST(NULL AS STRING)"
+        on, none = " AND ".join([*same, *_list_bounds(join.interval)]), "CAST(NULL AS STRING)"
         sides = {side: f"{side}_rows" for side in SIDES}
         return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=f"{none}, {none}")
-    assert join.window, "settings.dialects sees to it"
+    assert join.window, "checked by the pipeline file"
     ends = ("start", "end")
     on = " AND ".join([*same, *(f"l.window_{end} = r.window_{end}" for end in ends)])
-    sides = {side: _windows(join.window, f"{side}_rows") for side in SIDES}
-    if join.type in HALVES:
+    sides = {side: _format_windows(join.window, f"{side}_rows") for side in SIDES}
+    if join.type in SEMI_ANTI_TYPES:
         bounds = ", ".join(f"CAST(l.window_{end} AS STRING)" for end in ends)
         return _HALF.format(**sides, how={"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type], on=on, bounds=bounds)
     bounds = ", ".join(f"CAST(COALESCE(l.window_{end}, r.window_{end}) AS STRING)" for end in ends)
     return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=bounds)
 
 
-def _bounds(interval: Interval) -> Iterator[str]:
-    for bound, operator in zip((interval.lower, interval.upper), interval.comparisons, strict=True):
-        assert bound is not None, "settings.dialects sees to it"
-        yield f"r.ts {operator} l.ts + {_span(bound)}"
+def _list_bounds(interval: Interval) -> Iterator[str]:
+    for bound, operator in zip((interval.lower, interval.upper), interval.operators, strict=True):
+        assert bound is not None, "checked by the pipeline file"
+        yield f"r.ts {operator} l.ts + {_format_interval(bound)}"
 
 
-def _windows(settings: WindowSettings, rows: str) -> str:
+def _format_windows(settings: WindowSettings, rows: str) -> str:
     match settings:
         case WindowSettings(tumbling=timedelta() as size):
             function, spans = "TUMBLE", [size]
@@ -118,16 +123,16 @@ def _windows(settings: WindowSettings, rows: str) -> str:
             function, spans = "HOP", [sliding.slide, sliding.size]
         case WindowSettings(cumulate=cumulate) if cumulate:
             function, spans = "CUMULATE", [cumulate.step, cumulate.size]
-    lengths = ", ".join(_span(span) for span in [*spans, settings.offset])
+    lengths = ", ".join(_format_interval(span) for span in [*spans, settings.offset])
     return _WINDOWS.format(function=function, rows=rows, spans=lengths)
 
 
-def _span(span: timedelta) -> str:
-    days, rest = divmod(millis(abs(span)), 86_400_000)
+def _format_interval(span: timedelta) -> str:
+    days, rest = divmod(to_millis(abs(span)), 86_400_000)
     seconds, ms = divmod(rest, 1000)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms:03}"
     return f"INTERVAL {'-' if span < timedelta() else ''}'{days} {clock}' DAY TO SECOND(3)"
 
 
-def _files(folder: str) -> str:
+def _format_connector(folder: str) -> str:
     return _FILES.format(folder=folder.replace("'", "''"))

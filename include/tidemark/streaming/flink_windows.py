@@ -1,4 +1,4 @@
-"""A flink-datastream pipeline's window join, as a job of Flink's DataStream API is told it."""
+"""Translate a flink-datastream window join into settings of a Flink job (`jobs/FlinkWindows.java`)."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ from datetime import timedelta
 
 from tidemark.config import Pipeline, WindowSettings
 from tidemark.config.sides import SIDES
-from tidemark.config.types import millis
+from tidemark.config.types import to_millis
 from tidemark.errors import PipelineFileError
 
 
-def flink_windows(pipeline: Pipeline) -> dict[str, int]:
-    """The settings of a pipeline's windows, by the names that `jobs/FlinkWindows.java` reads; spans in ms.
+def create_window_settings(pipeline: Pipeline) -> dict[str, int]:
+    """Return the settings of a pipeline's windows, by the names that the job reads; spans in ms.
 
-    The rows have to be in the order of the pipeline's clock and tiebreak, with the watermark of both sides between two
-    instants: within one, rows are simultaneous.
+    The job reads rows in the order of the pipeline's clock and tiebreak. Watermarks of both sides are between two
+    instants, because the rows of one are simultaneous.
 
     Raises:
-        PipelineFileError: this job could not run it.
+        PipelineFileError: the job does not support the join.
     """
-    for wrong in _unsuitable(pipeline):
-        raise PipelineFileError(f"{pipeline.name} {wrong}")
+    for reason in _find_obstacles(pipeline):
+        raise PipelineFileError(f"{pipeline.name} {reason}")
     join = pipeline.join
-    assert join.window, "_unsuitable sees to it"
+    assert join.window, "checked by _find_obstacles"
     delays = {f"{side}_delay": getattr(pipeline, side).watermark_delay or timedelta() for side in SIDES}
-    spans = {**delays, "allowed_lateness": join.allowed_lateness, **_windows(join.window)}
-    told = {name: millis(span) for name, span in spans.items()}
-    if (trigger := join.triggered_by).kind != "event_time":
-        told[trigger.kind] = trigger.amount
+    spans = {**delays, "allowed_lateness": join.allowed_lateness, **_window_spans(join.window)}
+    settings = {name: to_millis(span) for name, span in spans.items()}
+    if (trigger := join.effective_trigger).kind != "event_time":
+        settings[trigger.kind] = trigger.amount
     if trigger.purging:
-        told["purging"] = 1
+        settings["purging"] = 1
     if join.evictor:
-        told[f"evictor_{join.evictor.kind}"] = join.evictor.amount
-        if join.evictor.after:
-            told["evictor_after"] = 1
-    return told
+        settings[f"evictor_{join.evictor.kind}"] = join.evictor.amount
+        if join.evictor.evict_after:
+            settings["evictor_after"] = 1
+    return settings
 
 
-def _unsuitable(pipeline: Pipeline) -> Iterator[str]:
+def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the reasons why the job does not support a pipeline."""
     join = pipeline.join
     if not join.window:
-        yield "has no window; this twin of dialect flink-datastream is a window join"
-    if join.time == "processing" or join.triggered_by.kind in ("processing_time", "continuous_processing_time"):
-        yield "asks the clock, which this twin does not: its rows come as fast as Flink reads them"
+        yield "has no window. In dialect flink-datastream this job runs window joins only."
+    if join.time == "processing" or join.effective_trigger.kind in ("processing_time", "continuous_processing_time"):
+        yield "depends on processing time, which this job cannot replay. Use event time."
     if join.api == "cogroup":
-        yield "is a coGroup; this twin writes pairs: leave `api` out"
+        yield "is a coGroup, and this job writes pairs. Remove `api`."
     if join.emit == "latest":
-        yield "shows each window once; this twin writes each pane: leave `emit` out"
+        yield "emits each window once, and this job writes each pane. Remove `emit`."
     if join.condition:
-        yield "has a join.condition, which is Spark SQL, and not Flink's; this twin has none: leave it out"
-    told_apart = all(getattr(pipeline, side).tiebreak for side in SIDES)
-    if not told_apart and (join.evictor or join.triggered_by.kind in ("count", "delta")):
-        yield "fires or evicts by the order of rows, which simultaneous ones lack: give both inputs a tiebreak"
+        yield "has a join.condition in Spark SQL, which Flink cannot evaluate. Remove it."
+    has_total_order = all(getattr(pipeline, side).tiebreak for side in SIDES)
+    if not has_total_order and (join.evictor or join.effective_trigger.kind in ("count", "delta")):
+        yield "fires or evicts by the order of rows, which simultaneous rows lack. Give both inputs a tiebreak."
     for side in SIDES:
-        settings = getattr(pipeline, side)
-        if settings.watermark:
-            yield f"goes by what was recorded as {side}.watermark; this twin makes its own: name a delay"
-        if settings.partition or settings.idle_after:
-            yield f"has partitions or idle_after on {side}; this twin has one watermark an input: leave them out"
+        source = getattr(pipeline, side)
+        if source.recorded_watermark:
+            yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
+        if source.partition or source.idle_timeout:
+            yield f"has partitions or idle_timeout on {side}, and this job has one watermark per input. Remove them."
 
 
-def _windows(settings: WindowSettings) -> dict[str, timedelta]:
+def _window_spans(settings: WindowSettings) -> dict[str, timedelta]:
     match settings:
         case WindowSettings(tumbling=timedelta() as size):
             return {"size": size, "offset": settings.offset}
@@ -69,4 +70,4 @@ def _windows(settings: WindowSettings) -> dict[str, timedelta]:
             return {"size": sliding.size, "slide": sliding.slide, "offset": settings.offset}
         case WindowSettings(session=session) if session:
             return {"gap": session.gap}
-    raise AssertionError("settings.dialects sees to it")
+    raise AssertionError("the pipeline file has one shape of windows")

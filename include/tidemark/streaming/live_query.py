@@ -1,8 +1,8 @@
-"""The streaming twin: a pipeline's join run as a real Structured Streaming query, into a Delta table.
+"""Run a pipeline's join as a real Structured Streaming query, to compare with.
 
-By default its rows are written once more, as a feed, and the query reads a file of it a batch: a slice. With `batches:
-idle` a file without rows of either input follows each slice, where an idle query would run its batch without data. At
-rate `now` there is no feed: the query reads the inputs as they lie.
+By default its rows are written again as a feed, and the query reads one file per batch: a slice. With `micro_batches:
+idle` a file without rows of either input follows each slice, where an idle query would run a batch without data. At
+rate `now` there is no feed: the query reads the input tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pyspark.sql import DataFrame, SparkSession
@@ -20,139 +19,137 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_duration, micros
-from tidemark.delta.paths import place
+from tidemark.config.types import format_duration, to_micros
+from tidemark.delta.paths import resolve_path
 from tidemark.errors import PipelineFileError
+from tidemark.formatting import ToDict
 from tidemark.joins.output_schema import check_expressions
-from tidemark.joins.rules.spark import evicts
+from tidemark.joins.rules.spark import has_state_eviction
 from tidemark.ledger.ledger import Ledger
-from tidemark.sources.stored_input import stored_inputs
+from tidemark.sources.resolution import open_inputs
 from tidemark.spark.engine import engine_of, need_classic
 from tidemark.spark.temporary_settings import session_settings
 from tidemark.streaming.replay_source import Rate, read_feed, write_feed
-from tidemark.streaming.resume_query import joined, of_source, side_rows
-from tidemark.streaming.spark_query import query_text
+from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
+from tidemark.streaming.spark_query import create_spark_query
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.query_trace import QueryTrace
 
 Progress = Callable[[int, int | None], None]
-"""Is told how many batches have ended, and how many there will be, where that is known."""
+"""Called with the number of completed batches, and with their total if known."""
 _REPLAY_SLICES = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class TwinPaths:
-    """Where a twin's tables are."""
+class LiveQueryPaths:
+    """Locations of a live query's tables."""
 
     table: str
-    """What the query emits."""
+    """The output of the query."""
     checkpoint: str
     feed: str
     replay: str
     """A pipeline file that replays the query."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, lake: str, into: str | None, checkpoint: str | None) -> TwinPaths:
-        """Under the pipeline's folder, but for what the user has named."""
-        root = Ledger.of(pipeline, lake).tables.twin
+    def from_pipeline(cls, pipeline: Pipeline, lake: str, into: str | None, checkpoint: str | None) -> LiveQueryPaths:
+        """Return paths under the pipeline's folder, except those that the user gives."""
+        root = Ledger.from_pipeline(pipeline, lake).tables.live_query
         return cls(
-            place(lake, into) if into else f"{root}/emissions",
-            place(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
+            resolve_path(lake, into) if into else f"{root}/emissions",
+            resolve_path(lake, checkpoint) if checkpoint else f"{root}/_checkpoint",
             f"{root}/feed",
             f"{root}/replay.yaml",
         )
 
 
 @dataclass(frozen=True)
-class TwinResult:
-    """What a twin has done."""
+class LiveQueryResult(ToDict):
+    """Result of a live query."""
 
     pipeline: str
     rate: str
     table: str
     rows: int
-    """That the table holds."""
+    """Number of rows in the table."""
     dropped: int
-    """Rows that came behind the watermark, as the engine counts them: one for each window, in this run."""
+    """Number of late rows dropped in this run, as counted by the engine: one per window."""
     batches: int
-    """That the query has run, in this run and those before."""
+    """Number of batches of this run and of earlier ones."""
     watermark_ms: int
-    """The watermark of the last batch."""
+    """Watermark of the last batch."""
     checkpoint: str
     replay: str | None
-    """A pipeline file that replays the query, None where the lake is not on this machine."""
+    """A pipeline file that replays the query; None if the lake is not a local folder."""
     replay_to: str
-    """The end of that file's last slice with a batch."""
+    """End of that file's last slice with a batch."""
     seconds: float
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
-        return asdict(self)
 
-
-def stream(
-    spark: SparkSession, pipeline: Pipeline, lake: str, paths: TwinPaths, rate: Rate, progress: Progress
-) -> TwinResult:
-    """Run a pipeline's join as a streaming query until its inputs are read.
+def run_live_query(
+    spark: SparkSession, pipeline: Pipeline, lake: str, paths: LiveQueryPaths, rate: Rate, progress: Progress
+) -> LiveQueryResult:
+    """Run a pipeline's join as a streaming query until all input rows are read.
 
     Raises:
-        PipelineFileError: it is not of dialect spark, or its expressions do not suit the inputs.
-        InputError: an input does not serve, or there is a twin already.
-        UserError: the session is a Spark Connect server's.
+        PipelineFileError: the dialect is not spark, or expressions do not fit the inputs.
+        InputError: an input is unusable, or the live query exists already.
+        UserError: the session is of Spark Connect.
     """
     need_classic(spark, "tidemark stream")
     began = time.monotonic()
-    if pipeline.dialect != "spark" or pipeline.trace:
-        what = "replays a trace" if pipeline.trace else f"is of dialect {pipeline.dialect}"
-        raise PipelineFileError(f"{pipeline.name} {what}; a twin is a Spark query of its own: dialect: spark, no trace")
+    if pipeline.dialect != "spark" or pipeline.checkpoint_arrival:
+        reason = "replays a trace" if pipeline.checkpoint_arrival else f"has dialect {pipeline.dialect}"
+        raise PipelineFileError(f"{pipeline.name} {reason}. A live query needs dialect: spark, and no trace.")
     grid = Grid.of(pipeline.slices)
-    inputs = stored_inputs(spark, pipeline, lake)
+    inputs = open_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
     batches = None
     if rate == "now":
-        read = [spark.readStream.format("delta").load(source.table.path) for source in inputs]
+        streams = [spark.readStream.format("delta").load(source.table.path) for source in inputs]
     else:
-        pauses = rate == "slice" and pipeline.spark.batches == "idle" and evicts(pipeline)
+        pauses = rate == "slice" and pipeline.spark.micro_batches == "idle" and has_state_eviction(pipeline)
         batches = write_feed(inputs, grid, paths.feed, rate, pauses=pauses)
-        read = [read_feed(spark, paths.feed, side) for side in SIDES]
-    query = asdict(query_text(pipeline, inputs))
+        streams = [read_feed(spark, paths.feed, side) for side in SIDES]
+    query = asdict(create_spark_query(pipeline, inputs))
     sides: dict[str, DataFrame] = {
-        side: side_rows(of_source(rows, query[side]), side, query[side]["columns"], query[side]["time"])
-        for side, rows in zip(SIDES, read, strict=True)
+        side: select_side(filter_at_source(rows, query[side]), side, query[side]["columns"], query[side]["time"])
+        for side, rows in zip(SIDES, streams, strict=True)
     }
-    with session_settings(spark, _settings(spark, query["settings"], batches)):
-        sink = joined(query, sides).writeStream.format("delta").outputMode("append")
+    with session_settings(spark, _session_settings(spark, query["settings"], batches)):
+        sink = join_sides(query, sides).writeStream.format("delta").outputMode("append")
         running = sink.trigger(availableNow=True).option("checkpointLocation", paths.checkpoint).start(paths.table)
-    dropped = _followed(running, progress, batches)
+    dropped = _await_end(running, progress, batches)
     trace = QueryTrace.read(spark, paths.checkpoint, pipeline)
-    return TwinResult(
-        pipeline.name,
-        f"{rate} rows" if isinstance(rate, int) else rate,
-        paths.table,
-        spark.read.format("delta").load(paths.table).count(),
-        dropped,
-        len(trace.batches),
-        trace.batches[-1].watermark,
-        paths.checkpoint,
-        _write_replay(pipeline, paths, trace, fed=rate != "now"),
-        _replay_grid(trace).name(trace.end(_replay_grid(trace))),
-        round(time.monotonic() - began, 1),
+    replay_grid = _replay_grid(trace)
+    return LiveQueryResult(
+        pipeline=pipeline.name,
+        rate=f"{rate} rows" if isinstance(rate, int) else rate,
+        table=paths.table,
+        rows=spark.read.format("delta").load(paths.table).count(),
+        dropped=dropped,
+        batches=len(trace.batches),
+        watermark_ms=trace.batches[-1].watermark,
+        checkpoint=paths.checkpoint,
+        replay=_write_replay(pipeline, paths, trace, has_feed=rate != "now"),
+        replay_to=replay_grid.name(trace.find_end_slice(replay_grid)),
+        seconds=round(time.monotonic() - began, 1),
     )
 
 
-def _settings(spark: SparkSession, query: dict[str, str], batches: int | None) -> dict[str, str]:
-    """The session's settings while the query starts, which it then keeps."""
+def _session_settings(spark: SparkSession, query_settings: dict[str, str], batches: int | None) -> dict[str, str]:
+    """Return the session settings for the start of the query, which it then keeps."""
     return {
-        **query,
+        **query_settings,
         "spark.sql.shuffle.partitions": str(engine_of(spark).cores()),
-        # A trace needs all of its batches, and the engine's own count of late rows their progress.
+        # A trace needs all batches, and the count of late rows needs their progress.
         "spark.sql.streaming.minBatchesToRetain": str((batches or 0) + 1000),
         "spark.sql.streaming.numRecentProgressUpdates": str((batches or 0) + 1000),
     }
 
 
-def _followed(query: StreamingQuery, progress: Progress, batches: int | None) -> int:
-    """Wait for the end of a query; gives how many rows it has dropped."""
+def _await_end(query: StreamingQuery, progress: Progress, batches: int | None) -> int:
+    """Wait for the end of a query, and return the number of rows that it dropped."""
     try:
         while not query.awaitTermination(1):
             last = query.lastProgress
@@ -164,21 +161,21 @@ def _followed(query: StreamingQuery, progress: Progress, batches: int | None) ->
 
 
 def _replay_grid(trace: QueryTrace) -> Grid:
-    every = micros(_REPLAY_SLICES)
+    every = to_micros(_REPLAY_SLICES)
     return Grid(trace.batches[0].clock // every * every, every)
 
 
-def _write_replay(pipeline: Pipeline, paths: TwinPaths, trace: QueryTrace, *, fed: bool) -> str | None:
-    """Write the pipeline file with which `run` replays the query; gives its path."""
+def _write_replay(pipeline: Pipeline, paths: LiveQueryPaths, trace: QueryTrace, *, has_feed: bool) -> str | None:
+    """Write the pipeline file with which `run` replays the query, and return its path."""
     if "://" in paths.replay:
         return None
-    arrival = {"trace": paths.checkpoint}
-    table = {"table": paths.feed} if fed else {}
+    arrival = {"streaming_checkpoint": paths.checkpoint}
+    table = {"table": paths.feed} if has_feed else {}
     settings = pipeline.model_dump(mode="json", exclude_defaults=True)
     settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
     settings |= {
         "name": f"{pipeline.name}_replay",
-        "output": f"{pipeline.output}/twin/replay",
+        "output": f"{pipeline.output}/live_query/replay",
         "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).name(0)},
     }
     path = Path(paths.replay)

@@ -1,4 +1,4 @@
-"""The rows of both inputs once more, in the order of the pipeline's clock, cut into what each micro-batch reads."""
+"""Replay the rows of both inputs in the order of the clock, cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError
 from tidemark.sources.stored_input import StoredInput
-from tidemark.sources.streaming_checkpoint_source import FEED
+from tidemark.sources.streaming_checkpoint_source import FEED_COLUMNS
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import floor_div
 
 Rate = Literal["slice", "now"] | int
-"""What a micro-batch takes: a slice, as many rows of both inputs together, or what Spark gives it."""
+"""Content of a micro-batch: a slice, a number of rows of both inputs together, or what Spark reads at once (`now`)."""
 
 
 def parse_rate(text: str) -> Rate:
-    """Read a rate such as `slice`, `500 rows` or `now`.
+    """Parse a rate such as `slice`, `500 rows` or `now`.
 
     Raises:
-        ValueError: not a rate; the message shows the forms that are.
+        ValueError: not a rate.
 
     >>> parse_rate("500 rows")
     500
@@ -34,16 +34,20 @@ def parse_rate(text: str) -> Rate:
     match text:
         case "slice" | "now":
             return text
-    raise ValueError(f"{text!r} is not a rate; write slice, now, or a number of rows such as '500 rows'")
+    raise ValueError(f"{text!r} is not a rate. Write slice, now, or a number of rows such as '500 rows'.")
 
 
-def rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
-    """The rows of both inputs (`sources.stored_input.Side.normalized`), but for those that no slice has a place for."""
+def read_rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataFrame:
+    """Read the normalized rows of both inputs that belong to a slice.
+
+    Raises:
+        InputError: arrivals are not exact.
+    """
     for source in inputs:
-        source.refuse_untold(grid, 0)
+        source.changes.require_exact_arrivals(grid, 0)
     left, right = (
-        source.side.normalized(
-            source.table.read().where(~source.side.unusable & (source.side.clock.micros >= grid.start)),
+        source.side.normalize(
+            source.table.read().where(~source.side.has_unusable_time & (source.side.clock.micros >= grid.start)),
             grid,
             grid.start,
         )
@@ -52,58 +56,63 @@ def rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> DataF
     return left.unionByName(right, allowMissingColumns=True)
 
 
-def numbered(rows: DataFrame, name: str) -> DataFrame:
-    """Rows of both sides with their numbers in the order of the clock, from 0; in that order.
+def number_rows(rows: DataFrame, name: str) -> DataFrame:
+    """Sort rows of both sides by the clock, and add a column with their number, from 0.
 
-    It takes one task. Rows of one instant are numbered as they come, differently perhaps when they are read again.
+    It takes a single task. Numbers of simultaneous rows may differ when they are computed again.
     """
     number = F.row_number().over(Window.orderBy("clock", "tiebreak", "side")).cast("long") - 1
     return rows.withColumn(name, number)
 
 
 def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, rate: Rate, *, pauses: bool) -> int:
-    """Write a Delta table of `traced_inputs.FEED`, a file for each batch, all in one commit; gives their number.
+    """Write a Delta table with `FEED_COLUMNS` in one commit, with a file per micro-batch.
 
-    Rows without a usable clock, or before the first slice, have no place in it. With `pauses` each file is followed by
-    one with a row of neither side, so that the batch which reads it has no data.
+    Rows without a usable clock, or before the first slice, are left out.
+
+    Args:
+        pauses: True to write after each file another one without rows of either side, for a batch without data.
+
+    Returns:
+        The number of files.
 
     Raises:
-        InputError: there is a table already, or no row.
+        InputError: the table exists, or there are no rows.
     """
     left, right = (source.table for source in inputs)
-    if DeltaLog.open(path):
-        raise InputError(f"{path} is there already; remove its folder, which is that of the twin, to stream anew")
-    rows = rows_in_slices(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
-    chunked, chunks = _by_slice(rows) if rate == "slice" else _by_count(rows, int(rate))
+    if DeltaTableHandle.open(path):
+        raise InputError(f"{path} exists already. Remove the folder of this live query to run it again.")
+    rows = read_rows_in_slices(inputs, grid).select("side", "slice", "clock", "tiebreak", *SIDES)
+    chunked, chunks = _chunk_by_slice(rows) if rate == "slice" else _chunk_by_count(rows, int(rate))
     if not chunks:
-        raise InputError(f"{left.name} and {right.name} hold no rows to stream")
+        raise InputError(f"{left.name} and {right.name} contain no rows to stream. Check both inputs.")
     step = 2 if pauses else 1
-    fed = chunked.withColumn("chunk", F.col("chunk") * step).select(*FEED)
+    feed = chunked.withColumn("chunk", F.col("chunk") * step).select(*FEED_COLUMNS)
     if pauses:
         empty = left.spark.range(chunks).select((F.col("id") * step + 1).alias("chunk"))
-        fed = fed.unionByName(empty, allowMissingColumns=True)
-    files = fed.repartitionById(chunks * step, F.col("chunk").cast("int"))
+        feed = feed.unionByName(empty, allowMissingColumns=True)
+    files = feed.repartitionById(chunks * step, F.col("chunk").cast("int"))
     files.write.format("delta").mode("error").save(path)
     return chunks * step
 
 
 def read_feed(spark: SparkSession, path: str, side: str) -> DataFrame:
-    """The rows of one side as a stream, a file of the feed for each batch."""
-    # As changes, because these alone are read in the order in which they were written.
+    """Read the rows of one side as a stream, with a file of the feed per batch."""
+    # As changes, because only these are read in the order in which they were written.
     options = {"maxFilesPerTrigger": "1", "startingVersion": "0"}
     rows = spark.readStream.format("delta").options(**options).load(path)
     return rows.where(F.col("side") == side).select(f"{side}.*")
 
 
-def _by_slice(rows: DataFrame) -> tuple[DataFrame, int]:
-    """A chunk for each slice that has rows."""
+def _chunk_by_slice(rows: DataFrame) -> tuple[DataFrame, int]:
+    """Add the `chunk` of each row, one for each slice with rows; return the number of chunks too."""
     slices = sorted(row["slice"] for row in rows.select("slice").distinct().collect())
-    numbered = [(number, chunk) for chunk, number in enumerate(slices)]
-    table = rows.sparkSession.createDataFrame(numbered, "slice long, chunk long")
+    chunks = [(number, chunk) for chunk, number in enumerate(slices)]
+    table = rows.sparkSession.createDataFrame(chunks, "slice long, chunk long")
     return rows.join(F.broadcast(table), "slice"), len(slices)
 
 
-def _by_count(rows: DataFrame, size: int) -> tuple[DataFrame, int]:
-    """Chunks of as many rows."""
-    chunked = numbered(rows, "chunk").withColumn("chunk", floor_div(F.col("chunk"), size))
+def _chunk_by_count(rows: DataFrame, size: int) -> tuple[DataFrame, int]:
+    """Add the `chunk` of each row, with so many rows in each; return the number of chunks too."""
+    chunked = number_rows(rows, "chunk").withColumn("chunk", floor_div(F.col("chunk"), size))
     return chunked, -(-rows.count() // size)

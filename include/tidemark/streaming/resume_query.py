@@ -1,6 +1,6 @@
-"""Goes on with a join where its backfill ended, as a Structured Streaming query; needs PySpark and Delta alone.
+"""Resume a join from an exported checkpoint, as a Structured Streaming query; needs PySpark and Delta only.
 
-`continued(spark, left, right)` gives the rows to write with `writeStream`; the README beside it says more.
+`resume(spark, left, right)` returns the rows to write with `writeStream`. The README of the export describes its use.
 """
 
 from __future__ import annotations
@@ -16,56 +16,61 @@ from pyspark.sql import functions as F
 SIDES = ("left", "right")
 
 
-def continued(spark: SparkSession, left: DataFrame, right: DataFrame, folder: str | None = None) -> DataFrame:
-    """The join of the exported state and of streams that begin where the backfill ended.
+def resume(spark: SparkSession, left: DataFrame, right: DataFrame, folder: str | None = None) -> DataFrame:
+    """Join the exported state and streams that begin where the backfill ended.
 
-    Sets the session's settings that the query depends on and keeps once it has started. `folder` is that of the export,
-    by default the one in which this file lies.
+    Sets the session's settings that the query depends on, and keeps once it has started.
+
+    Args:
+        folder: the folder of the export; by default that of this file.
     """
-    place = folder or str(Path(__file__).resolve().parent)
-    query = json.loads(Path(place, "state.json").read_text(encoding="utf-8"))["query"]
+    path = folder or str(Path(__file__).resolve().parent)
+    query = json.loads(Path(path, "state.json").read_text(encoding="utf-8"))["query"]
     for name, value in query["settings"].items():
         spark.conf.set(name, value)
     sides = {}
     for side, live in zip(SIDES, (left, right), strict=True):
+        names, time = query[side]["columns"], query[side]["time"]
         # One file, so that the first micro-batch reads all of it.
-        state = spark.readStream.format("delta").load(f"{place}/{side}")
-        marks = ("_tidemark.lane", "_tidemark.told", "true")
-        rows = side_rows(state, side, query[side]["columns"], "_tidemark.time", marks)
-        fresh = ("0", f"CAST(NULL AS {query['told']})", "false")
-        came = of_source(live, query[side])
-        sides[side] = rows.unionByName(side_rows(came, side, query[side]["columns"], query[side]["time"], fresh))
-    return joined(query, sides)
+        state = spark.readStream.format("delta").load(f"{path}/{side}")
+        state_markers = ("_tidemark.lane", "_tidemark.already_emitted", "true")
+        live_markers = ("0", f"CAST(NULL AS {query['already_emitted_type']})", "false")
+        rows = select_side(state, side, names, "_tidemark.time", state_markers)
+        live_rows = select_side(filter_at_source(live, query[side]), side, names, time, live_markers)
+        sides[side] = rows.unionByName(live_rows)
+    return join_sides(query, sides)
 
 
-def of_source(rows: DataFrame, side_text: Mapping[str, Any]) -> DataFrame:
-    """A side's rows, but for those that the query leaves out before it makes the watermark."""
-    return rows.where(side_text["source"]) if side_text["source"] else rows
+def filter_at_source(rows: DataFrame, side_query: Mapping[str, Any]) -> DataFrame:
+    """Apply the filter of a side that is below its watermark."""
+    return rows.where(side_query["source"]) if side_query["source"] else rows
 
 
-def side_rows(rows: DataFrame, side: str, columns: list[str], time: str, marks: tuple[str, ...] = ()) -> DataFrame:
-    """A side's rows as the join reads them: `left_NAME`, the time in `_left_time`, and a mark in `_left`.
+def select_side(rows: DataFrame, side: str, columns: list[str], time: str, markers: tuple[str, ...] = ()) -> DataFrame:
+    """Return a side's rows in the form of the join: columns `left_NAME`, `_left_time` and the constant `_left`.
 
-    With `marks`: `_left_lane`, which keeps rows from meeting those of another one; `_left_told`, what the backfill has
-    emitted of the row alone; and `_left_state`, whether the row is of the state.
+    Args:
+        markers: SQL of `_left_lane`, rows of different lanes never match; of `_left_already_emitted`, output of the
+            backfill for the row alone; and of `_left_state`, true for rows of the exported state.
     """
     own = (f"`{name}` AS `{side}_{name}`" for name in (column.replace("`", "``") for column in columns))
-    marked = (f"{text} AS _{side}_{name}" for name, text in zip(("lane", "told", "state"), marks, strict=False))
+    names = ("lane", "already_emitted", "state")
+    marked = (f"{marker} AS _{side}_{name}" for name, marker in zip(names, markers, strict=False))
     return rows.selectExpr(*own, f"{time} AS _{side}_time", f"true AS _{side}", *marked)
 
 
-def joined(query: Mapping[str, Any], sides: Mapping[str, DataFrame]) -> DataFrame:
-    """The query over both sides' `side_rows` rows."""
-    left, right = (_prepared(rows, side, query[side]) for side, rows in sides.items())
+def join_sides(query: Mapping[str, Any], sides: Mapping[str, DataFrame]) -> DataFrame:
+    """Run the query over the rows of `select_side` of both sides."""
+    left, right = (_prepare_side(rows, side, query[side]) for side, rows in sides.items())
     rows = left.join(right, F.expr(query["on"]), query["how"])
     wide = (rows.where(query["where"]) if query["where"] else rows).selectExpr(*query["wide"])
     return wide.selectExpr(*query["select"]) if query["select"] else wide
 
 
-def _prepared(rows: DataFrame, side: str, side_text: Mapping[str, str | None]) -> DataFrame:
-    """A side with its watermark, in its windows, and without live rows that came too late for the backfill already."""
-    if side_text["delay"] is not None:
-        rows = rows.withWatermark(f"_{side}_time", side_text["delay"])
-    if side_text["window"] is not None:
-        rows = rows.withColumn(f"_{side}_window", F.expr(side_text["window"])).drop(f"_{side}_time")
-    return rows.where(side_text["accepts"]) if side_text["accepts"] else rows
+def _prepare_side(rows: DataFrame, side: str, side_query: Mapping[str, str | None]) -> DataFrame:
+    """Add watermark and windows to a side, and drop live rows that are late for the backfill's watermark."""
+    if side_query["delay"] is not None:
+        rows = rows.withWatermark(f"_{side}_time", side_query["delay"])
+    if side_query["window"] is not None:
+        rows = rows.withColumn(f"_{side}_window", F.expr(side_query["window"])).drop(f"_{side}_time")
+    return rows.where(side_query["accepts"]) if side_query["accepts"] else rows

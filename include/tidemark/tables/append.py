@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemark.delta.table import DeltaLog, OvertakenError, create_arrow_table
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_arrow_table
 from tidemark.errors import FaultError
 from tidemark.tables.table_changes import TRIES
 
@@ -17,8 +17,8 @@ def append(path: str, rows: pa.Table) -> None:
     """
     for _ in range(TRIES):
         try:
-            (DeltaLog.open(path) or create_arrow_table(path, rows.schema)).append(rows)
-        except OvertakenError:
+            (DeltaTableHandle.open(path) or create_arrow_table(path, rows.schema)).append(rows)
+        except CommitConflictError:
             continue
         return
     raise FaultError(f"other processes keep writing to {path}; run the command again")

@@ -13,17 +13,17 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import Staged, read_files, stage
-from tidemark.delta.table import DeltaLog
+from tidemark.delta.staging import StagedFiles, read_files, stage_rows
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.slices import Grid
 
 FOLDER = "run="
 """What the name of a run's folder begins with."""
 _MERGED = "merged."
-HELD = {
+SLICE_COLUMNS = {
     **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
     "quality": ("slice", "slice"),
@@ -71,7 +71,7 @@ class StagedRun:
 
     run: str
     slices: range
-    tables: Mapping[str, Staged]
+    tables: Mapping[str, StagedFiles]
     """By name; a table for which there is nothing is left out."""
 
     def only(self, spark: SparkSession, grid: Grid, slices: range) -> StagedRun:
@@ -79,15 +79,15 @@ class StagedRun:
         if slices == self.slices:
             return self
         cut = {
-            name: stage_run(within(one.rows(spark), name, grid, slices.start, slices.stop), one.table, self.run)
+            name: stage_run(within(one.read(spark), name, grid, slices.start, slices.stop), one.table, self.run)
             for name, one in self.tables.items()
         }
         return replace(self, slices=slices, tables=cut)
 
 
-def stage_run(rows: DataFrame, table: str, run: str) -> Staged:
+def stage_run(rows: DataFrame, table: str, run: str) -> StagedFiles:
     """Write rows of a run, in a folder that nothing else is in."""
-    return stage(rows, table, f"{FOLDER}{run}/{uuid4().hex[:8]}")
+    return stage_rows(rows, table, f"{FOLDER}{run}/{uuid4().hex[:8]}")
 
 
 def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int | None) -> DataFrame:
@@ -96,7 +96,7 @@ def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int 
     A row of the checkpoint is in the buffers at the end of slices carried_from <= n < carried_until, both times; it is
     cut to those that are asked for.
     """
-    first, last = HELD[name]
+    first, last = SLICE_COLUMNS[name]
     begin, end = (None if n is None else F.lit(grid.datetime_of(n)) for n in (start, stop))
     if begin is not None:
         rows = rows.where(F.col(last) >= begin if first == last else F.col(last) > begin)
@@ -110,25 +110,25 @@ def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int 
 
 def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Grid, slices: range) -> DataFrame | None:
     """What a table holds of a range of slices, by the files that have any; None where there is no table."""
-    log = DeltaLog.open(getattr(tables, name))
+    log = DeltaTableHandle.open(getattr(tables, name))
     if log is None:
         return None
-    paths = [path for path, place in places(log, name, grid, slices).items() if place != "outside"]
+    paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
     return within(read_files(spark, log.path, log.schema, paths), name, grid, slices.start, slices.stop)
 
 
-def places(log: DeltaLog, name: str, grid: Grid, slices: range) -> dict[str, Place]:
+def classify_files(log: DeltaTableHandle, name: str, grid: Grid, slices: range) -> dict[str, Place]:
     """Where the rows of each file lie: all `inside` some slices, all `outside`, or, as far as is known, `across`."""
     return {path: _place(span, slices) for path, span in spans(log, name, grid).items()}
 
 
-def spans(log: DeltaLog, name: str, grid: Grid) -> dict[str, range | None]:
+def spans(log: DeltaTableHandle, name: str, grid: Grid) -> dict[str, range | None]:
     """The slices that each file may have rows of, by its statistics; None where they do not tell."""
-    first, last = HELD[name]
+    first, last = SLICE_COLUMNS[name]
     beyond = 1 if first == last else 0
     return {
-        path: range(grid.number_at(micros(low)), grid.number_at(micros(high)) + beyond) if low and high else None
-        for path, low, high in zip(log.files["path"], log.least(first), log.greatest(last), strict=True)
+        path: range(grid.number_at(to_micros(low)), grid.number_at(to_micros(high)) + beyond) if low and high else None
+        for path, low, high in zip(log.files["path"], log.get_min_values(first), log.get_max_values(last), strict=True)
     }
 
 

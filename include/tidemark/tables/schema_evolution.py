@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.delta.staging import Staged, read_files, stage
-from tidemark.delta.table import FILES_GO, DeltaLog, OvertakenError, create_table
+from tidemark.delta.staging import StagedFiles, read_files, stage_rows
+from tidemark.delta.table import FILE_REMOVAL_APP_ID, CommitConflictError, DeltaTableHandle, create_table
 from tidemark.errors import UserError
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 from tidemark.spark.engine import engine_of
 from tidemark.spark.engine_protocol import ChangeableSnapshot
 from tidemark.tables.run_files import FOLDER
@@ -30,9 +30,9 @@ _DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
 """Whole numbers, the narrowest first, and how many digits before the point Delta asks of a decimal that holds them."""
 
 
-def fitted(
-    spark: SparkSession, log: DeltaLog | None, path: str, schema: T.StructType, *, change_feed: bool
-) -> DeltaLog:
+def evolve_schema(
+    spark: SparkSession, log: DeltaTableHandle | None, path: str, schema: T.StructType, *, change_feed: bool
+) -> DeltaTableHandle:
     """The table at a path with all columns of a schema, in types no narrower; made where there is none.
 
     Raises:
@@ -46,10 +46,10 @@ def fitted(
         if not _widens(was, now):
             raise UserError(
                 f"{path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
-                "input, `select` or `flatten` has changed; let it have its old type, or give the pipeline a new "
+                "input, `select` or `explode` has changed; let it have its old type, or give the pipeline a new "
                 "`output`"
             )
-    return (_rewritten(spark, log, schema) if others else log).widened(schema)
+    return (_rewritten(spark, log, schema) if others else log).add_missing_columns(schema)
 
 
 def _other_types(was: T.DataType, now: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType, T.DataType]]:
@@ -104,7 +104,7 @@ def _wider(was: T.DataType, now: T.DataType) -> T.DataType:
     return now
 
 
-def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> DeltaLog:
+def _rewritten(spark: SparkSession, log: DeltaTableHandle, schema: T.StructType) -> DeltaTableHandle:
     """The table in the wider types of a schema: the same rows of the same runs, in a commit that changes no data."""
     snapshot = engine_of(spark).changeable(log.path)
     kinds = _wider(log.schema, schema)
@@ -114,11 +114,13 @@ def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> Delt
         by = f"_{by}"
     rows = read_files(spark, log.path, log.schema, log.files["path"]).to(kinds)
     run = F.regexp_extract(F.input_file_name(), f".*{FOLDER}([^/]+)", 1)
-    staged = stage(rows.withColumn(by, run).repartition(by), log.path, f"wider={uuid4().hex[:8]}", by=by)
+    staged = stage_rows(
+        rows.withColumn(by, run).repartition(by), log.path, f"wider={uuid4().hex[:8]}", partition_column=by
+    )
     try:
         _replace(spark, log, snapshot, staged)
     except DeltaConcurrentModificationException as error:
-        raise OvertakenError from error
+        raise CommitConflictError from error
     except AnalysisException as error:
         if error.getCondition() != "DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES":
             raise
@@ -126,27 +128,27 @@ def _rewritten(spark: SparkSession, log: DeltaLog, schema: T.StructType) -> Delt
             f"{log.path} cannot take the wider types of an input: names of its columns have characters with which "
             "Spark changes no table (blanks, commas, brackets, =); give the pipeline a new `output`"
         ) from None
-    found = DeltaLog.open(log.path)
+    found = DeltaTableHandle.open(log.path)
     assert found is not None, "it is there"
     return found
 
 
-def _replace(spark: SparkSession, log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged) -> None:
+def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: StagedFiles) -> None:
     """Let a table have these columns and files in place of its own; by Spark, as delta-rs changes no column's type."""
     if snapshot.version != log.version:
-        raise OvertakenError
+        raise CommitConflictError
     if "timestamp_ntz" in staged.schema.simpleString():
         # A commit of its own, and Spark's: that of delta-rs leaves out the features that the table has already.
         supported = "'delta.feature.timestampNtz' = 'supported'"
-        spark.sql(f"ALTER TABLE delta.{quoted(log.path)} SET TBLPROPERTIES ({supported})")
+        spark.sql(f"ALTER TABLE delta.{quote_identifier(log.path)} SET TBLPROPERTIES ({supported})")
         snapshot = engine_of(spark).changeable(log.path)
     snapshot.replace([json.dumps(action) for action in _actions(log, snapshot, staged)])
 
 
-def _actions(log: DeltaLog, snapshot: ChangeableSnapshot, staged: Staged) -> Iterator[dict[str, Any]]:
+def _actions(log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: StagedFiles) -> Iterator[dict[str, Any]]:
     now = int(time.time() * 1000)
     yield {"metaData": {**snapshot.metadata, "schemaString": staged.schema.json()}}
-    yield {"txn": {"appId": FILES_GO, "version": log.version + 1, "lastUpdated": now}}
+    yield {"txn": {"appId": FILE_REMOVAL_APP_ID, "version": log.version + 1, "lastUpdated": now}}
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         yield {"remove": {"path": path, "deletionTimestamp": now, "dataChange": False, "size": int(size)}}
     for one in staged.files:

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from tidemark.delta.staging import described
-from tidemark.delta.table import DeltaLog, changes_data
-from tidemark.tables.run_files import places
+from tidemark.delta.staging import read_data_files
+from tidemark.delta.table import DeltaTableHandle, is_data_change
+from tidemark.tables.run_files import classify_files
 from tidemark.timegrid.slices import Grid, ranges
 
 
-def parted(log: DeltaLog, name: str, grid: Grid, numbers: Iterable[int]) -> tuple[list[str], list[str]]:
+def files_spanning_and_within(
+    log: DeltaTableHandle, name: str, grid: Grid, numbers: Iterable[int]
+) -> tuple[list[str], list[str]]:
     """The files of a table with rows of some slices and of others, and those with rows of these slices alone."""
-    found = [item for slices in ranges(numbers) for item in places(log, name, grid, slices).items()]
-    across = [path for path, place in found if place == "across"]
-    return across, [path for path, place in found if place == "inside"]
+    items = [item for slices in ranges(numbers) for item in classify_files(log, name, grid, slices).items()]
+    across = [path for path, place in items if place == "across"]
+    return across, [path for path, place in items if place == "inside"]
 
 
-def taken_apart(log: DeltaLog, name: str, grid: Grid, numbers: Collection[int]) -> DeltaLog | None:
+def restore_uncompacted_version(
+    log: DeltaTableHandle, name: str, grid: Grid, numbers: Collection[int]
+) -> DeltaTableHandle | None:
     """The table with the files of its last version in which none had rows of these slices and of others.
 
     It is a commit that changes no data, as all since that version are; None where they are not, or files are gone.
@@ -30,44 +34,44 @@ def taken_apart(log: DeltaLog, name: str, grid: Grid, numbers: Collection[int]) 
     Raises:
         OvertakenError: another process has committed meanwhile.
     """
-    return _put_back(log, lambda earlier: not parted(earlier, name, grid, numbers)[0])
+    return _restore_version(log, lambda earlier: not files_spanning_and_within(earlier, name, grid, numbers)[0])
 
 
-def with_files(log: DeltaLog, paths: Collection[str]) -> DeltaLog | None:
+def restore_files(log: DeltaTableHandle, paths: Collection[str]) -> DeltaTableHandle | None:
     """The table with files that it has or, by a commit as of `taken_apart`, those of its last version that had them.
 
     Raises:
         OvertakenError: another process has committed meanwhile.
     """
-    wanted = set(paths)
-    if wanted <= set(log.files["path"]):
+    paths_ = set(paths)
+    if paths_ <= set(log.files["path"]):
         return log
-    return _put_back(log, lambda earlier: wanted <= set(earlier.files["path"]))
+    return _restore_version(log, lambda earlier: paths_ <= set(earlier.files["path"]))
 
 
-def _put_back(log: DeltaLog, fits: Callable[[DeltaLog], bool]) -> DeltaLog | None:
-    for earlier in _with_the_same_rows(log):
-        if not fits(earlier):
+def _restore_version(log: DeltaTableHandle, is_suitable: Callable[[DeltaTableHandle], bool]) -> DeltaTableHandle | None:
+    for earlier in _versions_with_same_rows(log):
+        if not is_suitable(earlier):
             continue
-        was, now = set(earlier.files["path"]), set(log.files["path"])
+        earlier_paths, now = set(earlier.files["path"]), set(log.files["path"])
         try:
-            back = described(log.path, log.schema, was - now)
+            restored = read_data_files(log.path, log.schema, earlier_paths - now)
         except FileNotFoundError:
             return None
-        return log.commit(back, now - was, changes_data=False)
+        return log.commit(restored, now - earlier_paths, changes_data=False)
     return None
 
 
-def _with_the_same_rows(log: DeltaLog) -> Iterator[DeltaLog]:
+def _versions_with_same_rows(log: DeltaTableHandle) -> Iterator[DeltaTableHandle]:
     """The versions before one, the newest first, from which on no row came or went, and no column changed its type."""
-    kinds = {field.name: field.dataType for field in log.schema}
+    dtypes = {field.name: field.dataType for field in log.schema}
     for version in range(log.version, 0, -1):
         try:
-            if changes_data(log.path, version):
+            if is_data_change(log.path, version):
                 return
         except FileNotFoundError:
             return
-        earlier = DeltaLog.open(log.path, version - 1)
-        if earlier is None or any(kinds.get(field.name) != field.dataType for field in earlier.schema):
+        earlier = DeltaTableHandle.open(log.path, version - 1)
+        if earlier is None or any(dtypes.get(field.name) != field.dataType for field in earlier.schema):
             return
         yield earlier

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config import Slices
-from tidemark.config.local_days import DAY, local_day, start_of_day
-from tidemark.config.types import format_duration, format_instant, from_micros, micros
+from tidemark.config.local_days import DAY_MICROS, get_day_start, to_local_day
+from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.timegrid.time_columns import div, floor_div
 
@@ -30,7 +30,7 @@ class Grid:
     @classmethod
     def of(cls, slices: Slices) -> Grid:
         """The grid that a pipeline file describes."""
-        start, every = micros(slices.start), micros(slices.every)
+        start, every = to_micros(slices.start), to_micros(slices.every)
         return cls(start, every) if slices.time_zone == "UTC" else LocalDays(start, every, slices.time_zone)
 
     def number_at(self, instant: int) -> int:
@@ -55,11 +55,11 @@ class Grid:
 
     def day_of(self, number: int) -> int:
         """The day in which a slice begins, counted from 1970-01-01: of UTC."""
-        return self.start_of(number) // DAY
+        return self.start_of(number) // DAY_MICROS
 
     def start_of_day(self, day: int) -> int:
         """Start of a day in microseconds."""
-        return day * DAY
+        return day * DAY_MICROS
 
     @property
     def told(self) -> str:
@@ -80,13 +80,13 @@ class Grid:
         Raises:
             SliceOrderError: before the pipeline's start, or not on a slice boundary; names the nearest ones.
         """
-        number = self.number_at(micros(instant))
+        number = self.number_at(to_micros(instant))
         if number < 0:
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is before the pipeline's first slice; "
                 f"slices start at {self.name(0)}"
             )
-        if self.start_of(number) != micros(instant):
+        if self.start_of(number) != to_micros(instant):
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.told}: "
                 f"use {self.name(number)} or {self.name(number + 1)}"
@@ -122,7 +122,7 @@ class Grid:
 
     def day_column(self, start: Column) -> Column:
         """`day_of` for a column of starts in microseconds."""
-        return floor_div(start, DAY)
+        return floor_div(start, DAY_MICROS)
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ class LocalDays(Grid):
     @cached_property
     def first_day(self) -> int:
         """The day that the first slice is."""
-        return local_day(self.start, self.zone)
+        return to_local_day(self.start, self.zone)
 
     @override
     def number_at(self, instant: int) -> int:
-        return local_day(instant, self.zone) - self.first_day
+        return to_local_day(instant, self.zone) - self.first_day
 
     @override
     def numbers_at(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -159,7 +159,7 @@ class LocalDays(Grid):
 
     @override
     def start_of_day(self, day: int) -> int:
-        return start_of_day(day, self.zone)
+        return get_day_start(day, self.zone)
 
     @property
     @override
@@ -176,7 +176,7 @@ class LocalDays(Grid):
 
     @override
     def timestamp_column(self, number: Column) -> Column:
-        midnight = F.timestamp_micros((number + F.lit(self.first_day)) * F.lit(DAY))
+        midnight = F.timestamp_micros((number + F.lit(self.first_day)) * F.lit(DAY_MICROS))
         return F.to_utc_timestamp(midnight, self.zone)
 
     @override
@@ -201,7 +201,7 @@ class LocalDays(Grid):
 
     @override
     def day_column(self, start: Column) -> Column:
-        return floor_div(F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(start), self.zone)), DAY)
+        return floor_div(F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(start), self.zone)), DAY_MICROS)
 
 
 def ranges(numbers: Iterable[int]) -> list[range]:

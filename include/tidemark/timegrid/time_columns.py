@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import TimeColumn
-from tidemark.config.types import micros
+from tidemark.config.types import to_micros
 from tidemark.errors import InputError
-from tidemark.formatting import quoted
+from tidemark.formatting import quote_identifier
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROS = 1_000_000
@@ -61,7 +61,7 @@ class Clock:
     @property
     def raw(self) -> Column:
         """The column as the table has it."""
-        return F.col(quoted(self.name))
+        return F.col(quote_identifier(self.name))
 
     @property
     def micros(self) -> Column:
@@ -86,9 +86,9 @@ class Clock:
         """`micros` of one value, as Python has it."""
         match value:
             case datetime():
-                return micros(value if value.tzinfo else value.replace(tzinfo=UTC))
+                return to_micros(value if value.tzinfo else value.replace(tzinfo=UTC))
             case date():
-                return micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
+                return to_micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
         if self.per_second is None or value is None or not isfinite(value):
             return None
         found = floor(Decimal(value) * _MICROS / self.per_second)
@@ -97,7 +97,7 @@ class Clock:
     @property
     def sql(self) -> str:
         """The time as a timestamp, in Spark's SQL; null as `micros`."""
-        raw = quoted(self.name)
+        raw = quote_identifier(self.name)
         if self.per_second is None:
             return f"try_cast({raw} AS TIMESTAMP)"
         number = f"floor(try_multiply(try_cast({raw} AS DECIMAL(38, 9)), {_MICROS}) / {self.per_second})"

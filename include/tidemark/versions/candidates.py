@@ -1,4 +1,4 @@
-"""The shadows of a pipeline: which there are, and how one goes. A shadow has the tables of a pipeline of its own."""
+"""List and delete candidate versions of a pipeline, each of which has tables of its own."""
 
 from __future__ import annotations
 
@@ -8,111 +8,114 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import DROPPED, FOLDER, shadow_of, under
-from tidemark.delta.filesystem import file_system, files_under, is_file, remove, write_text
+from tidemark.config.candidate_version import CANDIDATES_FOLDER, DROP_MARKER, to_candidate, with_stored_config
+from tidemark.delta.filesystem import delete_file, has_file, list_file_sizes, open_filesystem, write_text
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
-from tidemark.ledger.config_fingerprint import settings_apart, settings_of, settings_up_to
+from tidemark.ledger.config_fingerprint import describe_setting_diff, parse_settings, settings_up_to_slice
 from tidemark.ledger.ledger import Entry, Ledger
-from tidemark.tables.table_changes import logs_of
+from tidemark.tables.table_changes import open_tables
 from tidemark.timegrid.slices import Grid
 
 
 @dataclass(frozen=True)
-class Shadow:
-    """A version of a pipeline beside the one that is served."""
+class CandidateVersion:
+    """A candidate version of a pipeline."""
 
     name: str
     slices: int
     start: str
     end: str
-    """Exclusive."""
-    settings: str
-    """Those that it has otherwise than what is served, in words; empty for none."""
+    """End of the last slice, exclusive."""
+    differing_settings: str
+    """Settings that differ from the live version, in words; empty if none."""
     files: int
     bytes: int
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready dictionary."""
         return asdict(self)
 
 
-def shadows(pipeline: Pipeline, lake: str) -> list[Shadow]:
-    """The shadows of a pipeline that have slices, by name."""
-    served = Ledger.of(pipeline, lake)
-    files, folder = file_system(served.tables.root), pafs.FileSelector(FOLDER, allow_not_found=True)
+def list_candidates(pipeline: Pipeline, lake: str) -> list[CandidateVersion]:
+    """Return the candidate versions with committed slices, by name."""
+    live = Ledger.from_pipeline(pipeline, lake)
+    files, folder = open_filesystem(live.tables.root), pafs.FileSelector(CANDIDATES_FOLDER, allow_not_found=True)
     names = sorted(info.base_name for info in files.get_file_info(folder))
-    listed = [name for name in names if not is_file(f"{served.tables.root}/{FOLDER}/{name}", DROPPED)]
-    found = (_look(Ledger.of(shadow_of(pipeline, name), lake), name, served) for name in listed)
-    return [one for one in found if one is not None]
+    listed = [name for name in names if not has_file(f"{live.tables.root}/{CANDIDATES_FOLDER}/{name}", DROP_MARKER)]
+    candidates = (_summarize(Ledger.from_pipeline(to_candidate(pipeline, name), lake), name, live) for name in listed)
+    return [candidate for candidate in candidates if candidate is not None]
 
 
-def shadow_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:
-    """The ledger of a shadow.
+def read_candidate_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:
+    """Read the ledger of a candidate version.
 
     Raises:
-        UserError: there is no such shadow.
+        UserError: There is no such candidate.
     """
-    ledger = Ledger.of(shadow_of(pipeline, name), lake)
+    ledger = Ledger.from_pipeline(to_candidate(pipeline, name), lake)
     if ledger.last is None:
-        raise _unknown(pipeline, lake, name)
+        raise _unknown_candidate_error(pipeline, lake, name)
     return ledger
 
 
-def as_served(pipeline: Pipeline, lake: str) -> Pipeline:
-    """The pipeline under the settings that the last slice which is served has run under.
+def with_live_settings(pipeline: Pipeline, lake: str) -> Pipeline:
+    """Return the pipeline with the settings of the last live slice.
 
     Raises:
-        SliceOrderError: nothing is served.
-        PipelineFileError: an earlier version has stored them, whose settings this one does not read.
+        SliceOrderError: No slice is live.
+        PipelineFileError: The stored settings are not valid for this version of Tidemark.
     """
-    last = Ledger.of(pipeline, lake).last
+    last = Ledger.from_pipeline(pipeline, lake).last
     if last is None:
-        raise SliceOrderError(f"{pipeline.name} serves no slice; run it first, with tidemark run")
-    return under(pipeline, settings_of(last.settings))
+        raise SliceOrderError(f"{pipeline.name} has no live slice. Run it first with tidemark run.")
+    return with_stored_config(pipeline, parse_settings(last.settings))
 
 
-def drop(pipeline: Pipeline, lake: str, name: str) -> int:
-    """Remove a shadow with all of its files, giving their bytes; what was promoted stays, in files of its own.
+def drop_candidate(pipeline: Pipeline, lake: str, name: str) -> int:
+    """Delete a candidate version and its files. Promoted slices stay: they have copies of the files.
+
+    Returns:
+        The bytes of the deleted files.
 
     Raises:
-        UserError: there is no such shadow.
+        UserError: There is no such candidate.
     """
-    shadow_of(pipeline, name)  # sees that it is a name, and no way to another folder
-    root = f"{PipelineTables.of(pipeline, lake).root}/{FOLDER}/{name}"
-    files = files_under(file_system(root))
+    to_candidate(pipeline, name)  # rejects names that lead to another folder
+    root = f"{PipelineTables.from_config(pipeline, lake).root}/{CANDIDATES_FOLDER}/{name}"
+    files = list_file_sizes(open_filesystem(root))
     if not any(files.values()):
-        raise _unknown(pipeline, lake, name)
-    # Until it is gone nobody takes what is left for a shadow, and killed on the way, the same command goes on.
-    write_text(f"{root}/{DROPPED}", f"by tidemark shadows {pipeline.name} --drop {name}\n")
-    for path in [*(path for path in files if path != DROPPED), DROPPED]:
-        remove(root, path)
+        raise _unknown_candidate_error(pipeline, lake, name)
+    # The marker hides a half-deleted candidate. After a kill, the same command continues.
+    write_text(f"{root}/{DROP_MARKER}", f"by tidemark versions {pipeline.name} --drop {name}\n")
+    for path in [*(path for path in files if path != DROP_MARKER), DROP_MARKER]:
+        delete_file(root, path)
     return sum(files.values())
 
 
-def _unknown(pipeline: Pipeline, lake: str, name: str) -> UserError:
-    known = ", ".join(one.name for one in shadows(pipeline, lake)) or "none"
-    command = f"tidemark run {pipeline.name} --shadow {name}"
-    return UserError(f"{pipeline.name} has no shadow {name} (there are: {known}); {command} fills one")
+def _unknown_candidate_error(pipeline: Pipeline, lake: str, name: str) -> UserError:
+    names = ", ".join(candidate.name for candidate in list_candidates(pipeline, lake)) or "none"
+    command = f"tidemark run {pipeline.name} --candidate {name}"
+    return UserError(f"{pipeline.name} has no candidate {name} (there are: {names}). Create one with {command}.")
 
 
-def _apart(served: Entry, mine: Entry, grid: Grid) -> str:
-    """In which settings a shadow is not what is served, as far as both have come."""
-    both = min(served.number, mine.number)
-    was, now = (settings_up_to(one.settings, grid, both) for one in (served, mine))
-    return settings_apart(was, now)
+def _describe_setting_diff(live: Entry, candidate: Entry, grid: Grid) -> str:
+    """Describe the settings in which a candidate differs from the live version, up to their common last slice."""
+    both = min(live.number, candidate.number)
+    was, now = (settings_up_to_slice(entry.settings, grid, both) for entry in (live, candidate))
+    return describe_setting_diff(was, now)
 
 
-def _look(ledger: Ledger, name: str, served: Ledger) -> Shadow | None:
+def _summarize(ledger: Ledger, name: str, live: Ledger) -> CandidateVersion | None:
     if ledger.last is None:
         return None
-    logs = logs_of(ledger.tables).values()
-    return Shadow(
+    logs = open_tables(ledger.tables).values()
+    return CandidateVersion(
         name,
         len(ledger.entries),
         ledger.grid.name(next(iter(ledger.entries))),
         ledger.grid.name(ledger.last.number + 1),
-        _apart(served.last, ledger.last, ledger.grid) if served.last else "",
+        _describe_setting_diff(live.last, ledger.last, ledger.grid) if live.last else "",
         sum(len(log.files) for log in logs),
         sum(int(log.files["size"].sum()) for log in logs),
     )

@@ -1,7 +1,7 @@
-"""A shadow's answer made the one that is served, and taken back: each in one commit of the ledger and of each table.
+"""Promote a candidate version, or roll back, in one commit of the ledger and of each table.
 
-Files of the shadow are copied beside those that are served, which stay until superseded ones are vacuumed. So both ways
-are commits by reference, as a rerun of all slices is: docs/decisions/0039-shadows.md.
+Files of the candidate are copied into the live tables' folders. Replaced files stay until they are vacuumed, so both
+directions are commits by reference, like a rerun of all slices: docs/decisions/0039-shadows.md.
 """
 
 from __future__ import annotations
@@ -21,222 +21,244 @@ from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
 from tidemark.config.types import format_instant
-from tidemark.delta.filesystem import file_system
-from tidemark.delta.staging import Staged, described
-from tidemark.delta.table import DataFile, DeltaLog, Opened
+from tidemark.delta.filesystem import open_filesystem
+from tidemark.delta.staging import StagedFiles, read_data_files
+from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
 from tidemark.errors import FaultError, SliceOrderError, UserError
-from tidemark.ledger.config_fingerprint import settings_of, settings_text, under_others
-from tidemark.ledger.erasure_records import last_forgotten
-from tidemark.ledger.ledger import WITH_SHADOWS, Entry, Ledger, attempts, newest_rows
-from tidemark.ledger.prepare_commit import prepare
+from tidemark.ledger.config_fingerprint import parse_settings, serialize_settings, slices_with_other_settings
+from tidemark.ledger.erasure_records import find_last_erasure_commit
+from tidemark.ledger.ledger import FORMAT, Entry, Ledger, newest_rows, read_attempts
+from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import FOLDER, StagedRun, run_of
-from tidemark.tables.table_changes import FOLLOWING, publish
+from tidemark.tables.table_changes import FOLLOWING, apply_to_tables
 from tidemark.timegrid.slices import ranges
-from tidemark.versions.candidates import shadow_ledger
+from tidemark.versions.candidates import read_candidate_ledger
 
-_AT_ONCE = 8
-"""So many files are copied side by side."""
+_COPY_THREADS = 8
+"""Number of files copied in parallel."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What is served now."""
+class PromotionResult:
+    """Result of a promotion or rollback."""
 
     pipeline: str
-    shadow: str
+    candidate: str
     commit: int
-    """Of the ledger."""
+    """Number of the ledger's commit."""
     slices: int
     start: str
     end: str
-    """Exclusive."""
+    """End of the last slice, exclusive."""
     files: int
     bytes: int
-    again: tuple[tuple[str, str], ...]
-    """Slices, as ranges of which the end is exclusive, that do not follow from those before them: the next run has them
-    run again."""
+    slices_to_rerun: tuple[tuple[str, str], ...]
+    """Ranges of slices (end exclusive) that are stale and that the next run recomputes."""
 
-    def describe(self) -> dict[str, Any]:
-        """Give it to scripts: JSON-ready."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready dictionary."""
         return asdict(self)
 
 
-def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: str) -> Moved:
-    """Serve what a shadow holds, in place of all slices that are served.
+def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user: str) -> PromotionResult:
+    """Make a candidate version live in place of all live slices.
+
+    Args:
+        spark: A session.
+        pipeline: The pipeline with the settings of the candidate.
+        lake: The lake root.
+        name: Name of the candidate.
+        user: User to record in the ledger.
 
     Raises:
-        UserError: there is no such shadow, it has run under other settings than the pipeline file's, some of its slices
-            are stale, it lacks some that are served, or it is served already.
-        SliceOrderError: another process has committed meanwhile, to either; what is served stays.
-        FaultError: a copy has not the rows of its file.
+        UserError: There is no such candidate, it ran under other settings than the pipeline's, has stale slices, lacks
+            live slices, or is live already.
+        SliceOrderError: Another process committed to either version meanwhile. The live version does not change.
+        FaultError: A copy does not have the rows of its file.
     """
-    shadow, served = shadow_ledger(pipeline, lake, name), Ledger.of(pipeline, lake)
-    _refuse(pipeline, name, shadow, served)
+    candidate, live = read_candidate_ledger(pipeline, lake, name), Ledger.from_pipeline(pipeline, lake)
+    _require_promotable(pipeline, name, candidate, live)
     token = uuid4().hex[:8]
-    staged = {one: part for one in FOLLOWING if (part := _copied(shadow, served, one, token))}
-    # Among themselves the slices keep the order of their commits, of which the last is this one.
-    later = served.number + 1 - shadow.number
-    ran_in = {number: entry.commit + later for number, entry in shadow.entries.items()}
-    rows, told = newest_rows(shadow.tables), {"promoted": name, "by": by}
-    if Ledger.seen(shadow.tables, shadow.grid).number != shadow.number:
-        raise SliceOrderError(f"slices of shadow {name} were committed meanwhile; run the same command again")
-    return _commit(spark, pipeline, served, rows, ran_in, staged, told)
+    staged = {table: part for table in FOLLOWING if (part := _copy_files(candidate, live, table, token))}
+    # The slices keep the order of their commits; the last of them gets the number of this commit.
+    later = live.number + 1 - candidate.number
+    original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
+    rows, record = newest_rows(candidate.tables), {"promoted": name, "by": user}
+    if Ledger.read_without_sync(candidate.tables, candidate.grid).number != candidate.number:
+        raise SliceOrderError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
+    return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
-def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, by: str) -> Moved:
-    """Serve again what was served before a shadow was promoted.
+def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user: str) -> PromotionResult:
+    """Return to the version that was live before a promotion.
+
+    Args:
+        spark: A session.
+        pipeline: The pipeline with the settings of the earlier version.
+        lake: The lake root.
+        name: Name of the promoted candidate.
+        user: User to record in the ledger.
 
     Raises:
-        UserError: that is not the last promotion that stands, files of the answer before it were vacuumed, or rows were
-            forgotten since.
-        SliceOrderError: another process has committed meanwhile; what is served stays.
+        UserError: A later promotion is live, files of the earlier version were vacuumed, or rows were erased since.
+        SliceOrderError: Another process committed meanwhile. The live version does not change.
     """
-    served = Ledger.of(pipeline, lake)
-    log = DeltaLog.open(served.tables.ledger)
-    stored = attempts(log, served.grid) if log else served.rows
-    promoted = _promotion(stored, name) if log else None
+    live = Ledger.from_pipeline(pipeline, lake)
+    log = DeltaTableHandle.open(live.tables.ledger)
+    stored = read_attempts(log, live.grid) if log else live.rows
+    promoted = _find_promotion(stored, name) if log else None
     if promoted is None:
-        raise UserError(f"no promotion of a shadow {name} of {pipeline.name} stands, so there is nothing to take back")
-    was = Ledger.of_attempts(served.tables, served.grid, stored[stored["commit"] < promoted])
-    if last_forgotten(served.tables) > promoted:
+        raise UserError(f"no promotion of candidate {name} of {pipeline.name} is live. There is nothing to roll back.")
+    earlier = Ledger.from_attempts(live.tables, live.grid, stored[stored["commit"] < promoted])
+    if find_last_erasure_commit(live.tables) > promoted:
         raise UserError(
-            f"rows were forgotten since shadow {name} was promoted, and what was served before it may have them; give "
-            "the pipeline file its old settings, and run that as a shadow"
+            f"rows were erased since candidate {name} was promoted, and the earlier version may have them. Restore the "
+            "old settings of the pipeline file, and run it as a candidate."
         )
-    if was.last is None:
-        raise UserError(f"nothing was served before shadow {name} was promoted; there is nothing to go back to")
-    staged = {one: part for one in FOLLOWING if (part := _as_before(served, one, promoted, name))}
-    ran_in = {number: entry.commit for number, entry in was.entries.items()}
-    rows, told = newest_rows(served.tables, ds.field("commit") < promoted), {"rolled_back": name, "by": by}
-    return _commit(spark, pipeline, served, rows, ran_in, staged, told)
+    if earlier.last is None:
+        raise UserError(f"no slice was live before candidate {name} was promoted. There is nothing to roll back to.")
+    staged = {table: part for table in FOLLOWING if (part := _restore_files(live, table, promoted, name))}
+    original_commits = {number: entry.commit for number, entry in earlier.entries.items()}
+    rows, record = newest_rows(live.tables, ds.field("commit") < promoted), {"rolled_back": name, "by": user}
+    return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
-def _refuse(pipeline: Pipeline, name: str, shadow: Ledger, served: Ledger) -> None:
-    """See that a shadow can take the place of what is served."""
-    grid, command = shadow.grid, f"tidemark run {pipeline.name} --shadow {name}"
-    settings = settings_text(pipeline)
-    if served.last and (old := settings_of(served.last.settings)["slices"]) != settings_of(settings)["slices"]:
+def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
+    """Check that a candidate can replace the live version."""
+    grid, command = candidate.grid, f"tidemark run {pipeline.name} --candidate {name}"
+    settings = serialize_settings(pipeline)
+    if live.last and (old := parse_settings(live.last.settings)["slices"]) != parse_settings(settings)["slices"]:
         zone = f" in {old['time_zone']}" if "time_zone" in old else ""
         raise UserError(
-            f"what {pipeline.name} serves has other slices (every {old['every']}{zone}, from {old['start']} on); a "
-            "pipeline whose slices change needs a new `output`"
+            f"the live version of {pipeline.name} has other slices (every {old['every']}{zone}, from {old['start']} "
+            "on). Give a pipeline whose slices change a new `output`."
         )
-    if other := next(under_others(shadow.entries.values(), settings, grid), None):
-        first, apart = grid.name(other[0]), other[1]
+    if other := next(slices_with_other_settings(candidate.entries.values(), settings, grid), None):
+        first, setting_diff = grid.name(other[0]), other[1]
         raise UserError(
-            f"slices of shadow {name} from {first} on have run under other settings than those of the pipeline file "
-            f"({apart}); promote it with the file that it has run with, or tidemark reprocess {pipeline.name} --shadow "
-            f"{name} --from {first}"
+            f"slices of candidate {name} from {first} on ran under other settings than the pipeline file has "
+            f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess {pipeline.name} "
+            f"--candidate {name} --from {first}."
         )
-    if behind := stale(shadow):
-        raise UserError(f"slices of shadow {name} are stale, from {grid.name(min(behind))} on; {command} mends them")
-    if lacking := list(ranges(number for number in served.entries if number not in shadow.entries)):
-        first, end = grid.name(lacking[0].start), grid.name(lacking[-1].stop)
+    if stale_slices := stale(candidate):
+        since = grid.name(min(stale_slices))
+        raise UserError(f"slices of candidate {name} are stale from {since} on. Recompute them with {command}.")
+    if missing := list(ranges(number for number in live.entries if number not in candidate.entries)):
+        first, end = grid.name(missing[0].start), grid.name(missing[-1].stop)
         raise UserError(
-            f"shadow {name} lacks slices that are served, from {first} to {end} (exclusive); {command} --to {end}"
+            f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command} --to {end}."
         )
-    if all((now := served.entry(number)) and now.run == entry.run for number, entry in shadow.entries.items()):
-        raise UserError(f"shadow {name} is what {pipeline.name} serves already")
+    if all((now := live.entry(number)) and now.run == entry.run for number, entry in candidate.entries.items()):
+        raise UserError(f"candidate {name} is the live version of {pipeline.name} already.")
 
 
-def _promotion(stored: pd.DataFrame, name: str) -> int | None:
-    """The commit that has promoted a shadow, if that is the last promotion that was not taken back.
+def _find_promotion(stored: pd.DataFrame, name: str) -> int | None:
+    """Return the commit that promoted a candidate, if that is the last promotion that was not rolled back.
 
     Raises:
-        UserError: another one is.
+        UserError: Another candidate was promoted later.
     """
     standing: list[tuple[str, int]] = []
-    brought = stored[["commit", "brought"]].dropna().drop_duplicates().sort_values("commit")
-    for commit, text in brought.itertuples(index=False):
-        told = json.loads(text)
-        if "promoted" in told:
-            standing.append((told["promoted"], int(commit)))
+    records = stored[["commit", "brought"]].dropna().drop_duplicates().sort_values("commit")
+    for commit, record_json in records.itertuples(index=False):
+        record = json.loads(record_json)
+        if "promoted" in record:
+            standing.append((record["promoted"], int(commit)))
         else:
             standing.pop()
     if standing and standing[-1][0] != name and name in dict(standing):
-        raise UserError(f"shadow {standing[-1][0]} was promoted after {name}; roll that back first")
+        raise UserError(f"candidate {standing[-1][0]} was promoted after {name}. Roll that back first.")
     return standing[-1][1] if standing and standing[-1][0] == name else None
 
 
-def _copied(shadow: Ledger, served: Ledger, name: str, token: str) -> Staged | None:
-    """The files of a shadow's table once more, in the folder of the one that is served, whose log has none of them."""
-    log, table = DeltaLog.open(getattr(shadow.tables, name)), getattr(served.tables, name)
-    if log is None or log.files.empty:
+def _copy_files(candidate: Ledger, live: Ledger, name: str, token: str) -> StagedFiles | None:
+    """Copy the files of a candidate's table into the live table's folder. The live table's log does not have them."""
+    source_table, table = DeltaTableHandle.open(getattr(candidate.tables, name)), getattr(live.tables, name)
+    if source_table is None or source_table.files.empty:
         return None
-    target = file_system(table)
-    paths = {path: f"{FOLDER}{run_of(path)}/{token}/{n}.parquet" for n, path in enumerate(log.files["path"])}
+    target = open_filesystem(table)
+    paths = {path: f"{FOLDER}{run_of(path)}/{token}/{n}.parquet" for n, path in enumerate(source_table.files["path"])}
     for folder in {path.rpartition("/")[0] for path in paths.values()}:
         target.create_dir(folder)
 
     def copy(path: str) -> None:
-        with log.folder.open_input_stream(path) as source, target.open_output_stream(paths[path]) as written:
+        with (
+            source_table.filesystem.open_input_stream(path) as source,
+            target.open_output_stream(paths[path]) as written,
+        ):
             shutil.copyfileobj(source, written)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_COPY_THREADS) as pool:
         list(pool.map(copy, paths))
-    files = tuple(described(table, log.schema, paths.values()))
-    if (rows := sum(file.rows for file in files)) != log.files["rows"].sum():
+    files = tuple(read_data_files(table, source_table.schema, paths.values()))
+    if (rows := sum(file.rows for file in files)) != source_table.files["rows"].sum():
         raise FaultError(
-            f"{table} has {rows:,} rows in copies of files of {log.path}, and those have others; run it again"
+            f"{table}: copies of the files of {source_table.path} have {rows:,} rows instead of those of the "
+            "originals. Run the same command again."
         )
-    return Staged(table, log.schema, files)
+    return StagedFiles(table, source_table.schema, files)
 
 
-def _as_before(served: Ledger, name: str, promoted: int, shadow: str) -> Staged | None:
-    """The files that a table had until a commit of the ledger."""
-    log = DeltaLog.open(getattr(served.tables, name))
-    if log is None:
+def _restore_files(live: Ledger, name: str, promoted: int, candidate: str) -> StagedFiles | None:
+    """Return the files that a table had before a commit of the ledger."""
+    table = DeltaTableHandle.open(getattr(live.tables, name))
+    if table is None:
         return None
     try:
-        before = log.before(promoted)
-        files = tuple(described(log.path, log.schema, before.files["path"] if before else ()))
+        before = table.open_before_txn(promoted)
+        files = tuple(read_data_files(table.path, table.schema, before.files["path"] if before else ()))
     except FileNotFoundError as error:
         raise UserError(
-            f"{log.path} no longer has files of the answer before shadow {shadow} was promoted ({error}): they were "
-            "vacuumed; give the pipeline file its old settings, and run that as a shadow"
+            f"files of {table.path} from before the promotion of candidate {candidate} were vacuumed ({error}). "
+            "Restore the old settings of the pipeline file, and run it as a candidate."
         ) from None
-    return Staged(log.path, log.schema, files)
+    return StagedFiles(table.path, table.schema, files)
 
 
-def _commit(
+def _commit_promotion(
     spark: SparkSession,
     pipeline: Pipeline,
-    served: Ledger,
+    live: Ledger,
     rows: Mapping[datetime, dict[str, Any]],
-    ran_in: Mapping[int, int],
-    staged: Mapping[str, Staged],
-    told: Mapping[str, str],
-) -> Moved:
-    """Let files be those of slices, by ledger rows that say in which commit each ran; other files of these go."""
-    commit, now = served.number + 1, datetime.now(UTC)
-    grid, opened = served.grid, Opened()
-    start, end = min(ran_in), max(ran_in) + 1
+    original_commits: Mapping[int, int],
+    staged: Mapping[str, StagedFiles],
+    record: Mapping[str, str],
+) -> PromotionResult:
+    """Commit files as those of slices, with ledger rows that name each slice's original commit; other files leave."""
+    commit, now = live.number + 1, datetime.now(UTC)
+    grid, opened = live.grid, OpenTables()
+    start, end = min(original_commits), max(original_commits) + 1
     run = StagedRun(uuid4().hex, range(start, end), staged)
-    again = [number for number in ran_in if served.entry(number)]
-    ready = prepare(spark, served.tables, grid, [run], again, opened)
-    brought = json.dumps({**told, "at": format_instant(now)})
-    new = {"commit": commit, "committed_at": now, "format": WITH_SHADOWS, "brought": brought}
-    taken = [
-        {**rows[grid.datetime_of(number)], **new, "attempt": _attempt(served.entry(number)), "ran_in": ran}
-        for number, ran in ran_in.items()
+    rerun_slices = [number for number in original_commits if live.entry(number)]
+    prepared = prepare_commit(spark, live.tables, grid, [run], rerun_slices, opened)
+    record_json = json.dumps({**record, "at": format_instant(now)})
+    changed_columns = {"commit": commit, "committed_at": now, "format": FORMAT, "brought": record_json}
+    ledger_rows = [
+        {
+            **rows[grid.datetime_of(number)],
+            **changed_columns,
+            "attempt": _next_attempt(live.entry(number)),
+            "ran_in": original_commit,
+        }
+        for number, original_commit in original_commits.items()
     ]
-    served.commit(taken, commit, ready.references, ready.before, opened)
-    publish(served.tables, grid, commit, ready.references, opened)
-    files: list[DataFile] = [file for one in staged.values() for file in one.files]
-    behind = ranges(stale(Ledger.read(served.tables, grid)))
-    return Moved(
+    live.commit(ledger_rows, commit, prepared.references, prepared.before, opened)
+    apply_to_tables(live.tables, grid, commit, prepared.references, opened)
+    files: list[DataFile] = [file for part in staged.values() for file in part.files]
+    stale_slices = ranges(stale(Ledger.read(live.tables, grid)))
+    return PromotionResult(
         pipeline.name,
-        next(iter(told.values())),
+        next(iter(record.values())),
         commit,
-        len(ran_in),
+        len(original_commits),
         grid.name(start),
         grid.name(end),
         len(files),
         sum(file.size for file in files),
-        tuple((grid.name(one.start), grid.name(one.stop)) for one in behind),
+        tuple((grid.name(part.start), grid.name(part.stop)) for part in stale_slices),
     )
 
 
-def _attempt(before: Entry | None) -> int:
+def _next_attempt(before: Entry | None) -> int:
     return before.attempt + 1 if before else 1

@@ -1,7 +1,7 @@
-"""Rows put in order inside their buckets: the exact watermark that each one met.
+"""Compute the exact watermark at a row's arrival, by ordering rows inside their bucket.
 
-Takes rows `buckets.with_buckets`: those on time whatever their place in the bucket are told from the others first, so
-that few are put in order. All watermarks are in ms.
+Takes rows from `lanes.join_bucket_watermarks`. Few rows are ordered, since most are on time wherever they are in their
+bucket. All watermarks are in ms.
 """
 
 from __future__ import annotations
@@ -15,75 +15,89 @@ from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
 
-BUCKETS = """
-    bucket long, left_before long, right_before long, before long, after long, moving boolean, unsettled boolean,
-    left_counts boolean, right_counts boolean, left_lag long, right_lag long, end long
+BUCKET_SCHEMA = """
+    bucket long, left_before long, right_before long, combined_before long, combined_after long,
+    has_increment boolean, needs_order boolean, left_is_active boolean, right_is_active boolean,
+    left_lag long, right_lag long, end_watermark long
 """
-"""What is known of each bucket: see `buckets.Timeline`."""
-BUCKET_COLUMNS = tuple(kind.split()[0] for kind in BUCKETS.split(","))
-PLACE = ("bucket", "clock", "tiebreak")
-"""Where in the stream a row is: rows with the same place arrive at once, and meet the same watermarks."""
+"""Schema of the watermarks of buckets.
+
+- `left_before`, `right_before`, `combined_before`, `combined_after`: watermarks before and after the bucket.
+- `has_increment`: the watermark of an input rises in the bucket.
+- `needs_order`: the combined watermark rises, or another input holds it back, and the bucket has late candidates.
+- `left_is_active`, `right_is_active`: the input is not idle.
+- `left_lag`, `right_lag`: lag of the input's watermark.
+- `end_watermark`: the combined watermark at the end of the bucket's slice.
+"""
+BUCKET_COLUMNS = tuple(field.split()[0] for field in BUCKET_SCHEMA.split(","))
+POSITION = ("bucket", "clock", "tiebreak")
+"""Columns of a row's position in the stream. Rows at one position arrive at once and see the same watermarks."""
 
 
-def is_maybe_late(*, exact: bool) -> Column:
-    """Whether a row needs the exact watermark that it met."""
-    return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("after")))
+def is_late_candidate(*, exact: bool) -> Column:
+    """True for rows that may be late or are rejected; with `exact` for all rows."""
+    return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("combined_after")))
 
 
-def raises(raising: str, *, exact: bool) -> Column:
-    """Whether a row raises a watermark that others of its bucket are asked for; never null."""
-    higher = (_mark("left", raising) > F.col("left_before")) | (_mark("right", raising) > F.col("right_before"))
-    unsettled = F.col("moving" if exact else "unsettled")
-    return unsettled & moves_watermark() & F.coalesce(higher, F.lit(False))
+def advances_watermark(watermark_column: str, *, exact: bool) -> Column:
+    """True for rows that may raise the watermark of late candidates in their bucket; never null."""
+    left_is_higher, right_is_higher = (
+        _own_watermark(side, watermark_column) > F.col(f"{side}_before") for side in SIDES
+    )
+    is_relevant = F.col("has_increment" if exact else "needs_order")
+    return is_relevant & moves_watermark() & F.coalesce(left_is_higher | right_is_higher, F.lit(False))
 
 
-def marks(raising: str, *, exact: bool) -> dict[str, Column]:
-    """By side the watermark that a row raises its input's to; null where it raises none."""
-    return {side: F.when(raises(raising, exact=exact), _mark(side, raising)) for side in SIDES}
+def watermark_increments(watermark_column: str, *, exact: bool) -> dict[str, Column]:
+    """Return, by side, the watermark to which a row raises its input's; null if it raises none."""
+    return {
+        side: F.when(advances_watermark(watermark_column, exact=exact), _own_watermark(side, watermark_column))
+        for side in SIDES
+    }
 
 
-def in_order(rows: DataFrame, raising: str, *, exact: bool) -> DataFrame:
-    """The rows maybe late, with the watermarks from just before their place in `left_before` and `right_before`."""
-    maybe_late = is_maybe_late(exact=exact)
-    asked = rows.where(maybe_late | raises(raising, exact=exact))
-    return with_befores(asked, marks(raising, exact=exact)).where(maybe_late)
+def order_late_candidates(rows: DataFrame, watermark_column: str, *, exact: bool) -> DataFrame:
+    """Select the late candidates, with the watermarks just before their position as `left_before`, `right_before`."""
+    is_candidate = is_late_candidate(exact=exact)
+    relevant = rows.where(is_candidate | advances_watermark(watermark_column, exact=exact))
+    return with_preceding_watermarks(relevant, watermark_increments(watermark_column, exact=exact)).where(is_candidate)
 
 
-def with_befores(rows: DataFrame, raised: Mapping[str, Column]) -> DataFrame:
-    """Raise `left_before` and `right_before` to the greatest mark of their side before the place of each row.
+def with_preceding_watermarks(rows: DataFrame, increments: Mapping[str, Column]) -> DataFrame:
+    """Raise `left_before` and `right_before` to the running maximum of increments before each row's position.
 
-    Simultaneous rows do not see each other: each has what the first of them has.
+    Simultaneous rows do not see each other: they all get the watermarks of the first of them.
     """
     in_bucket = Window.partitionBy("bucket").orderBy("clock", "tiebreak")
     earlier = in_bucket.rowsBetween(Window.unboundedPreceding, -1)
-    so_far = in_bucket.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    # The first of a place alone tells what was raised before: a frame of all rows of a place would hold them in memory.
+    up_to_row = in_bucket.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # Only the first row of a position is evaluated: a range frame would buffer all rows of a position in memory.
     is_first = F.rank().over(in_bucket) == F.row_number().over(in_bucket)
-    before = {
-        f"{side}_before": F.when(is_first, F.greatest(f"{side}_before", F.max(mark).over(earlier)))
-        for side, mark in raised.items()
+    preceding = {
+        f"{side}_before": F.when(is_first, F.greatest(f"{side}_before", F.max(increment).over(earlier)))
+        for side, increment in increments.items()
     }
-    met = {name: F.max(name).over(so_far) for name in before}
-    return rows.transform(with_columns, before).transform(with_columns, met)
+    at_arrival = {name: F.max(name).over(up_to_row) for name in preceding}
+    return rows.transform(with_columns, preceding).transform(with_columns, at_arrival)
 
 
-def combined_before() -> Column:
-    """The combined watermark that a row met, where `left_before` and `right_before` are what it met."""
-    holding = (F.when(F.col(f"{side}_counts"), F.col(f"{side}_before")) for side in SIDES)
-    return F.greatest("before", F.least(*holding))
+def preceding_combined_watermark() -> Column:
+    """Return the combined watermark at a row's arrival, given that `left_before` and `right_before` are exact."""
+    active = (F.when(F.col(f"{side}_is_active"), F.col(f"{side}_before")) for side in SIDES)
+    return F.greatest("combined_before", F.least(*active))
 
 
-def with_watermarks_before(rows: DataFrame) -> DataFrame:
-    """Name the watermarks from before the bucket of each row, and drop what else is known of it."""
-    met = {"left_watermark": "left_before", "right_watermark": "right_before", "watermark": "before"}
-    return rows.transform(with_columns, {name: F.col(before) for name, before in met.items()}).drop(*BUCKET_COLUMNS)
+def with_bucket_watermarks(rows: DataFrame) -> DataFrame:
+    """Take the watermarks before a row's bucket as those at its arrival, and drop the other bucket columns."""
+    sources = {"left_watermark": "left_before", "right_watermark": "right_before", "watermark": "combined_before"}
+    return rows.transform(with_columns, {name: F.col(source) for name, source in sources.items()}).drop(*BUCKET_COLUMNS)
 
 
-def with_watermarks_met(rows: DataFrame) -> DataFrame:
-    """The same where `left_before` and `right_before` are what each row itself met."""
-    return with_watermarks_before(rows.withColumn("before", combined_before()))
+def with_exact_watermarks(rows: DataFrame) -> DataFrame:
+    """Take `left_before` and `right_before`, which are those at a row's arrival, as its watermarks."""
+    return with_bucket_watermarks(rows.withColumn("combined_before", preceding_combined_watermark()))
 
 
-def _mark(side: str, raising: str) -> Column:
-    """The watermark that a row of this side asks for; null for another row."""
-    return F.when(F.col("side") == side, F.col(raising) - F.col(f"{side}_lag"))
+def _own_watermark(side: str, watermark_column: str) -> Column:
+    """Return the watermark that a row of this side calls for; null for rows of the other side."""
+    return F.when(F.col("side") == side, F.col(watermark_column) - F.col(f"{side}_lag"))

@@ -1,7 +1,7 @@
-"""Watermarks that the job has recorded beside each row: the row has met its own, whatever it is and its time.
+"""Watermarks that the streaming job recorded in a column of its rows.
 
-A row's record is of the moment at which it came. It is the input's watermark from then on, for the row itself and for
-all that come behind it; a watermark never goes down, so that one recorded after a higher one counts as that.
+The recorded value was the input's watermark at the row's arrival, for the row itself and for all later rows. A
+watermark never goes down, so a lower value after a higher one has no effect.
 """
 
 from __future__ import annotations
@@ -16,47 +16,49 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.watermarks.buckets import EVENT_TIME, Buckets, Lane, Timelines, Watermarks, of_lane
+from tidemark.watermarks.buckets import EVENT_TIME, Buckets
+from tidemark.watermarks.job_watermarks import lookup_by_lane
+from tidemark.watermarks.lanes import Lane, Timelines
+from tidemark.watermarks.watermarks import Watermarks
 
-RECORDED = "recorded"
-"""The column with the watermark of its input that a row has recorded, ms; null for none."""
-_RAISING = "raising"
+RECORDED_WATERMARK = "recorded_watermark"
+"""Column with the recorded watermark of a row's input, ms; null for none."""
+_WATERMARK_VALUE = "watermark_value"
 
 
 @dataclass(frozen=True)
-class RecordedLane(Lane):
-    """A stream of which one input, or both, have recorded their watermarks; the lag of these is 0."""
+class RecordedWatermarkLane(Lane):
+    """A stream in which one input or both have recorded their watermarks. The lag of these inputs is 0."""
 
-    recorded: tuple[SideName, ...] = SIDES
+    recorded_sides: tuple[SideName, ...] = SIDES
 
-    raising = _RAISING
-    told_by_place = False
+    watermark_column = _WATERMARK_VALUE
+    is_determined_by_position = False
 
     @classmethod
     @override
-    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
-        raised = F.when(_has_recorded(lanes), F.col(RECORDED)).otherwise(F.col(EVENT_TIME))
-        return super().timelines(rows.withColumn(_RAISING, raised), lanes, buckets)
+    def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        value = F.when(_has_recorded_watermark(lanes), F.col(RECORDED_WATERMARK)).otherwise(F.col(EVENT_TIME))
+        return super().compute_timelines(rows.withColumn(_WATERMARK_VALUE, value), lanes, buckets)
 
     @classmethod
     @override
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """What others have raised as for any lane, and then what each row has recorded itself."""
-        on_time, in_order = super().split(rows, exact=exact)
-        own = {
-            f"{side}_watermark": F.greatest(f"{side}_watermark", F.when(F.col("side") == side, F.col(RECORDED)))
-            for side in SIDES
-        }
+        """Split as `Lane.split` does, and raise the watermarks of late candidates to those that they recorded."""
+        on_time, candidates = super().split(rows, exact=exact)
+        recorded = {side: F.when(F.col("side") == side, F.col(RECORDED_WATERMARK)) for side in SIDES}
+        own = {f"{side}_watermark": F.greatest(f"{side}_watermark", value) for side, value in recorded.items()}
         combined = F.greatest("watermark", F.least(*own))
-        in_order = in_order.transform(with_columns, own).withColumn("watermark", combined)
-        return on_time.drop(RECORDED, _RAISING), in_order.drop(RECORDED, _RAISING)
+        candidates = candidates.transform(with_columns, own).withColumn("watermark", combined)
+        added = (RECORDED_WATERMARK, _WATERMARK_VALUE)
+        return on_time.drop(*added), candidates.drop(*added)
 
     @override
-    def newest(self, marks: Watermarks) -> None:
-        """What was recorded may be anywhere beside event times."""
+    def newest_event_time(self, watermarks: Watermarks) -> None:
+        """Return None: recorded watermarks are independent of event times."""
 
 
-def _has_recorded(lanes: Sequence[RecordedLane]) -> Column:
-    """Whether the watermark of a row's input is recorded in its lane."""
-    left, right = (of_lane([int(side in lane.recorded) for lane in lanes]) == 1 for side in SIDES)
+def _has_recorded_watermark(lanes: Sequence[RecordedWatermarkLane]) -> Column:
+    """True for rows whose input has recorded its watermark."""
+    left, right = (lookup_by_lane([int(side in lane.recorded_sides) for lane in lanes]) == 1 for side in SIDES)
     return F.when(F.col("side") == "left", left).otherwise(right)

@@ -1,12 +1,11 @@
-"""Inputs that fall idle, and inputs of several partitions: what holds the watermark back changes with the clock.
+"""Watermarks of inputs that fall idle or have several partitions.
 
-A source is one partition of an input, or an input without partitions. An input's watermark is the least of those of its
-sources that count, and never goes down. A source counts when the clock of its first row has passed, until it has had no
-row for longer than `idle_after`, and again after its next row; an input of which no source counts does not hold the
-join back.
+A source is a partition of an input, or an input without partitions. An input's watermark is the minimum over its active
+sources and never goes down. A source is active after the clock of its first row, until it has had no row for longer
+than its idle timeout, and again after its next row. An input without active sources does not hold the join back.
 
-Buckets are cut where a source begins or ceases to count, so that inside a bucket the same sources do: then the
-watermarks before and after each bucket follow from the sources' greatest event times in it, whatever their order.
+Buckets are cut where a source becomes active or idle. Within a bucket the active sources do not change, so the greatest
+event times of the sources determine the watermarks before and after it, in whatever order rows arrive.
 """
 
 from __future__ import annotations
@@ -24,297 +23,323 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.watermarks.buckets import (
-    END_OF_INPUT,
-    NO_WATERMARK,
-    Buckets,
-    Lane,
-    Source,
-    Timeline,
-    Timelines,
-    Watermarks,
-    by_lane,
-)
+from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
-    BUCKETS,
-    PLACE,
-    is_maybe_late,
-    with_watermarks_before,
-    with_watermarks_met,
+    BUCKET_SCHEMA,
+    POSITION,
+    is_late_candidate,
+    with_bucket_watermarks,
+    with_exact_watermarks,
 )
+from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
 from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
+from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
-COLUMN = "sources array<struct<side: string, partition: string, mark: long>>"
-_Key = tuple[str, str | None]
-_WHOLE = None
-"""The partition of an input that has none, or no row yet."""
+SOURCES_SCHEMA = "sources array<struct<side: string, partition: string, watermark: long>>"
+_SourceKey = tuple[str, str | None]
+"""Side and partition."""
+_UNPARTITIONED = None
+"""Partition of an input that has no partitions, or no row yet."""
 
 
 @dataclass(frozen=True)
-class SourceLane(Lane):
-    """A stream whose inputs may fall idle, or have partitions."""
+class IdleOrPartitionedLane(Lane):
+    """A stream whose inputs may fall idle or have partitions."""
 
-    idle_after: dict[str, int | None] = field(default_factory=dict)
-    """How many microseconds of the clock without a row make a source not count, by side; None for never."""
+    idle_timeouts: dict[str, int | None] = field(default_factory=dict)
+    """Microseconds without a row after which a source is idle, by side; None for never."""
 
-    known_of_buckets = f"{BUCKETS}, {COLUMN}"
-    told_by_place = False
-
-    @classmethod
-    @override
-    def fitting(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:
-        """No bucket is so wide that a source could fall idle between two rows of it."""
-        spans = [span for lane in lanes for span in lane.idle_after.values() if span is not None]
-        return replace(buckets, width=min([buckets.width, *spans]))
+    bucket_schema = f"{BUCKET_SCHEMA}, {SOURCES_SCHEMA}"
+    is_determined_by_position = False
 
     @classmethod
     @override
-    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
-        """The rows are in buckets cut where sources begin or cease to count; a bucket that is cut is read once more."""
+    def refine_buckets(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:
+        """Limit the width of buckets so that no source can fall idle between two rows of a bucket."""
+        timeouts = [timeout for lane in lanes for timeout in lane.idle_timeouts.values() if timeout is not None]
+        return replace(buckets, width=min([buckets.width, *timeouts]))
+
+    @classmethod
+    @override
+    def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        """Cut buckets where sources become active or idle, and compute the watermarks. Cut buckets are read twice."""
         if "partition" not in rows.columns:
-            rows = rows.withColumn("partition", F.lit(_WHOLE).cast("string"))
-        maxima = _maxima(rows)
-        changes = [list(_changes(part, lane, buckets)) for lane, part in by_lane(maxima, lanes, buckets)]
-        if cuts := _cuts(maxima, changes, buckets):
-            rows, buckets = _cut(rows, cuts, buckets)
-            maxima = _maxima(rows)
-        parts = by_lane(maxima, lanes, buckets)
-        lines = [_timeline(part, lane, its, buckets) for (lane, part), its in zip(parts, changes, strict=True)]
-        counted = {
-            f"{side}_{name}": maxima[name].where(maxima["side"] == side, 0)
-            for side in SIDES
-            for name in ("rows", "filtered")
-        }
-        newest = {f"{side}_newest": maxima["newest"].where(maxima["side"] == side) for side in SIDES}
-        by_bucket = maxima.assign(**counted, **newest).groupby("bucket", as_index=False)
-        combined = {**dict.fromkeys([*counted, "floored", "landed"], "sum"), "landed_from": "min"}
-        combined |= dict.fromkeys(newest, "max")
-        return Timelines(rows, buckets, by_bucket.agg(combined), lines)
+            rows = rows.withColumn("partition", F.lit(_UNPARTITIONED).cast("string"))
+        statistics = _compute_source_statistics(rows)
+        changes = [
+            list(_find_status_changes(part, lane, buckets)) for lane, part in split_by_lane(statistics, lanes, buckets)
+        ]
+        if cuts := _find_cuts(statistics, changes, buckets):
+            rows, buckets = _apply_cuts(rows, cuts, buckets)
+            statistics = _compute_source_statistics(rows)
+        lane_statistics = split_by_lane(statistics, lanes, buckets)
+        timelines = [
+            _compute_timeline(part, lane, lane_changes, buckets)
+            for (lane, part), lane_changes in zip(lane_statistics, changes, strict=True)
+        ]
+        return Timelines(rows, buckets, _merge_sources(statistics), timelines)
 
     @classmethod
     @override
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """In an unsettled bucket the marks of each source are accumulated by themselves, up to each place asked for."""
-        maybe_late, unsettled, where = is_maybe_late(exact=exact), _unsettled(exact=exact), list(PLACE)
-        asked = rows.where(maybe_late & unsettled).dropDuplicates(where).select(*where, F.inline("sources"))
-        raised = rows.where(_raises(exact=exact)).select(*where, "side", "partition", _mark().alias("mark"))
-        marks = asked.withColumn("role", F.lit(0)).unionByName(raised.withColumn("role", F.lit(1)))
-        earlier = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
-        so_far = earlier.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        met = marks.withColumn("mark", F.max("mark").over(so_far)).where("role = 0")
-        least = met.groupBy(*where).agg(
-            *(F.min(F.when(F.col("side") == side, F.col("mark"))).alias(f"{side}_met") for side in SIDES)
+        """Split as `Lane.split` does, with the running maximum of each source in buckets that need it."""
+        is_candidate, position = is_late_candidate(exact=exact), list(POSITION)
+        candidates = rows.where(is_candidate & _needs_running_maximum(exact=exact))
+        initial = candidates.dropDuplicates(position).select(*position, F.inline("sources"))
+        increments = rows.where(_advances_watermark(exact=exact)).select(
+            *position, "side", "partition", _own_watermark().alias("watermark")
         )
-        held = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_met") for side in SIDES}
-        in_order = rows.where(maybe_late).join(least, where, "left").transform(with_columns, held)
-        in_order = in_order.drop("left_met", "right_met")
-        on_time = rows.where(~maybe_late & ~is_filtered()).drop("partition", "sources")
-        return with_watermarks_before(on_time), with_watermarks_met(in_order.drop("partition", "sources"))
+        # Increments sort after the initial value of their position: simultaneous rows do not see each other.
+        watermarks = initial.withColumn("role", F.lit(0)).unionByName(increments.withColumn("role", F.lit(1)))
+        by_source = Window.partitionBy("bucket", "side", "partition").orderBy("clock", "tiebreak", "role")
+        up_to_row = by_source.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        at_arrival = watermarks.withColumn("watermark", F.max("watermark").over(up_to_row)).where("role = 0")
+        least = at_arrival.groupBy(*position).agg(
+            *(F.min(F.when(F.col("side") == side, F.col("watermark"))).alias(f"{side}_minimum") for side in SIDES)
+        )
+        preceding = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_minimum") for side in SIDES}
+        in_order = rows.where(is_candidate).join(least, position, "left").transform(with_columns, preceding)
+        in_order = in_order.drop("left_minimum", "right_minimum")
+        on_time = rows.where(~is_candidate & ~is_filtered()).drop("partition", "sources")
+        return with_bucket_watermarks(on_time), with_exact_watermarks(in_order.drop("partition", "sources"))
 
     @classmethod
     @override
-    def places(cls, *, exact: bool) -> Column:
-        return is_maybe_late(exact=exact) | _raises(exact=exact)
+    def is_ordered(cls, *, exact: bool) -> Column:
+        return is_late_candidate(exact=exact) | _advances_watermark(exact=exact)
 
 
-def _unsettled(*, exact: bool) -> Column:
-    return F.col("moving" if exact else "unsettled") & moves_watermark()
+def _needs_running_maximum(*, exact: bool) -> Column:
+    return F.col("has_increment" if exact else "needs_order") & moves_watermark()
 
 
-def _raises(*, exact: bool) -> Column:
-    """Whether a row's mark is above its input's watermark, in a bucket in which that is asked for."""
-    held_at = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
-    return _unsettled(exact=exact) & (_mark() > held_at)
+def _advances_watermark(*, exact: bool) -> Column:
+    """True if a row's own watermark is above its input's, in a bucket where that matters to late candidates."""
+    input_watermark = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
+    return _needs_running_maximum(exact=exact) & (_own_watermark() > input_watermark)
 
 
-def _mark() -> Column:
+def _own_watermark() -> Column:
     lag = F.when(F.col("side") == "left", F.col("left_lag")).otherwise(F.col("right_lag"))
     return F.col("event_time") - lag
 
 
 @dataclass(frozen=True)
-class _Change:
-    """A source ceases to count for rows at this clock or later, or counts for rows after it."""
+class _StatusChange:
+    """A source becomes idle for rows at this clock or later, or active for rows after it."""
 
     clock: int
-    source: _Key
-    counts: bool
+    source: _SourceKey
+    becomes_active: bool
 
     @property
-    def since(self) -> int:
-        """The first clock at which rows see it."""
-        return self.clock + self.counts
+    def first_affected_clock(self) -> int:
+        """First clock whose rows see the change."""
+        return self.clock + self.becomes_active
 
 
-def _maxima(rows: DataFrame) -> pd.DataFrame:
-    """Greatest and least event time, first and last clock, and row counts of each bucket and source."""
-    takes_part = F.col("rejected").isNull()
-    # Of what `where` leaves out a row with bad times is as good as none.
-    seen = takes_part | (is_filtered() & F.col("event_time").isNotNull())
-    time, clock = (F.when(seen, F.col(name)) for name in ("event_time", "clock"))
-    landed = F.col("owning_slice") < F.col("slice")
-    found = rows.groupBy("bucket", "side", "partition").agg(
+def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
+    """Aggregate each bucket and source: newest and oldest event time, first and last clock, and row counts."""
+    is_accepted = F.col("rejected").isNull()
+    # A filtered row with times out of bounds has no effect at all.
+    is_effective = is_accepted | (is_filtered() & F.col("event_time").isNotNull())
+    time, clock = (F.when(is_effective, F.col(name)) for name in ("event_time", "clock"))
+    is_late_arriving = F.col("owning_slice") < F.col("slice")
+    grouped = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
-        F.min(F.when(takes_part, time)).alias("oldest"),
+        F.min(F.when(is_accepted, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
         F.count_if(~is_filtered()).alias("rows"),
         F.count_if(is_filtered()).alias("filtered"),
         F.count_if(is_rejected()).alias("rejected"),
-        F.count_if(takes_part & F.col("floored")).alias("floored"),
-        F.count_if(landed).alias("landed"),
-        F.min(F.when(landed, F.col("owning_slice"))).alias("landed_from"),
+        F.count_if(is_accepted & F.col("floored")).alias("floored"),
+        F.count_if(is_late_arriving).alias("late_arriving_rows"),
+        F.min(F.when(is_late_arriving, F.col("owning_slice"))).alias("late_arriving_from"),
     )
-    maxima: pd.DataFrame = found.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
-    named = maxima["partition"].astype(object)
-    return maxima.assign(partition=named.where(named.notna(), _WHOLE))
+    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
+    partitions = statistics["partition"].astype(object)
+    return statistics.assign(partition=partitions.where(partitions.notna(), _UNPARTITIONED))
 
 
-def _sources(lane: SourceLane, buckets: Buckets) -> dict[_Key, Source]:
-    """The sources that the lane has had when the job starts; an input without a row yet has been silent since then."""
+def _merge_sources(statistics: pd.DataFrame) -> pd.DataFrame:
+    """Aggregate the statistics of sources by bucket, as `buckets.compute_bucket_statistics` does."""
+    row_counts = {
+        f"{side}_{name}": statistics[name].where(statistics["side"] == side, 0)
+        for side in SIDES
+        for name in ("rows", "filtered")
+    }
+    newest = {f"{side}_newest": statistics["newest"].where(statistics["side"] == side) for side in SIDES}
+    by_bucket = statistics.assign(**row_counts, **newest).groupby("bucket", as_index=False)
+    aggregates = {**dict.fromkeys([*row_counts, "floored", "late_arriving_rows"], "sum"), "late_arriving_from": "min"}
+    return by_bucket.agg(aggregates | dict.fromkeys(newest, "max"))
+
+
+def _initial_sources(lane: IdleOrPartitionedLane, buckets: Buckets) -> dict[_SourceKey, SourceWatermark]:
+    """Return the lane's sources when the job starts; an input without rows so far counts as silent from then on."""
     start = buckets.grid.start_of(buckets.slices[0])
-    known = {(one.side, one.partition): one for one in lane.before.sources}
-    missing = [side for side in SIDES if side not in {one.side for one in lane.before.sources}]
-    return {**{(side, _WHOLE): Source(side, _WHOLE, NO_WATERMARK, start) for side in missing}, **known}
+    existing = lane.initial_watermarks.sources
+    missing = [side for side in SIDES if side not in {source.side for source in existing}]
+    sources: dict[_SourceKey, SourceWatermark] = {
+        (side, _UNPARTITIONED): SourceWatermark(side, _UNPARTITIONED, NO_WATERMARK, start) for side in missing
+    }
+    return sources | {(source.side, source.partition): source for source in existing}
 
 
-def _changes(maxima: pd.DataFrame, lane: SourceLane, buckets: Buckets) -> Iterator[_Change]:
-    """When each source of a lane begins and ceases to count."""
-    lasts = {key: one.last for key, one in _sources(lane, buckets).items()}
-    seen = maxima[maxima["first"].notna()]
-    rows: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
-    for side, partition, first, last in zip(seen["side"], seen["partition"], seen["first"], seen["last"], strict=True):
-        rows[side, partition].append((int(first), int(last)))
-    for key in {**lasts, **rows}:
-        idle, last = lane.idle_after.get(key[0]), lasts.get(key)
+def _find_status_changes(
+    statistics: pd.DataFrame, lane: IdleOrPartitionedLane, buckets: Buckets
+) -> Iterator[_StatusChange]:
+    """Yield when each source of a lane becomes active and idle."""
+    last_clocks = {key: source.last for key, source in _initial_sources(lane, buckets).items()}
+    non_empty = statistics[statistics["first"].notna()]
+    spans: dict[_SourceKey, list[tuple[int, int]]] = defaultdict(list)
+    columns = (non_empty[name] for name in ("side", "partition", "first", "last"))
+    for side, partition, first, last in zip(*columns, strict=True):
+        spans[side, partition].append((int(first), int(last)))
+    for key in {**last_clocks, **spans}:
+        timeout, last = lane.idle_timeouts.get(key[0]), last_clocks.get(key)
         if last is None:
-            yield _Change(rows[key][0][0], key, counts=True)
-            last = rows[key][0][0]
-        for first, then in rows[key]:
-            if idle is not None and first - last > idle:
-                yield _Change(last + idle + 1, key, counts=False)
-                yield _Change(first, key, counts=True)
-            last = then
-        if idle is not None:
-            yield _Change(last + idle + 1, key, counts=False)
+            yield _StatusChange(spans[key][0][0], key, becomes_active=True)
+            last = spans[key][0][0]
+        for first, last_in_bucket in spans[key]:
+            if timeout is not None and first - last > timeout:
+                yield _StatusChange(last + timeout + 1, key, becomes_active=False)
+                yield _StatusChange(first, key, becomes_active=True)
+            last = last_in_bucket
+        if timeout is not None:
+            yield _StatusChange(last + timeout + 1, key, becomes_active=False)
 
 
-def _cuts(maxima: pd.DataFrame, changes: Sequence[list[_Change]], buckets: Buckets) -> dict[int, list[int]]:
-    """The clocks at which buckets have to be cut: after their first row, and not after their last."""
-    spans = maxima.groupby("bucket").agg({"first": "min", "last": "max"}).dropna()
+def _find_cuts(
+    statistics: pd.DataFrame, changes: Sequence[list[_StatusChange]], buckets: Buckets
+) -> dict[int, list[int]]:
+    """Return the clocks at which each bucket is cut: after its first row, and not after its last."""
+    spans = statistics.groupby("bucket").agg({"first": "min", "last": "max"}).dropna()
     first, last = spans["first"].to_dict(), spans["last"].to_dict()
-    found = defaultdict(set)
-    for lane, its in enumerate(changes):
-        for change in its:
-            bucket = buckets.number_of(lane, change.since) if buckets.holds(change.since) else -1
-            if bucket in first and first[bucket] < change.since <= last[bucket]:
-                found[bucket].add(change.since)
-    return {bucket: sorted(clocks) for bucket, clocks in found.items()}
+    cuts = defaultdict(set)
+    for lane, lane_changes in enumerate(changes):
+        for clock in (change.first_affected_clock for change in lane_changes):
+            bucket = buckets.find_bucket(lane, clock) if buckets.contains(clock) else -1
+            if bucket in first and first[bucket] < clock <= last[bucket]:
+                cuts[bucket].add(clock)
+    return {bucket: sorted(clocks) for bucket, clocks in cuts.items()}
 
 
-def _cut(rows: DataFrame, cuts: dict[int, list[int]], buckets: Buckets) -> tuple[DataFrame, Buckets]:
+def _apply_cuts(rows: DataFrame, cuts: dict[int, list[int]], buckets: Buckets) -> tuple[DataFrame, Buckets]:
     finer = replace(buckets, parts=1 + max(map(len, cuts.values())))
     table = rows.sparkSession.createDataFrame(list(cuts.items()), "bucket long, cuts array<long>")
-    passed = F.size(F.filter("cuts", lambda cut: cut <= F.col("clock")))
-    part = F.when(F.col("cuts").isNull(), 0).otherwise(passed)
-    cut = rows.join(F.broadcast(table), "bucket", "left")
-    return cut.withColumn("bucket", F.col("bucket") * finer.parts + part).drop("cuts"), finer
+    cuts_before = F.size(F.filter("cuts", lambda cut: cut <= F.col("clock")))
+    part = F.when(F.col("cuts").isNull(), 0).otherwise(cuts_before)
+    joined = rows.join(F.broadcast(table), "bucket", "left")
+    return joined.withColumn("bucket", F.col("bucket") * finer.parts + part).drop("cuts"), finer
 
 
-class _Passage:
-    """The watermarks of a lane while its buckets pass by."""
+class _SourceTracker:
+    """The watermarks of a lane's sources, inputs and join, as its buckets are processed in order."""
 
-    def __init__(self, lane: SourceLane, buckets: Buckets) -> None:
-        self.marks = _sources(lane, buckets)
-        self.counting = set(self.marks)
-        self.inputs = {"left": lane.before.left, "right": lane.before.right}
-        self.combined = lane.before.combined
+    def __init__(self, lane: IdleOrPartitionedLane, buckets: Buckets) -> None:
+        self.sources = _initial_sources(lane, buckets)
+        self.active = set(self.sources)
+        self.inputs = {"left": lane.initial_watermarks.left, "right": lane.initial_watermarks.right}
+        self.combined = lane.initial_watermarks.combined
 
-    def apply(self, changes: Iterable[_Change]) -> None:
-        """Sources begin or cease to count."""
+    def apply(self, changes: Iterable[_StatusChange]) -> None:
+        """Mark sources as active or idle, and advance the watermarks."""
         for change in changes:
-            if change.counts:
-                self.counting.discard((change.source[0], _WHOLE))  # stood for the input while it had no row
-                self.counting.add(change.source)
+            if change.becomes_active:
+                self.active.discard((change.source[0], _UNPARTITIONED))  # placeholder of an input without rows so far
+                self.active.add(change.source)
             else:
-                self.counting.discard(change.source)
-        self.settle()
+                self.active.discard(change.source)
+        self.advance()
 
-    def settle(self) -> None:
-        """Let the watermarks advance as far as the sources that count allow."""
-        holding = []
+    def advance(self) -> None:
+        """Advance the watermarks as far as the active sources allow."""
+        active_inputs = []
         for side in SIDES:
-            marks = [self.marks[key].watermark for key in self.counting if key[0] == side]
-            if marks:
-                self.inputs[side] = max(self.inputs[side], min(marks))
-                holding.append(self.inputs[side])
-        self.combined = max(self.combined, min(holding, default=NO_WATERMARK))
+            watermarks = [self.sources[key].watermark for key in self.active if key[0] == side]
+            if watermarks:
+                self.inputs[side] = max(self.inputs[side], min(watermarks))
+                active_inputs.append(self.inputs[side])
+        self.combined = max(self.combined, min(active_inputs, default=NO_WATERMARK))
 
-    def watermarks(self) -> Watermarks:
-        """The watermarks as they stand, with the sources: those of a partitioned input only."""
-        partitioned = {side for side, partition in self.marks if partition is not _WHOLE}
-        kept = [one for (side, part), one in self.marks.items() if part is not _WHOLE or side not in partitioned]
-        kept.sort(key=lambda one: (one.side, one.partition or ""))
-        return Watermarks(self.inputs["left"], self.inputs["right"], advanced=self.combined, sources=tuple(kept))
+    def snapshot(self) -> Watermarks:
+        """Return the current watermarks. Of a partitioned input, sources without a partition are left out."""
+        partitioned = {side for side, partition in self.sources if partition is not _UNPARTITIONED}
+        sources = [
+            source
+            for (side, partition), source in self.sources.items()
+            if partition is not _UNPARTITIONED or side not in partitioned
+        ]
+        sources.sort(key=lambda source: (source.side, source.partition or ""))
+        return Watermarks(self.inputs["left"], self.inputs["right"], advanced=self.combined, sources=tuple(sources))
 
 
-def _timeline(maxima: pd.DataFrame, lane: SourceLane, changes: list[_Change], buckets: Buckets) -> Timeline:
-    state, passed, ends, maybe_late = _Passage(lane, buckets), [], {}, bool(maxima["rejected"].any())
+def _compute_timeline(
+    statistics: pd.DataFrame, lane: IdleOrPartitionedLane, changes: list[_StatusChange], buckets: Buckets
+) -> Timeline:
+    tracker, processed, end_watermarks = _SourceTracker(lane, buckets), [], {}
+    has_late_candidates = bool(statistics["rejected"].any())
     lag = {"left": lane.lag.left, "right": lane.lag.right}
-    marks = maxima.assign(mark=maxima["newest"] - maxima["side"].map(lag).astype("Int64"), clock=maxima["first"])
-    clocks = marks.groupby("bucket")["clock"].min()
-    contents = {clocks[bucket]: rows for bucket, rows in marks.groupby("bucket") if not pd.isna(clocks[bucket])}
-    end_clocks = {buckets.grid.start_of(number + 1): number for number in buckets.slices}
-    changes_at: dict[int, list[_Change]] = defaultdict(list)
+    sources = statistics.assign(
+        watermark=statistics["newest"] - statistics["side"].map(lag).astype("Int64"), clock=statistics["first"]
+    )
+    clocks = sources.groupby("bucket")["clock"].min()
+    by_clock = {clocks[bucket]: rows for bucket, rows in sources.groupby("bucket") if not pd.isna(clocks[bucket])}
+    slice_ends = {buckets.grid.start_of(number + 1): number for number in buckets.slices}
+    changes_at: dict[int, list[_StatusChange]] = defaultdict(list)
     for change in changes:
         changes_at[change.clock].append(change)
-    for clock in sorted({*contents, *end_clocks, *changes_at}):
-        if clock in end_clocks:
-            ends[end_clocks[clock]] = state.watermarks()
-        state.apply(change for change in changes_at.get(clock, []) if not change.counts)
-        if clock in contents:
-            passed.append(_passed(contents[clock], state, lag))
-            oldest = contents[clock]["oldest"].min()
-            maybe_late = maybe_late or (not pd.isna(oldest) and oldest <= state.combined)
-        state.apply(change for change in changes_at.get(clock, []) if change.counts)
+    for clock in sorted({*by_clock, *slice_ends, *changes_at}):
+        if clock in slice_ends:
+            end_watermarks[slice_ends[clock]] = tracker.snapshot()
+        tracker.apply(change for change in changes_at.get(clock, []) if not change.becomes_active)
+        if clock in by_clock:
+            processed.append(_process_bucket(by_clock[clock], tracker, lag))
+            oldest = by_clock[clock]["oldest"].min()
+            has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= tracker.combined)
+        tracker.apply(change for change in changes_at.get(clock, []) if change.becomes_active)
     if lane.drain is not None:
-        ended = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
-        ends |= {number: ended for number in buckets.slices if number >= lane.drain}
-    reached = {buckets.slices[0] - 1: lane.before.combined, **{n: ends[n].combined for n in buckets.slices}}
-    table = pd.DataFrame(passed, columns=[*BUCKET_COLUMNS, "sources"])
-    table["end"] = np.array([reached[number] for number in buckets.slice_of(table["bucket"])], dtype=np.int64)
-    return Timeline(table, maybe_late, {n: ends[n] for n in buckets.slices}, reached)
+        at_end_of_input = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
+        end_watermarks |= {number: at_end_of_input for number in buckets.slices if number >= lane.drain}
+    combined_at_end = {buckets.slices[0] - 1: lane.initial_watermarks.combined}
+    combined_at_end |= {number: end_watermarks[number].combined for number in buckets.slices}
+    table = pd.DataFrame(processed, columns=[*BUCKET_COLUMNS, "sources"])
+    slices = buckets.find_slices(table["bucket"])
+    table["end_watermark"] = np.array([combined_at_end[number] for number in slices], dtype=np.int64)
+    return Timeline(table, has_late_candidates, {n: end_watermarks[n] for n in buckets.slices}, combined_at_end)
 
 
-def _passed(rows: pd.DataFrame, state: _Passage, lag: dict[str, int]) -> dict[str, object]:
-    """What is known of a bucket, whose rows the state then has seen."""
-    before, combined, counting = state.watermarks(), state.combined, sorted(state.counting, key=str)
-    sources = [(*key, state.marks[key].watermark) for key in counting]
-    seen = rows[rows["first"].notna()]
-    for side, partition, mark, last in zip(seen["side"], seen["partition"], seen["mark"], seen["last"], strict=True):
-        known = state.marks.get((side, partition), Source(side, partition, NO_WATERMARK, int(last)))
-        state.marks[side, partition] = replace(
-            known, watermark=known.watermark if pd.isna(mark) else max(known.watermark, int(mark)), last=int(last)
-        )
-    state.settle()
-    after = state.watermarks()
-    moving = (before.left, before.right, combined) != (after.left, after.right, state.combined)
-    left_holds = before.left == after.left == combined
-    right_holds = before.right == after.right == combined and not before.left <= combined <= after.left
-    turns = combined < state.combined or (moving and not left_holds and not right_holds)
+def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, int]) -> dict[str, object]:
+    """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`."""
+    before, combined, active = tracker.snapshot(), tracker.combined, sorted(tracker.active, key=str)
+    sources = [(*key, tracker.sources[key].watermark) for key in active]
+    non_empty = rows[rows["first"].notna()]
+    columns = (non_empty[name] for name in ("side", "partition", "watermark", "last"))
+    for side, partition, newest, last in zip(*columns, strict=True):
+        source = tracker.sources.get((side, partition), SourceWatermark(side, partition, NO_WATERMARK, int(last)))
+        watermark = source.watermark if pd.isna(newest) else max(source.watermark, int(newest))
+        tracker.sources[side, partition] = replace(source, watermark=watermark, last=int(last))
+    tracker.advance()
+    after = tracker.snapshot()
+    has_increment = (before.left, before.right, combined) != (after.left, after.right, tracker.combined)
+    # An input holds the combined watermark back throughout the bucket if its own is equal to it before and after.
+    is_left_limiting = before.left == after.left == combined
+    is_right_limiting = before.right == after.right == combined and not before.left <= combined <= after.left
+    changes = combined < tracker.combined or (has_increment and not is_left_limiting and not is_right_limiting)
     oldest = rows["oldest"].min()
     return {
         "bucket": int(rows["bucket"].iloc[0]),
         "left_before": before.left,
         "right_before": before.right,
-        "before": combined,
-        "after": state.combined,
-        "moving": moving,
-        "unsettled": turns and not pd.isna(oldest) and oldest <= state.combined,
-        "left_counts": any(side == "left" for side, _ in counting),
-        "right_counts": any(side == "right" for side, _ in counting),
+        "combined_before": combined,
+        "combined_after": tracker.combined,
+        "has_increment": has_increment,
+        "needs_order": changes and not pd.isna(oldest) and oldest <= tracker.combined,
+        "left_is_active": any(side == "left" for side, _ in active),
+        "right_is_active": any(side == "right" for side, _ in active),
         "left_lag": lag["left"],
         "right_lag": lag["right"],
-        "sources": sources if moving else [],
+        "sources": sources if has_increment else [],
     }

@@ -1,7 +1,7 @@
-"""Where watermarks rise inside a bucket: what tells the exact watermarks of all rows without moving one.
+"""Compute exact watermarks without a shuffle, from the positions at which the watermark rises.
 
-Of the rows of a stream that is out of order few raise a watermark. These alone are put in order; the steps of each
-bucket then go to all tasks, where a row looks up the last one before its place.
+Few rows of a stream raise its watermark. Only these are ordered. The increments of each bucket are then broadcast, and
+each row looks up the last increment before its position.
 """
 
 from __future__ import annotations
@@ -18,53 +18,69 @@ from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.watermarks.exact import (
-    PLACE,
-    combined_before,
-    marks,
-    raises,
-    with_befores,
-    with_watermarks_before,
+    POSITION,
+    advances_watermark,
+    preceding_combined_watermark,
+    watermark_increments,
+    with_bucket_watermarks,
+    with_preceding_watermarks,
 )
 
-_BEFORE = ("before", "left_before", "right_before")
-_COUNTS = ("left_counts", "right_counts")
+_BEFORE = ("combined_before", "left_before", "right_before")
+_ACTIVE = ("left_is_active", "right_is_active")
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The steps of the buckets of some rows `buckets.with_buckets`."""
+class WatermarkIncrements:
+    """The watermark increments of all buckets of a job."""
 
-    known: DataFrame
-    """A row for each bucket that has one: `in_bucket`, and its `steps` in order: the place behind which it holds, and
-    what was raised before a row there, ms."""
+    by_bucket: DataFrame
+    """One row per bucket with increments: `increment_bucket`, and `increments`, an array ordered by position. Each
+    increment has the position (exclusive) after which it holds and the watermarks from there on, ms."""
     counts: pd.DataFrame
-    """How many `steps` a `bucket` has."""
+    """Number of `increments` by `bucket`."""
 
     @classmethod
-    def of(cls, rows: DataFrame, raising: str) -> Self:
-        """Those of rows of which a column raises the watermark. Reads the rows once, and keeps what it finds."""
-        by_side = {f"{side}_mark": mark for side, mark in marks(raising, exact=True).items()}
-        asking = rows.where(raises(raising, exact=True)).select(
-            *PLACE, *_BEFORE, *_COUNTS, *(mark.alias(name) for name, mark in by_side.items())
+    def collect(cls, rows: DataFrame, watermark_column: str) -> Self:
+        """Collect the increments of a job and materialize them. Reads the rows once.
+
+        Args:
+            rows: Rows from `lanes.join_bucket_watermarks`.
+            watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+        """
+        by_side = watermark_increments(watermark_column, exact=True)
+        increments = rows.where(advances_watermark(watermark_column, exact=True)).select(
+            *POSITION, *_BEFORE, *_ACTIVE, *(column.alias(f"{side}_increment") for side, column in by_side.items())
         )
-        met = with_befores(asking, {side: F.col(f"{side}_mark") for side in SIDES})
-        rising = reduce(Column.__or__, (F.col(f"{side}_mark") > F.col(f"{side}_before") for side in SIDES))
-        so_far = Window.partitionBy("bucket").orderBy(*PLACE[1:])
-        after = {f"{side}_before": F.greatest(f"{side}_before", F.max(f"{side}_mark").over(so_far)) for side in SIDES}
-        risen = met.where(rising).transform(with_columns, after).withColumn("before", combined_before())
-        steps = F.array_sort(F.collect_set(F.struct(*PLACE[1:], *_BEFORE))).alias("steps")
-        known = computed_once(risen.groupBy(F.col("bucket").alias("in_bucket")).agg(steps), now=True)
-        return cls(known, known.select(F.col("in_bucket").alias("bucket"), F.size("steps").alias("steps")).toPandas())
+        preceding = with_preceding_watermarks(increments, {side: F.col(f"{side}_increment") for side in SIDES})
+        advances = reduce(Column.__or__, (F.col(f"{side}_increment") > F.col(f"{side}_before") for side in SIDES))
+        up_to_row = Window.partitionBy("bucket").orderBy(*POSITION[1:])
+        after = {
+            f"{side}_before": F.greatest(f"{side}_before", F.max(f"{side}_increment").over(up_to_row)) for side in SIDES
+        }
+        advanced = preceding.where(advances).transform(with_columns, after)
+        advanced = advanced.withColumn("combined_before", preceding_combined_watermark())
+        ordered = F.array_sort(F.collect_set(F.struct(*POSITION[1:], *_BEFORE))).alias("increments")
+        grouped = advanced.groupBy(F.col("bucket").alias("increment_bucket")).agg(ordered)
+        by_bucket = computed_once(grouped, now=True)
+        counts = by_bucket.select(
+            F.col("increment_bucket").alias("bucket"), F.size("increments").alias("increments")
+        ).toPandas()
+        return cls(by_bucket, counts)
 
     def with_watermarks(self, rows: DataFrame) -> DataFrame:
-        """The same rows with the watermarks that each met, and without what else is known of their buckets."""
+        """Add the exact watermarks at each row's arrival, and drop the bucket columns."""
 
-        def is_before(step: Column) -> Column:
-            sooner, together = step["clock"] < F.col("clock"), step["clock"] == F.col("clock")
-            return sooner | (together & (step["tiebreak"] < F.col("tiebreak")))
+        def precedes(increment: Column) -> Column:
+            is_earlier, is_simultaneous = (
+                increment["clock"] < F.col("clock"),
+                increment["clock"] == F.col("clock"),
+            )
+            return is_earlier | (is_simultaneous & (increment["tiebreak"] < F.col("tiebreak")))
 
-        found = rows.join(F.broadcast(self.known), F.col("bucket") == F.col("in_bucket"), "left")
-        last = F.get("steps", F.size(F.filter("steps", is_before)) - 1)
-        found = found.withColumn("last", F.when(F.col("steps").isNotNull(), last)).drop("in_bucket", "steps")
-        met = {name: F.coalesce(F.col("last")[name], F.col(name)) for name in _BEFORE}
-        return with_watermarks_before(found.transform(with_columns, met).drop("last"))
+        joined = rows.join(F.broadcast(self.by_bucket), F.col("bucket") == F.col("increment_bucket"), "left")
+        last = F.get("increments", F.size(F.filter("increments", precedes)) - 1)
+        joined = joined.withColumn("last_increment", F.when(F.col("increments").isNotNull(), last))
+        joined = joined.drop("increment_bucket", "increments")
+        watermarks = {name: F.coalesce(F.col("last_increment")[name], F.col(name)) for name in _BEFORE}
+        return with_bucket_watermarks(joined.transform(with_columns, watermarks).drop("last_increment"))

@@ -1,9 +1,9 @@
-"""Rows late, told by their places: for a job in which most rows may be late, and few are.
+"""Find late rows by position, for jobs in which many rows are late candidates but few are late.
 
-A bucket that is longer than the delays tells of few of its rows that they are on time. To put all others in order
-moves every row, with all its columns. But the watermark that a row met follows from its place alone, and few places
-hold a row that is behind it. So places and times are put in order, without the rows; those few places then go to all
-tasks, where a row that is at none of them is on time.
+If buckets are longer than the delays, the watermark after a bucket shows few rows to be on time. Ordering all others
+would shuffle every row with all its columns. But the position of a row determines the watermark at its arrival, and few
+positions have late rows. So positions and times are ordered without the rows. The late positions are then broadcast,
+and a row at none of them is on time.
 """
 
 from __future__ import annotations
@@ -20,76 +20,84 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import counted_once
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
-    PLACE,
-    combined_before,
-    is_maybe_late,
-    marks,
-    raises,
-    with_befores,
-    with_watermarks_before,
+    POSITION,
+    advances_watermark,
+    is_late_candidate,
+    preceding_combined_watermark,
+    watermark_increments,
+    with_bucket_watermarks,
+    with_preceding_watermarks,
 )
 from tidemark.watermarks.row_status import is_filtered, is_rejected
 
-_AT = {name: f"at_{name}" for name in PLACE}
-_MET = {name: f"met_{name}" for name in ("left_watermark", "right_watermark", "watermark")}
+_POSITION_COLUMNS = {name: f"late_{name}" for name in POSITION}
+_WATERMARK_COLUMNS = {name: f"late_{name}" for name in ("left_watermark", "right_watermark", "watermark")}
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places at which a row is late, at the watermark or rejected; of the rows of `buckets.with_buckets`."""
+class LatePositions:
+    """Positions of rows that are late, at the watermark, or rejected."""
 
-    known: DataFrame
-    """A row for each: the place, and the watermarks met there, ms."""
+    positions: DataFrame
+    """One row per position, with the watermarks there, ms."""
     count: int
 
     @classmethod
-    def behind(cls, rows: DataFrame, raising: str) -> Self:
-        """Those of some rows, of which a column raises the watermark. Reads them once, and keeps what it finds."""
-        maybe_late, by_side = is_maybe_late(exact=False), marks(raising, exact=False)
-        times = rows.where(maybe_late | raises(raising, exact=False)).select(
-            *PLACE,
+    def find(cls, rows: DataFrame, watermark_column: str) -> Self:
+        """Find the late positions of a job and materialize them. Reads the rows once.
+
+        Args:
+            rows: Rows from `lanes.join_bucket_watermarks`.
+            watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+        """
+        is_candidate, increments = is_late_candidate(exact=False), watermark_increments(watermark_column, exact=False)
+        times = rows.where(is_candidate | advances_watermark(watermark_column, exact=False)).select(
+            *POSITION,
             "event_time",
-            *("before", "left_before", "right_before", "left_counts", "right_counts"),
-            maybe_late.alias("asks"),
+            *("combined_before", "left_before", "right_before", "left_is_active", "right_is_active"),
+            is_candidate.alias("is_candidate"),
             is_rejected().alias("is_rejected"),
-            *(mark.alias(f"{side}_mark") for side, mark in by_side.items()),
+            *(increment.alias(f"{side}_increment") for side, increment in increments.items()),
         )
-        met = with_befores(times, {side: F.col(f"{side}_mark") for side in SIDES}).where("asks")
-        watermarks = F.col("left_before"), F.col("right_before"), combined_before()
-        told = met.select(
-            *(F.col(name).alias(at) for name, at in _AT.items()),
-            *(watermark.alias(name) for watermark, name in zip(watermarks, _MET.values(), strict=True)),
+        preceding = with_preceding_watermarks(times, {side: F.col(f"{side}_increment") for side in SIDES})
+        watermarks = F.col("left_before"), F.col("right_before"), preceding_combined_watermark()
+        candidates = preceding.where("is_candidate").select(
+            *(F.col(name).alias(alias) for name, alias in _POSITION_COLUMNS.items()),
+            *(column.alias(alias) for column, alias in zip(watermarks, _WATERMARK_COLUMNS.values(), strict=True)),
             "event_time",
             "is_rejected",
         )
-        behind = told.where(F.col("is_rejected") | (F.col("event_time") <= F.col(_MET["watermark"])))
-        return cls(*counted_once(behind.select(*_AT.values(), *_MET.values()).distinct()))
+        is_late = F.col("event_time") <= F.col(_WATERMARK_COLUMNS["watermark"])
+        late = candidates.where(F.col("is_rejected") | is_late)
+        return cls(*counted_once(late.select(*_POSITION_COLUMNS.values(), *_WATERMARK_COLUMNS.values()).distinct()))
 
-    def away(self, rows: DataFrame) -> DataFrame:
-        """Of the same rows those at no such place, as `Lane.split` has rows on time."""
-        on_time = rows.where(~is_filtered()).join(F.broadcast(self.known), _is_at(), "left_anti")
-        return with_watermarks_before(on_time)
+    def select_on_time(self, rows: DataFrame) -> DataFrame:
+        """Select the rows at no late position, in the form of the rows on time of `Lane.split`."""
+        on_time = rows.where(~is_filtered()).join(F.broadcast(self.positions), _matches_position(), "left_anti")
+        return with_bucket_watermarks(on_time)
 
-    def beside(self, rows: DataFrame) -> DataFrame:
-        """The same rows, but for those that `where` leaves out, with what is known of their places: see `is_there`."""
-        return rows.where(~is_filtered()).join(F.broadcast(self.known), _is_at(), "left")
+    def annotate(self, rows: DataFrame) -> DataFrame:
+        """Join rows with the late positions, and drop the rows that `where` filters."""
+        return rows.where(~is_filtered()).join(F.broadcast(self.positions), _matches_position(), "left")
 
     @staticmethod
-    def is_there() -> Column:
-        """Whether a row `beside` is at such a place."""
-        return F.col(_AT["clock"]).isNotNull()
+    def is_at_late_position() -> Column:
+        """True for rows at a late position, after `annotate`."""
+        return F.col(_POSITION_COLUMNS["clock"]).isNotNull()
 
     @classmethod
-    def split(cls, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """`Lane.split` of rows `beside`: those at such a place come second, with the watermarks that they met."""
-        told = (*_AT.values(), *_MET.values())
-        met = {name: F.col(column) for name, column in _MET.items()}
-        away, there = rows.where(~cls.is_there()), rows.where(cls.is_there())
-        return with_watermarks_before(away).drop(*told), there.transform(with_columns, met).drop(*BUCKET_COLUMNS, *told)
+    def split_annotated(cls, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Split rows from `annotate` into those on time and those at late positions, in the form of `Lane.split`."""
+        added = (*_POSITION_COLUMNS.values(), *_WATERMARK_COLUMNS.values())
+        watermarks = {name: F.col(column) for name, column in _WATERMARK_COLUMNS.items()}
+        on_time, late = rows.where(~cls.is_at_late_position()), rows.where(cls.is_at_late_position())
+        late = late.transform(with_columns, watermarks).drop(*BUCKET_COLUMNS, *added)
+        return with_bucket_watermarks(on_time).drop(*added), late
 
 
-def _is_at() -> Column:
-    """Whether a row is at a place; one that is on time anyway is not looked up."""
-    bucket, clock, tiebreak = (F.col(name) for name in PLACE)
-    of_row = bucket, F.when(is_maybe_late(exact=False), clock), tiebreak
-    return reduce(Column.__and__, (own == F.col(at) for own, at in zip(of_row, _AT.values(), strict=True)))
+def _matches_position() -> Column:
+    """True if a row is at a late position; rows that are surely on time are not looked up."""
+    bucket, clock, tiebreak = (F.col(name) for name in POSITION)
+    position = bucket, F.when(is_late_candidate(exact=False), clock), tiebreak
+    columns = zip(position, _POSITION_COLUMNS.values(), strict=True)
+    return reduce(Column.__and__, (own == F.col(late) for own, late in columns))

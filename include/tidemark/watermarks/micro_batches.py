@@ -1,6 +1,6 @@
-"""The micro-batches that a Spark query runs, and the watermark of each: computed on the driver, batch by batch.
+"""Compute the micro-batches of a Spark query and the watermark of each, on the driver.
 
-A bucket is a micro-batch here. Within one, the order of rows has no meaning.
+A bucket is a micro-batch here. The order of rows within it has no meaning.
 """
 
 from __future__ import annotations
@@ -15,108 +15,106 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.watermarks.buckets import (
-    NO_WATERMARK,
-    Buckets,
-    Lane,
-    Timeline,
-    Timelines,
-    Watermarks,
-    bucket_maxima,
-    by_lane,
-)
+from tidemark.watermarks.buckets import Buckets, compute_bucket_statistics
+from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
+from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
 
-BATCHES = """
+BATCH_SCHEMA = """
     bucket long, batch long, watermark long, previous_watermark long, left_watermark long, right_watermark long
 """
-_COLUMNS = tuple(kind.split()[0] for kind in BATCHES.split(","))
+_COLUMNS = tuple(field.split()[0] for field in BATCH_SCHEMA.split(","))
 
 
 @dataclass(frozen=True)
-class QueryLane(Lane):
-    """A streaming query: `before.batch` is the watermark of its last batch; from the slice `drain` no input waits."""
+class MicroBatchLane(Lane):
+    """A streaming query. `initial_watermarks.batch` is the watermark of its last batch.
 
-    watermarked: tuple[str, ...] = SIDES
-    """The sides that have a watermark."""
+    From the slice `drain` on, no input is waiting when a batch ends.
+    """
+
+    watermarked_sides: tuple[str, ...] = SIDES
+    """Sides that have a watermark."""
     policy: Literal["min", "max"] = "min"
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
-    idle: bool = True
-    """Whether no input waits when a batch ends, so that one without data may follow it."""
-    evicts: bool = True
-    """Whether a watermark evicts rows: only then does a batch without data run."""
+    is_idle_between_batches: bool = True
+    """True if no input is waiting when a batch ends, so that a no-data batch may follow."""
+    has_eviction: bool = True
+    """True if a watermark evicts rows. Only then does Spark run no-data batches."""
     schedule: Mapping[int, int | None] = field(default_factory=dict)
-    """Clocks of the batches that ran, those without rows too, each with its watermark where the query has logged it:
-    one that was restarted has a lower one than its rows say. The rows alone tell of other batches."""
+    """Clocks of the batches that ran, empty ones included, with their watermark if the query logged it. After a
+    restart it is lower than the rows imply. Rows imply further batches."""
 
-    def next_watermark(self, marks: Watermarks) -> int:
-        """W of the next batch: an input without a row yet counts as 0, and W never goes down."""
-        marks_of_sides = [max(0, getattr(marks, side)) for side in self.watermarked]
+    bucket_schema = BATCH_SCHEMA
+    is_determined_by_position = False
+
+    def next_watermark(self, watermarks: Watermarks) -> int:
+        """Return the watermark of the next batch, ms. It never goes down; an input without rows so far counts as 0."""
+        by_side = [max(0, getattr(watermarks, side)) for side in self.watermarked_sides]
         combine = min if self.policy == "min" else max
-        return max(marks.batch or 0, combine(marks_of_sides, default=0))
-
-    known_of_buckets = BATCHES
-    told_by_place = False
+        return max(watermarks.batch or 0, combine(by_side, default=0))
 
     @classmethod
     @override
-    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
-        """Each lane's batches, by its rows (in microseconds) and by its schedule."""
-        maxima = bucket_maxima(rows).toPandas()
-        lines = [
-            _timeline(part, lane, buckets, number)
-            for number, (lane, part) in enumerate(by_lane(maxima, lanes, buckets))
+    def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        """Compute each lane's batches from its rows (event times in microseconds) and its schedule."""
+        statistics = compute_bucket_statistics(rows).toPandas()
+        timelines = [
+            _compute_timeline(part, lane, buckets, number)
+            for number, (lane, part) in enumerate(split_by_lane(statistics, lanes, buckets))
         ]
-        return Timelines(rows, buckets, maxima, lines)
+        return Timelines(rows, buckets, statistics, timelines)
 
     @classmethod
     @override
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """A row's batch tells all: late at the most is what the batch's late watermark has passed."""
-        passed = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
-        maybe_late = F.col("rejected").isNotNull() | passed
-        return rows.where(~maybe_late), rows.where(maybe_late)
+        """Split by the late watermark of a row's batch, which is exact for all rows."""
+        is_at_watermark = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
+        is_candidate = F.col("rejected").isNotNull() | is_at_watermark
+        return rows.where(~is_candidate), rows.where(is_candidate)
 
 
-def _timeline(maxima: pd.DataFrame, lane: QueryLane, buckets: Buckets, number: int) -> Timeline:
-    slices = buckets.slices
-    ran = {
-        buckets.number_of(number, clock): watermark
-        for clock, watermark in lane.schedule.items()
-        if buckets.holds(clock)
-    }
-    rows = maxima.set_index("bucket").reindex(sorted({*ran, *maxima["bucket"]}))
-    newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked}
-    marks, described, ends, maybe_late = lane.before, [], {}, bool(rows["rejected"].any())
-    order = list(enumerate(zip(rows.index, buckets.slice_of(rows.index.to_series()), rows["oldest"], strict=True)))
+def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: Buckets, lane_number: int) -> Timeline:
+    slices, scheduled = buckets.slices, {}
+    for clock, logged in lane.schedule.items():
+        if buckets.contains(clock):
+            scheduled[buckets.find_bucket(lane_number, clock)] = logged
+    rows = statistics.set_index("bucket").reindex(sorted({*scheduled, *statistics["bucket"]}))
+    newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked_sides}
+    watermarks, batches, end_watermarks = lane.initial_watermarks, [], {}
+    has_late_candidates = bool(rows["rejected"].any())
+    order = list(enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True)))
     last = order[-1][1][1] if order else slices[-1]
     for batch, (bucket, slice_number, oldest) in order:
-        before, known = marks.batch or 0, ran.get(bucket)
-        watermark = lane.next_watermark(marks) if known is None else known
+        before, logged = watermarks.batch or 0, scheduled.get(bucket)
+        watermark = lane.next_watermark(watermarks) if logged is None else logged
         late = before if lane.late_watermark == "previous_batch" else watermark
-        described.append((bucket, batch, late, before, marks.left, marks.right))
-        maybe_late = maybe_late or (not pd.isna(oldest) and oldest <= late * 1000)
-        for side in lane.watermarked:
-            marks = _grown(marks, side, newest[side].iloc[batch], lane)
-        marks = replace(marks, batch=watermark)
-        ends[int(slice_number)] = marks = _after(marks, lane, runs=lane.idle)
-    ends[int(last)] = _after(marks, lane, runs=lane.drain is not None and lane.drain <= slices[-1])
-    so_far, reached = lane.before, {slices[0] - 1: lane.before.combined}
-    for n in slices:
-        so_far = ends[n] = ends.get(n, so_far)
-        reached[n] = so_far.combined
-    table = pd.DataFrame(described, columns=_COLUMNS).astype("int64")
-    return Timeline(table, maybe_late, {n: ends[n] for n in slices}, reached)
+        batches.append((bucket, batch, late, before, watermarks.left, watermarks.right))
+        has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= late * 1000)
+        for side in lane.watermarked_sides:
+            watermarks = _raise_watermark(watermarks, side, newest[side].iloc[batch], lane)
+        watermarks = _after_no_data_batch(
+            replace(watermarks, batch=watermark), lane, is_idle=lane.is_idle_between_batches
+        )
+        end_watermarks[int(slice_number)] = watermarks
+    is_drained = lane.drain is not None and lane.drain <= slices[-1]
+    end_watermarks[int(last)] = _after_no_data_batch(watermarks, lane, is_idle=is_drained)
+    current, combined_at_end = lane.initial_watermarks, {slices[0] - 1: lane.initial_watermarks.combined}
+    for number in slices:
+        current = end_watermarks[number] = end_watermarks.get(number, current)
+        combined_at_end[number] = current.combined
+    table = pd.DataFrame(batches, columns=_COLUMNS).astype("int64")
+    return Timeline(table, has_late_candidates, {n: end_watermarks[n] for n in slices}, combined_at_end)
 
 
-def _after(marks: Watermarks, lane: QueryLane, *, runs: bool) -> Watermarks:
-    """The watermarks once the batch without data has run that follows if the watermark has advanced."""
-    watermark = lane.next_watermark(marks)
-    advanced = marks.batch is not None and watermark > marks.batch
-    return replace(marks, batch=watermark) if runs and lane.evicts and advanced else marks
+def _after_no_data_batch(watermarks: Watermarks, lane: MicroBatchLane, *, is_idle: bool) -> Watermarks:
+    """Return the watermarks after the no-data batch that an idle query runs if the watermark has advanced."""
+    watermark = lane.next_watermark(watermarks)
+    has_advanced = watermarks.batch is not None and watermark > watermarks.batch
+    return replace(watermarks, batch=watermark) if is_idle and lane.has_eviction and has_advanced else watermarks
 
 
-def _grown(marks: Watermarks, side: str, newest: int, lane: QueryLane) -> Watermarks:
-    mark = NO_WATERMARK if pd.isna(newest) else int(newest) - int(getattr(lane.lag, side))
+def _raise_watermark(watermarks: Watermarks, side: str, newest: int, lane: MicroBatchLane) -> Watermarks:
+    watermark = NO_WATERMARK if pd.isna(newest) else int(newest) - int(getattr(lane.lag, side))
     if side == "left":
-        return replace(marks, left=max(marks.left, mark))
-    return replace(marks, right=max(marks.right, mark))
+        return replace(watermarks, left=max(watermarks.left, watermark))
+    return replace(watermarks, right=max(watermarks.right, watermark))

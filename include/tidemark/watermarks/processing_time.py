@@ -1,4 +1,4 @@
-"""Streams whose event times are the clock's: no row is behind a watermark."""
+"""Watermarks of streams on processing time, where no row is late."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Self
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
-from tidemark.watermarks.buckets import NO_WATERMARK, Buckets, Lane, Timelines
+from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.lanes import Lane, Timelines
+from tidemark.watermarks.watermarks import NO_WATERMARK
 
-_SETTLED = {"after": NO_WATERMARK, "moving": False, "unsettled": False}
+_NO_INCREMENTS = {"combined_after": NO_WATERMARK, "has_increment": False, "needs_order": False}
 
 
-class ClockLane(Lane):
-    """A stream on processing time, of which no row needs the watermark that it met."""
+class ProcessingTimeLane(Lane):
+    """A stream on processing time: no row needs the watermark at its arrival."""
 
     @classmethod
     @override
-    def timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
-        found = super().timelines(rows, lanes, buckets)
-        lines = [replace(line, buckets=line.buckets.assign(**_SETTLED)) for line in found.lines]
-        return replace(found, lines=lines)
+    def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
+        computed = super().compute_timelines(rows, lanes, buckets)
+        timelines = [replace(line, buckets=line.buckets.assign(**_NO_INCREMENTS)) for line in computed.timelines]
+        return replace(computed, timelines=timelines)

@@ -1,6 +1,6 @@
-"""What a Structured Streaming query did, from its checkpoint: its micro-batches, and how far each read its sources.
+"""Read a Structured Streaming query's checkpoint: its micro-batches and the source offsets of each.
 
-Of a source of files the checkpoint has the paths too, of a Delta table only the version and the number of a file.
+For a source of files the checkpoint also has the paths, for a Delta table only a version and the index of a file.
 """
 
 from __future__ import annotations
@@ -19,146 +19,150 @@ from tidemark.config import Pipeline
 from tidemark.errors import InputError
 from tidemark.timegrid.slices import Grid
 
-Position = tuple[int, int]
-"""A version of a table and the index of a file among those that it adds; or a number of a source's log and 0."""
+FilePosition = tuple[int, int]
+"""Version of a table and index of a file among those it adds; or the number of an entry in a source's log, and 0."""
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _NOT_READ = (-1, 0)
 
 
 @dataclass(frozen=True)
 class Offset:
-    """How far a batch has read a source, inclusive: to a file of a table's version, or to a number of its own log."""
+    """Last file of a source that a batch has read."""
 
     table: str | None
-    """The id in the metadata of a Delta table, None for a source of files."""
-    position: Position
-    """The last file that was read; a negative index is before the files of a version."""
-    snapshot: bool = False
-    """Whether the files are still those of the table as it stood at the version."""
+    """Id in the metadata of a Delta table, None for a source of files."""
+    position: FilePosition
+    """Position of the file, inclusive. A negative index is before the files of a version."""
+    is_snapshot: bool = False
+    """True while the files are those of the table's initial snapshot at this version."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch that was committed."""
+    """A committed micro-batch."""
 
     clock: int
-    """The batch's timestamp in microseconds; one that is not after that of the batch before counts as 1 ms after it."""
+    """Timestamp, microseconds; at least 1 ms after the previous batch."""
     watermark: int
-    """The watermark in ms by which the batch evicted; the one of the batch before made its rows late."""
+    """Watermark that evicted rows in this batch, ms. The previous batch's watermark made rows late."""
     offsets: tuple[Offset | None, ...]
-    """Where the batch ended, by source; None where the source had nothing yet."""
+    """End of the batch by source; None if the source had nothing yet."""
 
 
 @dataclass(frozen=True)
 class QueryTrace:
-    """The batches of a query, those without rows too, from its first to the last one committed."""
+    """The committed batches of a query, empty ones included."""
 
     checkpoint: str
     batches: tuple[Batch, ...]
-    pending: int | None
-    """Clock of a batch that has begun and is not committed."""
+    pending_clock: int | None
+    """Clock of the earliest batch that has begun but is not committed."""
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str, pipeline: Pipeline) -> QueryTrace:
         """Read a checkpoint's offset and commit logs.
 
         Raises:
-            InputError: there is none, its beginning is gone, or it is of another format or of other settings.
+            InputError: There is no checkpoint, its first batches are missing, or its format or settings differ.
         """
-        offsets, commits = (_log(spark, f"{checkpoint}/{kind}") for kind in ("offsets", "commits"))
+        offsets, commits = (_read_log(spark, f"{checkpoint}/{log}") for log in ("offsets", "commits"))
         if not offsets:
-            raise InputError(f"{checkpoint} is not the checkpoint of a streaming query: it has no offset log")
+            raise InputError(f"{checkpoint} is not a checkpoint of a streaming query: it has no offset log.")
         if 0 not in offsets:
             raise InputError(
-                f"checkpoint {checkpoint} begins with batch {min(offsets)}: Spark has removed the offsets of those "
-                "before; run the query with spark.sql.streaming.minBatchesToRetain above the number of its batches"
+                f"Checkpoint {checkpoint} begins with batch {min(offsets)}: Spark has removed the offsets before it. "
+                "Run the query with spark.sql.streaming.minBatchesToRetain above the number of its batches."
             )
         clock, batches = 0, []
-        for number in sorted(offsets):
-            header, sources = offsets[number][0], offsets[number][1:]
-            if number == 0:
-                _refuse_other_settings(checkpoint, header.get("conf", {}), pipeline)
+        for batch_id in sorted(offsets):
+            header, sources = offsets[batch_id][0], offsets[batch_id][1:]
+            if batch_id == 0:
+                _check_policy(checkpoint, header.get("conf", {}), pipeline)
             clock = max(clock + 1000, header["batchTimestampMs"] * 1000)
-            ends = tuple(_offset(logged, checkpoint) for logged in sources)
-            batches.append((number, Batch(clock, header["batchWatermarkMs"], ends)))
-        waiting = [batch.clock for number, batch in batches if number not in commits]
-        done = tuple(batch for number, batch in batches if number in commits)
-        if not done:
-            raise InputError(f"checkpoint {checkpoint} has no batch that was committed yet")
-        return cls(checkpoint, done, min(waiting, default=None))
+            ends = tuple(_parse_offset(offset, checkpoint) for offset in sources)
+            batches.append((batch_id, Batch(clock, header["batchWatermarkMs"], ends)))
+        pending = [batch.clock for batch_id, batch in batches if batch_id not in commits]
+        committed = tuple(batch for batch_id, batch in batches if batch_id in commits)
+        if not committed:
+            raise InputError(f"Checkpoint {checkpoint} has no committed batch yet. Wait for the query's first batch.")
+        return cls(checkpoint, committed, min(pending, default=None))
 
-    def end(self, grid: Grid) -> int:
-        """Number of the first slice of which not every batch is known; the slices before it can run."""
+    def find_end_slice(self, grid: Grid) -> int:
+        """Return the first slice whose batches are incomplete; the slices before it can run."""
         last = grid.number_at(self.batches[-1].clock)
-        return last + 1 if self.pending is None else min(last + 1, grid.number_at(self.pending))
+        return last + 1 if self.pending_clock is None else min(last + 1, grid.number_at(self.pending_clock))
 
-    def sources(self) -> dict[int, str | None]:
-        """The sources that were read, by their number in the query: `Offset.table`."""
-        return {n: end.table for batch in self.batches for n, end in enumerate(batch.offsets) if end is not None}
+    def list_sources(self) -> dict[int, str | None]:
+        """Return `Offset.table` of the sources that were read, by their number in the query."""
+        ends = ((n, offset) for batch in self.batches for n, offset in enumerate(batch.offsets))
+        return {n: offset.table for n, offset in ends if offset is not None}
 
-    def offsets(self, source: int) -> list[Offset | None]:
-        """How far each batch has read a source."""
+    def list_offsets(self, source: int) -> list[Offset | None]:
+        """Return the offset of a source at the end of each batch."""
         return [batch.offsets[source] for batch in self.batches]
 
-    def clocks(self, source: int, positions: Iterable[Position]) -> Iterator[int | None]:
-        """The clock of the batch that has read each file of a source, None where none has."""
-        ends = [end.position if end else _NOT_READ for end in self.offsets(source)]
+    def find_read_clocks(self, source: int, positions: Iterable[FilePosition]) -> Iterator[int | None]:
+        """Yield the clock of the batch that read each file of a source; None if no batch has read it."""
+        ends = [offset.position if offset else _NOT_READ for offset in self.list_offsets(source)]
         for position in positions:
             batch = bisect_left(ends, position)
             yield self.batches[batch].clock if batch < len(ends) else None
 
-    def files(self, spark: SparkSession, source: int) -> dict[str, Position]:
-        """The files that a source of files has listed for the query, by their paths as URIs.
+    def list_files(self, spark: SparkSession, source: int) -> dict[str, FilePosition]:
+        """Return the positions of the files that a source of files listed for the query, by path (URI).
 
         Raises:
-            InputError: the list is gone.
+            InputError: The list is missing.
         """
         log = f"{self.checkpoint}/sources/{source}"
-        listed = _log(spark, log)
-        if not listed:
-            raise InputError(f"{log} is gone: without it nobody knows which files the query has read")
-        return {one["path"]: (one["batchId"], 0) for lines in listed.values() for one in lines}
+        batches = _read_log(spark, log)
+        if not batches:
+            raise InputError(f"{log} is missing: the files that the query has read are unknown. Restore the folder.")
+        return {file["path"]: (file["batchId"], 0) for files in batches.values() for file in files}
 
 
-def texts(spark: SparkSession, paths: str | list[str]) -> dict[str, str]:
-    """The contents of small files, by name."""
+def read_texts(spark: SparkSession, paths: str | list[str]) -> dict[str, str]:
+    """Return the contents of small files by name."""
     files = spark.read.text(paths, wholetext=True)
     rows = files.select("value", F.col("_metadata.file_name").alias("name")).collect()
     return {row["name"]: row["value"] for row in rows}
 
 
-def _log(spark: SparkSession, folder: str) -> dict[int, list[Any]]:
-    """A metadata log, its compacted files too: by batch the lines after the first, which tells the format."""
+def _read_log(spark: SparkSession, folder: str) -> dict[int, list[Any]]:
+    """Return the entries of a metadata log by batch, those of compacted files included; {} if there is no log."""
     try:
-        files = texts(spark, folder)
+        files = read_texts(spark, folder)
     except AnalysisException:
         return {}
-    found = {}
-    for name, text in files.items():
-        number = name.removesuffix(".compact")
-        if number.isdigit():
-            version, *lines = text.splitlines()
+    batches = {}
+    for name, content in files.items():
+        batch = name.removesuffix(".compact")
+        if batch.isdigit():
+            version, *lines = content.splitlines()
             if version != "v1":
-                raise InputError(f"{folder}/{name} has format {version}; this version of Tidemark reads v1")
-            found[int(number)] = [None if line == "-" else json.loads(line) for line in lines if line]
-    return found
+                raise InputError(f"{folder}/{name} has format {version}. This version of Tidemark reads format v1.")
+            batches[int(batch)] = [None if line == "-" else json.loads(line) for line in lines if line]
+    return batches
 
 
-def _offset(logged: dict[str, Any] | None, checkpoint: str) -> Offset | None:
-    match logged:
+def _parse_offset(offset: dict[str, Any] | None, checkpoint: str) -> Offset | None:
+    match offset:
         case None:
             return None
         case {"reservoirId": table, "reservoirVersion": version, "index": index, "isStartingVersion": bool(snapshot)}:
             return Offset(table, (int(version), int(index)), snapshot)
         case {"logOffset": number}:
             return Offset(None, (int(number), 0))
-    raise InputError(f"checkpoint {checkpoint} is of a query that reads something else than Delta tables and files")
+    raise InputError(
+        f"Checkpoint {checkpoint} is of a query with sources that are neither Delta tables nor files. "
+        "Use a query that reads only these."
+    )
 
 
-def _refuse_other_settings(checkpoint: str, conf: dict[str, str], pipeline: Pipeline) -> None:
-    policy = conf.get(_POLICY, pipeline.spark.watermark_policy)
-    if policy != pipeline.spark.watermark_policy:
+def _check_policy(checkpoint: str, conf: dict[str, str], pipeline: Pipeline) -> None:
+    policy = conf.get(_POLICY, pipeline.spark.multiple_watermark_policy)
+    if policy != pipeline.spark.multiple_watermark_policy:
         raise InputError(
-            f"the query of checkpoint {checkpoint} ran with {_POLICY} {policy}, and the pipeline file says "
-            f"spark.watermark_policy: {pipeline.spark.watermark_policy}"
+            f"The query of checkpoint {checkpoint} ran with {_POLICY} {policy}, but the pipeline file has "
+            f"spark.multiple_watermark_policy: {pipeline.spark.multiple_watermark_policy}. Make the two equal."
         )

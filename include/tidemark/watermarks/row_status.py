@@ -1,7 +1,7 @@
-"""Rows that `where` of an input leaves out, and that move the watermark all the same.
+"""Distinguish rows that take part in the join, filtered rows, and rejected rows.
 
-They go through a replay beside the others, told by `rejected`: who asks for rows that take part leaves them out too.
-Those whose times are not to be believed have no event time, and move nothing.
+Rows that the `where` of an input filters take no part, but move the watermark. They pass through a replay with
+`rejected` set to `FILTERED`. Filtered rows with times out of bounds have no event time and move nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 FILTERED = "filtered"
-"""What `rejected` says of them."""
+"""Value of `rejected` for rows that `where` filters."""
 
 
 def is_filtered() -> Column:
-    """Whether `where` leaves a row out; never null."""
+    """True for rows that `where` filters; never null."""
     return F.col("rejected").eqNullSafe(F.lit(FILTERED))
 
 
 def is_rejected() -> Column:
-    """Whether a row takes no part, and its input's table is to blame; never null."""
+    """True for invalid rows, which the `late` table reports; never null."""
     return F.col("rejected").isNotNull() & ~is_filtered()
 
 
 def moves_watermark() -> Column:
-    """Whether a row's event time, if it has one, moves the watermark; never null."""
+    """True for rows whose event time, if any, moves the watermark; never null."""
     return F.col("rejected").isNull() | is_filtered()

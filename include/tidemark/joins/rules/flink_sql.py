@@ -12,128 +12,124 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.config import Interval
-from tidemark.joins.rules.flink_common import inclusive_bounds
+from tidemark.joins.rules.flink_common import IntervalBounds, to_inclusive_bounds
 from tidemark.timegrid.time_columns import whole
 from tidemark.timegrid.zones import Zone
 
 
 @dataclass(frozen=True)
-class IntervalRules:
-    """The rules of one interval join: `left + lower <= right <= left + upper`, both inclusive, in ms.
+class IntervalRules(IntervalBounds):
+    """Rules of an interval join.
 
-    A row's `wait` is how long after its event time its last partner may be; negative where all partners are before it.
+    A row's `wait` is the time from its event time to that of its last possible partner. It is negative if all partners
+    are earlier.
     """
 
-    lower: Column
-    upper: Column
     lateness: Column
     min_cleanup: Column
 
     @classmethod
-    def of(cls, interval: Interval, min_cleanup: int) -> IntervalRules:
-        """The rules of a pipeline file's interval: the planner allows no lateness."""
-        lower, upper = inclusive_bounds(interval)
+    def from_config(cls, interval: Interval, min_cleanup: int) -> IntervalRules:
+        """Create the rules of a configured interval. The planner allows no lateness."""
+        lower, upper = to_inclusive_bounds(interval)
         return cls(whole(lower), whole(upper), whole(0), whole(min_cleanup))
 
     @property
-    def empty(self) -> Column:
-        """Whether the planner leaves the operator out, because no two rows can meet."""
+    def is_empty(self) -> Column:
+        """True if no two rows can match, so that the planner omits the operator."""
         return self.lower > self.upper
 
     @property
     def left_wait(self) -> Column:
-        """The wait of a left row."""
+        """Wait of left rows."""
         return self.upper
 
     @property
     def right_wait(self) -> Column:
-        """The wait of a right row."""
+        """Wait of right rows."""
         return -self.lower
 
-    def wait_of(self, side: Column) -> Column:
-        """The wait of a row of either side."""
+    def wait_for_side(self, side: Column) -> Column:
+        """Return the wait of rows of a side."""
         return F.when(side == "left", self.left_wait).otherwise(self.right_wait)
 
-    def within(self, left: Column, right: Column) -> Column:
-        """Whether two event times are in bounds."""
-        return (right >= left + self.lower) & (right <= left + self.upper)
-
     @staticmethod
-    def now(watermark: Column) -> Column:
-        """The operator's time O, which begins at 0."""
+    def operator_time(watermark: Column) -> Column:
+        """Return the operator time O, which starts at 0."""
         return F.greatest(watermark, F.lit(0))
 
-    def cached(self, event_time: Column, wait: Column, now: Column) -> Column:
-        """Whether a row waits for partners to come; if not, it is padded at once when it found none."""
-        return (now < event_time + wait) & ~self.empty
+    def is_cached(self, event_time: Column, wait: Column, operator_time: Column) -> Column:
+        """True if a row is cached for later partners. Otherwise it is padded at once if it has no match."""
+        return (operator_time < event_time + wait) & ~self.is_empty
 
     def expires_at(self, event_time: Column, wait: Column) -> Column:
-        """The least O at which the engine may remove a cached row; until it does, the row is joined."""
+        """Return the least O at which the engine may remove a cached row. Until it does, the row still matches."""
         return event_time + wait + self.lateness + 1
 
     @staticmethod
-    def waits_by_clock(wait: Column) -> Column:
-        """Whether a row on processing time waits for partners: one that comes at the last of their clocks does not."""
+    def is_cached_in_processing_time(wait: Column) -> Column:
+        """True if a row on processing time is cached. A row at the last clock of its partners is not."""
         return wait > 0
 
-    def timer_after(self, wait: Column) -> Column:
-        """How long after the clock of the row that it was set for a timer takes rows, on processing time, in ms.
+    def cleanup_delay(self, wait: Column) -> Column:
+        """Return the time from a row's clock until the cleanup timer it sets removes rows, in ms (processing time).
 
-        It stands at expiry plus the clean-up interval, and runs once the clock has left that millisecond.
+        The timer is set for expiry plus the cleanup interval. It runs once the clock has left that millisecond.
         """
         return wait + self.min_cleanup + 2
 
-    def stale_at(self, event_time: Column) -> Column:
-        """The least O of the other side's last removal of expired rows at which a row skips its search for partners.
+    def lookup_skipped_at(self, event_time: Column) -> Column:
+        """Return the least O of the other side's last cleanup at which a row skips its lookup of partners.
 
-        The engine compares that O - other wait - lateness - 1 with event time + own wait.
+        The engine compares O - other wait - lateness - 1 with event time + own wait.
         """
         return event_time + (self.upper - self.lower) + self.lateness + 1
 
-    def off_the_path(self, event_time: Column, wait: Column) -> Column:
-        """Whether only a replay row by row is exact.
+    def requires_row_by_row(self, event_time: Column, wait: Column) -> Column:
+        """True if only a row-by-row replay is exact.
 
-        A clean-up interval makes removals depend on every advance of the watermark, and times of 0 and below meet
-        what the engine takes 0 for: `nothing left` in a clean-up, `nothing removed yet` before the first.
+        With a cleanup interval, removals depend on every advance of the watermark. Times of 0 and below clash with two
+        special meanings of 0 in the engine: no row left after a cleanup, and no cleanup so far.
         """
-        return ~self.empty & ((self.min_cleanup > 0) | (event_time <= 0) | (event_time + wait <= 0))
+        return ~self.is_empty & ((self.min_cleanup > 0) | (event_time <= 0) | (event_time + wait <= 0))
 
 
-HOUR = 3_600_000
-"""By how many ms a timer of local time is apart from what it is set for, at the most."""
+HOUR_MS = 3_600_000
+"""Flink shifts timers of local times by whole hours, at most by one."""
 
 
 @dataclass(frozen=True)
 class WindowRules:
-    """The rules of window joins: no lateness is allowed, and a row counts as late for each window by itself.
+    """Rules of window joins. No lateness is allowed, and a row may be late for some of its windows only.
 
-    In a time zone the bounds of windows are local times, and their timers instants (`TimeWindowUtil`).
+    In a time zone, window bounds are local times and timers are instants (`TimeWindowUtil`).
     """
 
     zone: Zone | None = None
 
     def fires_at(self, end: Column) -> Column:
-        """The least watermark at which a window fires, once."""
-        return self._timer_at(end - 1)
+        """Return the least watermark at which a window fires, once."""
+        return self._to_timer_instant(end - 1)
 
     def purged_at(self, end: Column) -> Column:
-        """The least watermark at which a window is gone; a row that meets it, or a later one, does not enter."""
-        return self._timer_at(end - 1)
+        """Return the least watermark at which a window is purged. A row arriving at it, or later, does not enter."""
+        return self._to_timer_instant(end - 1)
 
-    def _timer_at(self, local: Column) -> Column:
-        """The instant of the timer for a local time.
+    def _to_timer_instant(self, local: Column) -> Column:
+        """Return the instant of the timer for a local time.
 
-        Of one that the clocks skip, the full hour before it would be; of one that they show twice, the second time. The
-        engine knows either by the hour that follows, and only in zones whose clocks change every year; elsewhere it
-        takes the first time, and for one that is skipped what it would have been.
+        For a local time in a gap it is the preceding full hour, for one in an overlap the second occurrence. The engine
+        detects either by the hour that follows, and only in zones whose clocks change every year. In other zones it
+        takes the first occurrence in an overlap, and in a gap the instant with the offset before it.
         """
         if self.zone is None:
             return local
-        at, next_hour = self.zone.instant(local), self.zone.instant(local + HOUR)
-        changed = F.when(at == next_hour, at - at % HOUR).when(next_hour - at > HOUR, at + HOUR)
+        at, next_hour = self.zone.instant(local), self.zone.instant(local + HOUR_MS)
+        in_gap = F.when(at == next_hour, at - at % HOUR_MS)
+        changed = in_gap.when(next_hour - at > HOUR_MS, at + HOUR_MS)
         return F.when(self.zone.changes, changed.otherwise(at)).otherwise(at)
 
     @staticmethod
-    def dropped(event_time: Column, watermark: Column) -> Column:
-        """Only for a window is a row late, never by its own time."""
+    def is_dropped(event_time: Column, watermark: Column) -> Column:
+        """Return false: a row is late only for a window, never by its own event time."""
         return F.lit(False) & (event_time <= watermark)

@@ -1,8 +1,8 @@
 """Boundary rules of Spark's stream-stream join (Structured Streaming, Spark 4.1, state format v2).
 
-Event times are whole microseconds UTC, watermarks and waits whole milliseconds. A row's `value` is what its watermarked
-column holds: its event time, or the end of its window. W is the watermark of a micro-batch. Every comparison here is
-one rule of the engine; nothing else in Tidemark decides a boundary of this dialect.
+Event times are whole microseconds UTC, watermarks and waits whole milliseconds. A row's `value` is the value of its
+watermarked column: its event time, or the end of its window. W is the watermark of a micro-batch. Every comparison here
+is one rule of the engine, and no other module decides a boundary of this dialect.
 """
 
 from __future__ import annotations
@@ -14,161 +14,175 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.config import Interval, Join, Pipeline, WindowInequality
-from tidemark.config.dialect_support import TICK
+from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import OTHER, SIDES, SideName
-from tidemark.config.types import millis
-from tidemark.joins.window_output import PADDING, JoinType
+from tidemark.config.types import to_millis
+from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.timegrid.time_columns import floor_div, whole
 
 FOREVER = 2**52
-"""A wait, or a watermark, in ms, that no query reaches."""
+"""Wait or watermark, in ms, that no query reaches."""
 
 
 @dataclass(frozen=True)
-class Range:
-    """A range condition in numbers; all of them are there, so that they can be columns of a lane."""
+class TimeRange:
+    """A range condition as numbers, all of them defined so that they can be columns of lanes."""
 
-    least: int
-    """The least of right event time - left event time, in us, inclusive."""
-    greatest: int
+    min_difference: int
+    """Minimum of right event time - left event time, microseconds, inclusive."""
+    max_difference: int
+    """Maximum of the difference, inclusive."""
     waits: Mapping[str, int]
-    """How far behind W a side's rows are evicted, in ms: `FOREVER` where its bound is absent."""
+    """Distance from W to the values of a side's rows that it evicts, in ms; `FOREVER` if the side has no bound."""
 
     @classmethod
-    def of_join(cls, join: Join) -> Range:
-        """What limits rows by their times, keys aside."""
-        return cls.between_windows(join.window_inequality) if join.window_inequality else cls.of(join.interval)
+    def from_join(cls, join: Join) -> TimeRange:
+        """Create the range that limits rows by their times, keys aside."""
+        if join.window_inequality:
+            return cls.from_window_inequality(join.window_inequality)
+        return cls.from_interval(join.interval)
 
     @classmethod
-    def between_windows(cls, windows: WindowInequality) -> Range:
-        """What Spark derives where windows are compared: as of a bound of 0, strict or not, between event times.
+    def from_window_inequality(cls, windows: WindowInequality) -> TimeRange:
+        """Create the range that Spark derives from compared windows: as a bound of 0, strict or not, between times.
 
-        It limits the side with the greater windows alone, and holds for the ends of its windows, as if these were what
-        is compared. Where the other side's windows are the longer ones, a row may go before its last partner comes.
+        It limits only the side with the greater windows, and applies to the ends of its windows as if these were
+        compared. If the other side's windows are longer, a row may be evicted before its last partner arrives.
         """
-        waits = {"left": FOREVER, "right": FOREVER, OTHER[windows.lesser]: int(windows.inclusive)}
+        waits = {"left": FOREVER, "right": FOREVER, OTHER[windows.lesser_side]: int(windows.is_inclusive)}
         return cls(-FOREVER * 1000, FOREVER * 1000, waits)
 
     @classmethod
-    def of(cls, interval: Interval | None) -> Range:
-        """The upper bound limits how long left rows are wanted, the lower one right rows.
+    def from_interval(cls, interval: Interval | None) -> TimeRange:
+        """Create the range of an interval: the upper bound limits left rows, the lower bound right rows.
 
-        An inclusive bound waits a whole millisecond more, where a microsecond would do.
+        An inclusive bound waits a whole millisecond longer, where a microsecond would do.
         """
         waits = {"left": FOREVER, "right": FOREVER}
-        least, greatest = interval.closed(TICK["spark"]) if interval else (None, None)
+        least, greatest = interval.to_closed(TICK_MICROS["spark"]) if interval else (None, None)
         if interval and interval.lower is not None:
-            waits["right"] = -millis(interval.lower) + interval.lower_inclusive
+            waits["right"] = -to_millis(interval.lower) + interval.lower_inclusive
         if interval and interval.upper is not None:
-            waits["left"] = millis(interval.upper) + interval.upper_inclusive
+            waits["left"] = to_millis(interval.upper) + interval.upper_inclusive
         return cls(-FOREVER * 1000 if least is None else least, FOREVER * 1000 if greatest is None else greatest, waits)
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The rules of one join."""
+class StreamStreamRules:
+    """Rules of a stream-stream join."""
 
     join_type: JoinType
-    watermarked: Mapping[str, Column]
-    """Whether a side has a watermark, by side."""
-    keyed: bool
-    """Whether event time, or its window, is among the keys."""
-    ranged: Column
-    """Whether there is a range condition."""
-    least: Column
-    greatest: Column
+    has_watermark: Mapping[str, Column]
+    """True for a side with a watermark, by side."""
+    is_event_time_key: bool
+    """True if event time, or its window, is among the keys."""
+    has_range: Column
+    """True if there is a range condition."""
+    min_difference: Column
+    max_difference: Column
     waits: Mapping[str, Column]
-    """These three as in `Range`."""
+    """Like the two differences as in `TimeRange`."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Rules:
-        """The rules of a pipeline file's join."""
-        join, range_ = pipeline.join, Range.of_join(pipeline.join)
-        watermarked: dict[str, Column] = {
+    def from_config(cls, pipeline: Pipeline) -> StreamStreamRules:
+        """Create the rules of a configured join."""
+        join, time_range = pipeline.join, TimeRange.from_join(pipeline.join)
+        has_watermark: dict[str, Column] = {
             side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES
         }
         return cls(
-            JoinType.of(join.type),
-            watermarked,
-            keyed=join.window is not None or join.event_time_equality,
-            ranged=F.lit(join.interval is not None),
-            least=whole(range_.least),
-            greatest=whole(range_.greatest),
-            waits={side: whole(wait) for side, wait in range_.waits.items()},
+            JoinType.from_name(join.type),
+            has_watermark,
+            is_event_time_key=join.window is not None or join.event_time_equality,
+            has_range=F.lit(join.interval is not None),
+            min_difference=whole(time_range.min_difference),
+            max_difference=whole(time_range.max_difference),
+            waits={side: whole(wait) for side, wait in time_range.waits.items()},
         )
 
-    def preserved(self, side: str) -> Column:
-        """Whether the join type keeps a side's rows that find no partner."""
-        return self.join_type.is_one_of(*PADDING[side])
+    def is_preserved(self, side: str) -> Column:
+        """True if the join type pads the unmatched rows of a side."""
+        return self.join_type.is_in(*PADDING_TYPES[side])
 
-    def tracks(self, side: str) -> bool:
-        """Whether it matters which rows of a side have met a partner."""
-        telling = {"semi"} if side == "left" else set()
-        return bool(self.join_type.types & (telling | set(PADDING[side])))
+    def tracks_matches(self, side: str) -> bool:
+        """True if the result depends on which rows of a side have matched."""
+        matching = {"semi"} if side == "left" else set()
+        return bool(self.join_type.types & (matching | set(PADDING_TYPES[side])))
 
-    def late(self, side: str, value: Column, watermark: Column) -> Column:
-        """A row at the watermark is late, one without a time never; a side without a watermark has no late rows."""
-        return self.watermarked[side] & F.coalesce(value <= watermark * 1000, F.lit(False))
+    def is_late(self, side: str, value: Column, watermark: Column) -> Column:
+        """True if a row is late, at the watermark or before. Rows without a time, or a side's watermark, never are."""
+        return self.has_watermark[side] & F.coalesce(value <= watermark * 1000, F.lit(False))
 
-    def evicted_at(self, side: str, value: Column, floor: Column) -> Column:
-        """The least W that evicts a row; `FOREVER` where none does.
+    def eviction_watermark(self, side: str, value: Column, floor: Column) -> Column:
+        """Return the least W that evicts a row; `FOREVER` if none does.
 
-        By the key: rows up to W go, on both sides, whichever has the watermark. By a range: only where both sides have
-        a watermark, and as far behind W as the bound says. `floor` (ms, null for none) is a limit that Spark takes
-        from a conjunct such as `left_x >= 5`: rows of the side after it are never evicted.
+        If event time is a key, W evicts rows up to W on both sides, whichever side has the watermark. A range condition
+        evicts only if both sides have a watermark, at the distance of the bound.
+
+        Args:
+            side: Side of the row.
+            value: Event time or window end, microseconds.
+            floor: Limit in ms, null for none, that Spark derives from a conjunct such as `left_x >= 5`. Rows of the
+                side after it are never evicted.
         """
-        one, both = self._watermarks(F.greatest), self._watermarks(F.least)
-        if self.keyed:
-            wait = F.when(one, F.lit(0)).otherwise(F.lit(FOREVER))
+        any_side, both_sides = self._combine_watermarks(F.greatest), self._combine_watermarks(F.least)
+        if self.is_event_time_key:
+            wait = F.when(any_side, F.lit(0)).otherwise(F.lit(FOREVER))
         else:
-            wait = F.when(both, self.waits[side]).otherwise(F.lit(FOREVER))
-            beyond = self.preserved(side) & (value > floor * 1000)
-            wait = F.when(F.coalesce(beyond, F.lit(False)), F.lit(FOREVER)).otherwise(wait)
+            wait = F.when(both_sides, self.waits[side]).otherwise(F.lit(FOREVER))
+            is_beyond = self.is_preserved(side) & (value > floor * 1000)
+            wait = F.when(F.coalesce(is_beyond, F.lit(False)), F.lit(FOREVER)).otherwise(wait)
         return F.coalesce(F.when(wait < FOREVER, -floor_div(-value, 1000) + wait), F.lit(FOREVER))
 
-    def in_range(self, left: Column, right: Column) -> Column:
-        """Whether two event times are as far apart as the range says; null where one is null."""
-        return ~self.ranged | (right - left).between(self.least, self.greatest)
+    def is_in_range(self, left: Column, right: Column) -> Column:
+        """True if the difference of two event times is in the range; null if one is null."""
+        return ~self.has_range | (right - left).between(self.min_difference, self.max_difference)
 
     @staticmethod
-    def in_state(left: Callable[[str], Column], right: Callable[[str], Column]) -> Column:
-        """Whether the row of the earlier batch was still in the state when the other came; same batch: always.
+    def is_in_state(left: Callable[[str], Column], right: Callable[[str], Column]) -> Column:
+        """True if the row of the earlier batch was still in the state when the other arrived, or if both share a batch.
 
-        Rows come with `batch`, `level` (the W that evicts them) and `previous_watermark`, W of the batch before theirs.
-        Where both sides have a watermark a row that came too late for this is late itself.
+        If both sides have a watermark, a row that arrives after the eviction of its partner is late itself.
+
+        Args:
+            left: Function from a name to a column of the left row: `batch`, `eviction_watermark` and
+                `previous_watermark`, which is the W of the batch before the row's own.
+            right: The same for the right row.
         """
-        left_gone = (left("batch") < right("batch")) & (left("level") <= right("previous_watermark"))
-        right_gone = (right("batch") < left("batch")) & (right("level") <= left("previous_watermark"))
-        return ~left_gone & ~right_gone
+        left_is_evicted = left("eviction_watermark") <= right("previous_watermark")
+        right_is_evicted = right("eviction_watermark") <= left("previous_watermark")
+        left_missed = (left("batch") < right("batch")) & left_is_evicted
+        right_missed = (right("batch") < left("batch")) & right_is_evicted
+        return ~left_missed & ~right_missed
 
-    def _watermarks(self, least_or_greatest: Callable[..., Column]) -> Column:
-        return least_or_greatest(*self.watermarked.values())
+    def _combine_watermarks(self, least_or_greatest: Callable[..., Column]) -> Column:
+        return least_or_greatest(*self.has_watermark.values())
 
 
-def evicts(pipeline: Pipeline) -> bool:
-    """Whether a watermark evicts rows of some side: without that Spark runs no batch that has no data."""
+def has_state_eviction(pipeline: Pipeline) -> bool:
+    """True if a watermark evicts rows of some side. Otherwise Spark runs no no-data batches."""
     join = pipeline.join
-    given = [getattr(pipeline, side).watermark_delay is not None for side in SIDES]
+    has_watermark = [getattr(pipeline, side).watermark_delay is not None for side in SIDES]
     if join.window or join.event_time_equality:
-        return any(given)
-    return all(given)
+        return any(has_watermark)
+    return all(has_watermark)
 
 
-def kept_for_ever(pipeline: Pipeline) -> Iterator[tuple[SideName, str]]:
-    """The sides of which no row is ever evicted, each with why.
+def list_unbounded_sides(pipeline: Pipeline) -> Iterator[tuple[SideName, str]]:
+    """Yield the sides whose rows are never evicted, with the reason.
 
-    An event time that is null is kept for ever too, whatever the side.
+    Rows with a null event time are never evicted either, on any side.
     """
     join = pipeline.join
-    if not evicts(pipeline):
+    if not has_state_eviction(pipeline):
         lacking = " and ".join(side for side in SIDES if getattr(pipeline, side).watermark_delay is None)
         yield from ((side, f"{lacking} has no watermark_delay") for side in SIDES)
     elif not (join.window or join.event_time_equality):
-        waits = Range.of_join(join).waits
-        yield from ((side, _unlimited(join, side)) for side in SIDES if waits[side] == FOREVER)
+        waits = TimeRange.from_join(join).waits
+        yield from ((side, _explain_unbounded(join, side)) for side in SIDES if waits[side] == FOREVER)
 
 
-def _unlimited(join: Join, side: SideName) -> str:
+def _explain_unbounded(join: Join, side: SideName) -> str:
     if join.window_inequality:
-        return f"{join.window_inequality.holds} holds for any later window of {OTHER[side]}"
+        return f"{join.window_inequality.comparison} holds for any later window of {OTHER[side]}"
     return f"join.interval has no {'upper' if side == 'left' else 'lower'}"

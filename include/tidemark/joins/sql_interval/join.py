@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import OTHER, SIDES, SideName
-from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.datastream_interval import candidates
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.cleanup_timers import with_leaves_at
@@ -35,12 +35,12 @@ from tidemark.joins.sql_interval.match_tracking import (
 )
 from tidemark.joins.sql_interval.operator_simulation import replay_lanes
 from tidemark.joins.sql_interval.overdue_rows import found_expired, near, removed, searches, stays, with_first_search
-from tidemark.joins.window_output import PADDING, JoinType
+from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once, counted_once
 from tidemark.timegrid.time_columns import as_json
-from tidemark.watermarks.buckets import Horizon
-from tidemark.watermarks.job_restarts import epoch_of_rows
+from tidemark.watermarks.job_restarts import epoch_column
+from tidemark.watermarks.job_watermarks import JobWatermarks
 
 _IN_SLICES = ("matched_in", "timed_from", "gone_in")
 _STATE = ("matched_in", "leaves_at", "timed_from", "gone_in")
@@ -76,26 +76,28 @@ class SqlIntervalJoin(Join):
     condition: str | None = None
     """Part of the match, over `left_*` and `right_*`."""
 
-    exact_watermarks = True
-    looks_first = True
-    knows_buckets = True
-    carries = ("watermark", *_STATE)
-    dated = _IN_SLICES
+    needs_exact_watermarks = True
+    prefers_narrow_rows = True
+    needs_bucket_number = True
+    carried_columns = ("watermark", *_STATE)
+    slice_valued_columns = _IN_SLICES
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return self.rules.within(left, right)
+        return self.rules.is_within(left, right)
 
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form, unless `Cleanups` finds it undecided."""
-        if (many := came.in_order) is None:
-            timed = computed_once(self._timed(came.maybe_late.where(F.col("rejected").isNull()), came))
+        if (many := came.with_exact_watermarks) is None:
+            timed = computed_once(self._timed(came.late_candidates.where(F.col("rejected").isNull()), came))
         else:
             timed = self._timed(many.select(*TIMES, *key_columns(many)), came, ("leaves_at",))
-        cleanups = Cleanups.of(timed, came.horizon, came.passing)
+        cleanups = Cleanups.of(timed, came.watermarks, came.filtered)
         rows = (self._of_few if many is None else self._of_many)(timed, came, cleanups)
         found = self._closed_form(rows, came)
-        found = replace(found, lines=cleanups.lines({}), left_out=cleanups.gone if rows.others is None else {})
+        found = replace(
+            found, timelines=cleanups.lines({}), evicted_counts=cleanups.gone if rows.others is None else {}
+        )
         if not cleanups.undecided:
             return found
         whole = timed if many is None else self._timed(many, came)
@@ -103,7 +105,7 @@ class SqlIntervalJoin(Join):
 
     @property
     def _wait(self) -> Column:
-        return self.rules.wait_of(F.col("side"))
+        return self.rules.wait_for_side(F.col("side"))
 
     @property
     def _outer(self) -> Column:
@@ -117,33 +119,37 @@ class SqlIntervalJoin(Join):
         event_time, none = F.col("event_time"), F.lit(None).cast("long")
         asked = {
             "leaves_at": F.col("leaves_at") if "leaves_at" in rows.columns else none,
-            "waits": self.rules.cached(event_time, self._wait, self.rules.now(F.col("watermark"))),
+            "waits": self.rules.is_cached(event_time, self._wait, self.rules.operator_time(F.col("watermark"))),
             "expires_at": self.rules.expires_at(event_time, self._wait),
         }
-        timed = with_leaves_at(rows.transform(with_columns, asked), few=came.cacheable)
-        return self._labelled(timed, came.horizon)
+        timed = with_leaves_at(rows.transform(with_columns, asked), few=came.is_cacheable)
+        return self._labelled(timed, came.watermarks)
 
-    def _labelled(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
+    def _labelled(self, rows: DataFrame, horizon: JobWatermarks) -> DataFrame:
         """Rows that know which timer removes them, with what follows from that and from the watermark that they met."""
-        rules, event_time, now = self.rules, F.col("event_time"), self.rules.now(F.col("watermark"))
+        rules, event_time, now = self.rules, F.col("event_time"), self.rules.operator_time(F.col("watermark"))
         labels = {
             "now": now,
-            "waits": rules.cached(event_time, self._wait, now),
+            "waits": rules.is_cached(event_time, self._wait, now),
             "expires_at": rules.expires_at(event_time, self._wait),
-            "stale_at": rules.stale_at(event_time),
-            "stale": (rules.stale_at(event_time) <= now) & ~rules.empty,
-            "off_the_path": rules.off_the_path(event_time, self._wait),
+            "stale_at": rules.lookup_skipped_at(event_time),
+            "stale": (rules.lookup_skipped_at(event_time) <= now) & ~rules.is_empty,
+            "off_the_path": rules.requires_row_by_row(event_time, self._wait),
         }
         leaves_at = F.coalesce("leaves_at", "expires_at")  # the search takes no null; who does not wait leaves at once
-        found = horizon.first_slice_reaching(rows.transform(with_columns, labels), leaves_at, "reached")
-        found = found.withColumn("reached", F.when(F.col("waits"), F.col("reached")).otherwise(F.col("slice")))
+        found = horizon.with_slice_reaching(rows.transform(with_columns, labels), leaves_at, "eviction_slice")
+        found = found.withColumn(
+            "eviction_slice", F.when(F.col("waits"), F.col("eviction_slice")).otherwise(F.col("slice"))
+        )
         # Most rows are on time, and gone when their slice ends: nobody asks whether they have matched.
-        gone = (F.col("reached") <= F.greatest("slice", F.lit(horizon.first))) & ~_is_behind(horizon.first)
+        gone = (F.col("eviction_slice") <= F.greatest("slice", F.lit(horizon.first_slice))) & ~_is_behind(
+            horizon.first_slice
+        )
         return found.withColumn("asked", ~F.coalesce(gone, F.lit(False)))
 
     def _of_few(self, timed: DataFrame, came: JobRows, cleanups: Cleanups) -> _Rows:
         """Rows with what they hold, all of them in order."""
-        first = came.horizon.first
+        first = came.watermarks.first_slice
         rows = self._marked(timed.where(cleanups.decided), first)
         if cleanups.overdue:
             found = computed_once(with_first_search(rows, searches(rows, first)))
@@ -156,7 +162,7 @@ class SqlIntervalJoin(Join):
         Most come on time, wait, and leave when they expire. What the others met and when they leave is set beside all
         rows; beside those that are asked, what they met.
         """
-        first, decided = came.horizon.first, times.where(cleanups.decided)
+        first, decided = came.watermarks.first_slice, times.where(cleanups.decided)
         unlike, names = computed_once(decided.where(~F.col("waits") | stays())), ["watermark", "leaves_at"]
         if cleanups.overdue:
             searching = searches(decided, first)
@@ -166,8 +172,8 @@ class SqlIntervalJoin(Join):
             names.append("by")
         told, count = counted_once(told_of(unlike, names))
         told = F.broadcast(told) if count <= FEW else told
-        rows = beside(came.taking_part().where(cleanups.decided), told, names)
-        rows = self._labelled(rows, came.horizon)
+        rows = beside(came.select_participating().where(cleanups.decided), told, names)
+        rows = self._labelled(rows, came.watermarks)
         rows = rows.withColumn("leaves_at", F.when(F.col("waits"), F.coalesce("leaves_at", "expires_at")))
         rows = self._marked(rows, first)
         rows = removed(rows) if cleanups.overdue else rows
@@ -189,28 +195,32 @@ class SqlIntervalJoin(Join):
 
     def _closed_form(self, rows: _Rows, came: JobRows) -> JoinResult:
         """Emissions, and the rows with their `reached`, and `matched_in` of those that are asked."""
-        first = came.horizon.first
+        first = came.watermarks.first_slice
         pairs = self._certain(rows.every, first)
         if self.join_type.types - {"inner"}:
             known = pairs = computed_once(pairs)
         else:
             known = self._with_fleeting(rows, first)
         if "by" in rows.every.columns:
-            within = self.rules.within(F.col("left_time"), F.col("right_time"))
+            within = self.rules.is_within(F.col("left_time"), F.col("right_time"))
             late = matching(found_expired(rows.every, rows.asked.where(_is_behind(first)), within), self.condition)
             pairs, known = pairs.unionByName(late), known.unionByName(late)
         matches = computed_once(first_matches(known))
-        leaves = F.col("reached").isNotNull() & F.col("matched_in").isNull() & self._outer
-        padded = with_first_match(rows.every, matches).where(leaves).withColumn("slice", F.greatest("slice", "reached"))
+        leaves = F.col("eviction_slice").isNotNull() & F.col("matched_in").isNull() & self._outer
+        padded = (
+            with_first_match(rows.every, matches)
+            .where(leaves)
+            .withColumn("slice", F.greatest("slice", "eviction_slice"))
+        )
         side = F.concat(F.lit("padded_"), F.col("side"))
         asked = with_first_match(rows.asked.drop("by"), matches)
-        rejected = with_reason(came.maybe_late.where(F.col("rejected").isNotNull()), F.col("rejected"))
-        chosen = [*came.maybe_late.columns, "reason", "window_start", "window_end"]
+        rejected = add_late_reason(came.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
+        chosen = [*came.late_candidates.columns, "reason", "window_start", "window_end"]
         rejected = rejected.select(*chosen, F.lit(None).cast("string").alias("fate"))
         return JoinResult(
             joined=emissions(pairs, F.lit("matched")).unionByName(emissions(padded, side)),
             late=self._behind(asked, came).unionByName(rejected),
-            kept=asked if rows.others is None else asked.unionByName(rows.others.select(*asked.columns)),
+            buffered=asked if rows.others is None else asked.unionByName(rows.others.select(*asked.columns)),
         )
 
     def _with_fleeting(self, rows: _Rows, first: int) -> DataFrame:
@@ -227,16 +237,16 @@ class SqlIntervalJoin(Join):
         """Pairs whose later row comes before the other, which is cached, has expired: in the slice of the later."""
         rules = self.rules
         times = F.col("left_event_time"), F.col("right_event_time")
-        left_now, right_now = (rules.now(F.col(f"{side}_watermark")) for side in PADDING)
-        left_waited = rules.cached(times[0], rules.left_wait, left_now)
+        left_now, right_now = (rules.operator_time(F.col(f"{side}_watermark")) for side in PADDING_TYPES)
+        left_waited = rules.is_cached(times[0], rules.left_wait, left_now)
         left_waited &= right_now < rules.expires_at(times[0], rules.left_wait)
-        right_waited = rules.cached(times[1], rules.right_wait, right_now)
+        right_waited = rules.is_cached(times[1], rules.right_wait, right_now)
         right_waited &= left_now < rules.expires_at(times[1], rules.right_wait)
         left_first = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
         waited = F.when(left_first, left_waited).otherwise(right_waited)
         later = F.greatest("left_slice", "right_slice")
-        joins = rules.within(*times) & waited & (later >= first)
-        found = candidates(rows, rules.lower, rules.upper, _LABELS, joins, few)
+        joins = rules.is_within(*times) & waited & (later >= first)
+        found = join_by_interval(rows, rules.lower, rules.upper, _LABELS, joins, few)
         return matching(found.withColumn("slice", later), self.condition)
 
     def _behind(self, rows: DataFrame, came: JobRows) -> DataFrame:
@@ -247,43 +257,45 @@ class SqlIntervalJoin(Join):
             .when(self._outer, "padded")
             .otherwise("lost")
         )
-        behind = with_reason(rows.where(_is_behind(came.horizon.first)), F.lit("behind_watermark"))
-        return behind.select(*came.maybe_late.columns, "reason", "window_start", "window_end", fate.alias("fate"))
+        behind = add_late_reason(rows.where(_is_behind(came.watermarks.first_slice)), F.lit("behind_watermark"))
+        return behind.select(*came.late_candidates.columns, "reason", "window_start", "window_end", fate.alias("fate"))
 
     def _with_replayed(self, found: JoinResult, rows: DataFrame, came: JobRows, cleanups: Cleanups) -> JoinResult:
         """Add lanes that have no closed form."""
         ends = dict[tuple[int, str, int], int]()
-        rows = self._marked(rows, came.horizon.first)
+        rows = self._marked(rows, came.watermarks.first_slice)
         replayed = computed_once(self._replayed(rows, came, cleanups.undecided))
         for row in replayed.where(F.col("role") == "end").collect():
-            ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING}
+            ends |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING_TYPES}
         emitted = replayed.where(~F.col("role").isin("state", "end"))
         states = replayed.where(F.col("role") == "state")
         return replace(
             found,
             joined=found.joined.unionByName(emissions(emitted, F.col("role"))),
             late=found.late.unionByName(self._behind(states, came)),
-            kept=found.kept.unionByName(states.select(*found.kept.columns)),
-            lines=cleanups.lines(ends),
+            buffered=found.buffered.unionByName(states.select(*found.buffered.columns)),
+            timelines=cleanups.lines(ends),
         )
 
     def _replayed(self, rows: DataFrame, came: JobRows, lanes: frozenset[int]) -> DataFrame:
         """Whole lanes, row by row."""
         keys, rules = key_columns(rows), self.rules
-        outer = {f"pads_{side}": self.join_type.is_one_of(*types) for side, types in PADDING.items()}
+        outer = {f"pads_{side}": self.join_type.is_in(*types) for side, types in PADDING_TYPES.items()}
         params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
         mates = F.lit(None).cast("array<long>")
         if self.condition:
-            within = rules.within(F.col("left_event_time"), F.col("right_event_time"))
-            pairs = candidates(rows, rules.lower, rules.upper, _LABELS, within).withColumn("slice", F.lit(0))
+            within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
+            pairs = join_by_interval(rows, rules.lower, rules.upper, _LABELS, within).withColumn("slice", F.lit(0))
             agreed = matching(pairs, self.condition).groupBy(*keys, F.col("right_mark").alias("mark"))
             rows = rows.join(agreed.agg(F.collect_set("left_mark").alias("_mates")), [*keys, "mark"], "left")
             mates = F.coalesce("_mates", F.array().cast("array<long>"))
-        if came.passing is not None:
-            rows = rows.unionByName(came.passing.where(F.col("lane").isin(*lanes)), allowMissingColumns=True)
+        if came.filtered is not None:
+            rows = rows.unionByName(came.filtered.where(F.col("lane").isin(*lanes)), allowMissingColumns=True)
         known = {"key": as_json(F.struct(*keys)), "keyless": has_null_key(rows), "mates": mates}
-        rows = rows.transform(with_columns, {**outer, **params, **known, "epoch": epoch_of_rows(came.horizon)})
-        return replay_lanes(rows, {lane: came.horizon.lines[lane] for lane in lanes}, came.horizon.first).drop("_mates")
+        rows = rows.transform(with_columns, {**outer, **params, **known, "epoch": epoch_column(came.watermarks)})
+        return replay_lanes(
+            rows, {lane: came.watermarks.timelines[lane] for lane in lanes}, came.watermarks.first_slice
+        ).drop("_mates")
 
 
 def _is_behind(first: int) -> Column:

@@ -20,10 +20,12 @@ from tidemark.config.sides import OTHER
 from tidemark.joins.keys import key_columns
 from tidemark.spark.materialization import computed_once
 from tidemark.spark.tables import from_pandas
-from tidemark.watermarks.buckets import NO_WATERMARK, Horizon, Timeline, Watermarks
+from tidemark.watermarks.job_watermarks import JobWatermarks
+from tidemark.watermarks.lanes import Timeline
+from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
 
 _MET = ("lane", "slice", "watermark")
-_BUCKET = ("lane", "slice", "of_bucket")
+_BUCKET = ("lane", "slice", "bucket_number")
 _Point = tuple[int, str, int]
 """Lane, side, slice."""
 
@@ -32,12 +34,12 @@ _Point = tuple[int, str, int]
 class Cleanups:
     """The clean-ups of a job.
 
-    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `asked`, `of_bucket`
+    Takes labelled rows: `waits` (whether cached), `now`, `expires_at`, `leaves_at`, `reached`, `asked`, `bucket_number`
     (null for carried ones), `off_the_path`, and `stale`, whether they skip their search if the other side was swept at
     `stale_at` or later. The others surely look.
     """
 
-    horizon: Horizon
+    horizon: JobWatermarks
     ends: dict[_Point, int]
     """The watermark of the last sweep of a side by the end of a slice."""
     undecided: frozenset[int]
@@ -50,7 +52,7 @@ class Cleanups:
     """How many rows of each side, in other lanes than `undecided` ones, are not `asked`."""
 
     @classmethod
-    def of(cls, rows: DataFrame, horizon: Horizon, passing: DataFrame | None = None) -> Cleanups:
+    def of(cls, rows: DataFrame, horizon: JobWatermarks, passing: DataFrame | None = None) -> Cleanups:
         """Collect what there is to know in a small query, and in two more where rows are stale.
 
         Rows that are `passing` take no part, and have met watermarks.
@@ -65,13 +67,13 @@ class Cleanups:
             "longest": F.max(F.col("leaves_at") - F.col("expires_at")),
             "gone": F.count_if(~F.col("asked")),
         }
-        told = rows.groupBy(*_BUCKET, "side", "reached")
+        told = rows.groupBy(*_BUCKET, "side", "eviction_slice")
         known = told.agg(*(column.alias(name) for name, column in asked.items())).toPandas()
-        new, of_job = rows.where(F.col("slice") >= horizon.first), known[known["slice"] >= horizon.first]
-        of_job = of_job.astype({"of_bucket": "int64"})  # carried rows, which have none, made it a double
+        new, of_job = rows.where(F.col("slice") >= horizon.first_slice), known[known["slice"] >= horizon.first_slice]
+        of_job = of_job.astype({"bucket_number": "int64"})  # carried rows, which have none, made it a double
         looked = of_job.groupby([*_BUCKET, "side"], as_index=False).agg({"now": "max", "stale_at": "max"})
-        reached = known[known["reached"] >= horizon.first]
-        timers = reached.groupby(["lane", "side", "reached"], as_index=False).agg({"timer": "max"})
+        reached = known[known["eviction_slice"] >= horizon.first_slice]
+        timers = reached.groupby(["lane", "side", "eviction_slice"], as_index=False).agg({"timer": "max"})
         overdue = int(known["overdue"].sum())
         met = new.select(*_MET)
         if passing is not None:
@@ -99,22 +101,22 @@ class Cleanups:
             return replace(marks, left_last_cleanup=left, right_last_cleanup=right)
 
         return [
-            replace(line, ends={n: at_end(lane, n, marks) for n, marks in line.ends.items()})
-            for lane, line in enumerate(self.horizon.lines)
+            replace(line, end_watermarks={n: at_end(lane, n, marks) for n, marks in line.end_watermarks.items()})
+            for lane, line in enumerate(self.horizon.timelines)
         ]
 
 
-def _restarted(horizon: Horizon) -> Iterator[int]:
+def _restarted(horizon: JobWatermarks) -> Iterator[int]:
     """Lanes whose job restarts in these slices: rows that a timer removes by one watermark outlive a lower one."""
-    yield from (lane for lane, line in enumerate(horizon.lines) if len(line.epochs) > 1)
+    yield from (lane for lane, line in enumerate(horizon.timelines) if len(line.combined_by_epoch) > 1)
 
 
-def _fired(met: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Point, int]:
+def _fired(met: DataFrame, timers: pd.DataFrame, horizon: JobWatermarks) -> dict[_Point, int]:
     """The watermark at which the last timer of a side fired in a slice, where one did."""
     timers = timers.dropna(subset="timer")
     if timers.empty:
         return {}
-    timers = timers.rename(columns={"side": "timer_side", "reached": "slice"})
+    timers = timers.rename(columns={"side": "timer_side", "eviction_slice": "slice"})
     table = timers[["lane", "timer_side", "slice", "timer"]].astype({"slice": "int64", "timer": "int64"})
     schema = "lane long, timer_side string, slice long, timer long"
     asked = from_pandas(met.sparkSession, table, schema)
@@ -122,16 +124,16 @@ def _fired(met: DataFrame, timers: pd.DataFrame, horizon: Horizon) -> dict[_Poin
     least = since.groupBy("lane", "timer_side", "slice").agg(F.min("watermark")).collect()
     met_by = {(lane, side, number): watermark for lane, side, number, watermark in least}
     points = table[["lane", "timer_side", "slice"]].itertuples(index=False, name=None)
-    return {point: met_by.get(point, horizon.lines[point[0]].reached[point[2]]) for point in points}
+    return {point: met_by.get(point, horizon.timelines[point[0]].combined_at_end[point[2]]) for point in points}
 
 
-def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: Horizon) -> dict[_Point, int]:
+def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: JobWatermarks) -> dict[_Point, int]:
     by_slice = looked.dropna(subset="now").groupby(["lane", "side", "slice"])["now"].max()
     searches = {point: int(now) for point, now in by_slice.items()}
     found = {}
-    for lane, line in enumerate(horizon.lines):
+    for lane, line in enumerate(horizon.timelines):
         for side, last in _before(line):
-            for number in line.ends:
+            for number in line.end_watermarks:
                 by_rows = searches.get((lane, OTHER[side], number), NO_WATERMARK)
                 last = max(last, by_rows, fired.get((lane, side, number), NO_WATERMARK))  # noqa: PLW2901
                 found[lane, side, number] = last
@@ -140,13 +142,19 @@ def _ends(looked: pd.DataFrame, fired: dict[_Point, int], horizon: Horizon) -> d
 
 def _before(line: Timeline) -> Iterator[tuple[str, int]]:
     """The last sweep of each side before the job."""
-    begin = line.ends[min(line.ends)]
+    begin = line.end_watermarks[min(line.end_watermarks)]
     yield "left", begin.left_last_cleanup
     yield "right", begin.right_last_cleanup
 
 
 def _undecided(
-    rows: DataFrame, new: DataFrame, looked: pd.DataFrame, ends: dict[_Point, int], horizon: Horizon, *, overdue: bool
+    rows: DataFrame,
+    new: DataFrame,
+    looked: pd.DataFrame,
+    ends: dict[_Point, int],
+    horizon: JobWatermarks,
+    *,
+    overdue: bool,
 ) -> Iterator[int]:
     """Lanes with a stale row that may look, if that could find something, or be a slice's last sweep."""
     doubtful = _doubtful(new, looked, horizon)
@@ -169,26 +177,26 @@ def _undecided(
         yield from (row["lane"] for row in found.select("lane").distinct().collect())
 
 
-def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: Horizon) -> DataFrame | None:
+def _doubtful(new: DataFrame, looked: pd.DataFrame, horizon: JobWatermarks) -> DataFrame | None:
     """Stale rows before which no row that surely looks has swept the other side late enough; None for none.
 
     Buckets are accumulated here. That tells of nearly all; where it does not, a bucket's rows are put in order.
     """
-    looked = looked.sort_values("of_bucket")
+    looked = looked.sort_values("bucket_number")
     of_side = [looked["lane"], looked["side"]]
-    begin = {(lane, OTHER[side]): swept for lane, line in enumerate(horizon.lines) for side, swept in _before(line)}
+    begin = {(lane, OTHER[side]): swept for lane, line in enumerate(horizon.timelines) for side, swept in _before(line)}
     swept = pd.Series(begin).reindex(pd.MultiIndex.from_arrays(of_side)).to_numpy()
     so_far = looked["now"].astype("Int64").fillna(NO_WATERMARK).groupby(of_side).cummax()
     before = so_far.groupby(of_side).shift(fill_value=NO_WATERMARK).clip(lower=swept).astype("int64")
     looked = looked.assign(cleanup_before=before)
-    stale = looked.loc[looked["stale_at"] > before, ["of_bucket", "side", "cleanup_before"]]
+    stale = looked.loc[looked["stale_at"] > before, ["bucket_number", "side", "cleanup_before"]]
     if stale.empty:
         return None
-    known = from_pandas(new.sparkSession, stale, "of_bucket long, side string, cleanup_before long")
-    in_order = Window.partitionBy("of_bucket", "side").orderBy("clock", "tiebreak", "now", "event_time")
+    known = from_pandas(new.sparkSession, stale, "bucket_number long, side string, cleanup_before long")
+    in_order = Window.partitionBy("bucket_number", "side").orderBy("clock", "tiebreak", "now", "event_time")
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     latest = F.greatest("cleanup_before", F.max(F.when(~F.col("stale"), F.col("now"))).over(earlier))
     keys = key_columns(new)
-    labels = ("lane", "slice", "of_bucket", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
-    placed = new.select(*labels, *keys).join(F.broadcast(known), ["of_bucket", "side"])
+    labels = ("lane", "slice", "bucket_number", "side", "clock", "tiebreak", "event_time", "now", "stale", "stale_at")
+    placed = new.select(*labels, *keys).join(F.broadcast(known), ["bucket_number", "side"])
     return placed.withColumn("swept", latest).where(F.col("stale") & (F.col("swept") < F.col("stale_at")))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
 
-TIMES = ("lane", "side", "slice", "of_bucket", "clock", "tiebreak", "event_time", "watermark")
+TIMES = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
 """What is asked of new rows, beside their keys, to find out when they leave."""
 _IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
 FEW = 500_000

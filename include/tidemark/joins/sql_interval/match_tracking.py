@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.formatting import quoted
-from tidemark.joins.base import EMISSION
+from tidemark.formatting import quote_identifier
+from tidemark.joins.base import EMISSION_COLUMNS
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window_output import PADDING, JoinType
+from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.expression_sandbox import confined
 from tidemark.timegrid.time_columns import as_json
 
@@ -19,13 +19,13 @@ _PAIR = ("slice", "left_mark", "right_mark", "left", "right")
 
 def mark(rows: DataFrame, condition: str | None) -> Column:
     """A hash: rows of a key that agree in it have the same partners."""
-    payload = [as_json(F.struct(*PADDING), rows.select(*PADDING).schema)] if condition else []
+    payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
     return F.xxhash64("side", *ARRIVAL, *payload)
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
     """Whether a row of a side comes out padded if it finds no partner."""
-    left, right = (join_type.is_one_of(*types) for types in PADDING.values())
+    left, right = (join_type.is_in(*types) for types in PADDING_TYPES.values())
     return F.when(side == "left", left).otherwise(right)
 
 
@@ -34,7 +34,11 @@ def matching(pairs: DataFrame, condition: str | None) -> DataFrame:
     pairs = pairs.select(*_PAIR, *key_columns(pairs))
     if condition is None:
         return pairs
-    flat = (F.col(f"{side}.{quoted(name)}").alias(f"{side}_{name}") for side in PADDING for name in _names(pairs, side))
+    flat = (
+        F.col(f"{side}.{quote_identifier(name)}").alias(f"{side}_{name}")
+        for side in PADDING_TYPES
+        for name in _names(pairs, side)
+    )
     agrees = confined(pairs.sparkSession, condition).column
     met = pairs.select(F.struct(*pairs.columns).alias("_pair"), *flat).where(agrees)
     return met.select("_pair.*")
@@ -57,7 +61,7 @@ def emissions(rows: DataFrame, emission: Column) -> DataFrame:
     """Rows or pairs as `JoinResult.joined` has them."""
     none = F.lit(None).cast("long")
     known = {"emission": emission, "pane": F.lit(0), "result_time": none, "window_start": none, "window_end": none}
-    return rows.select(*(known.get(name, F.col(name)).alias(name) for name in EMISSION))
+    return rows.select(*(known.get(name, F.col(name)).alias(name) for name in EMISSION_COLUMNS))
 
 
 def _names(rows: DataFrame, side: str) -> list[str]:

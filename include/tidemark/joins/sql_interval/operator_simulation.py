@@ -14,14 +14,15 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.config.sides import OTHER
-from tidemark.watermarks.buckets import NO_WATERMARK, Timeline
+from tidemark.watermarks.lanes import Timeline
+from tidemark.watermarks.watermarks import NO_WATERMARK
 
 _OUTPUTS = T.StructType([
     T.StructField("role", T.StringType()),
     T.StructField("left_last_cleanup", T.LongType()),
     T.StructField("right_last_cleanup", T.LongType()),
 ])  # fmt: skip
-_STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "reached")
+_STATE = ("matched_in", "leaves_at", "timed_from", "gone_in", "eviction_slice")
 _READ = ("side", "key", "keyless", "event_time", "mark", "slice", "epoch", "mates", "rejected", *_STATE[:-1])
 _ORDER = ("clock", "tiebreak", "watermark", "side", "event_time")
 """Rows at one place have met one watermark, unless each has recorded its own."""
@@ -68,7 +69,7 @@ class _Row:
     leaves_at: int | None
     timed_from: int | None
     gone_in: int | None
-    reached: int | None = None
+    eviction_slice: int | None = None
 
     @property
     def slot(self) -> _Slot:
@@ -153,7 +154,7 @@ class _Operator:
     def _clean(self, slot: _Slot) -> None:
         _, row = self.timers.pop(slot)
         if row.gone_in is not None:
-            row.reached = self.number
+            row.eviction_slice = self.number
         self._note_cleanup(slot[0])
         self._remove_expired(slot)
         earliest: _Row | None = None
@@ -164,7 +165,7 @@ class _Operator:
             self._set_timer(earliest)
         else:  # the engine takes a time of 0 or below for "no row left", and loses the rows there are
             for row in self.cache.pop(slot):
-                row.reached = self.number
+                row.eviction_slice = self.number
 
     def _set_timer(self, row: _Row) -> None:
         time = self._expires_at(row) + self.min_cleanup
@@ -196,7 +197,7 @@ class _Operator:
         if timed and timed[1] is row:
             row.gone_in = self.number
         else:
-            row.reached = self.number
+            row.eviction_slice = self.number
         if row.side in self.outer and row.matched_in is None:
             left, right = (row.offset, None) if row.side == "left" else (None, row.offset)
             self.emitted.append((f"padded_{row.side}", left, right, self.number))
@@ -212,22 +213,22 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
     """One lane, in the order of arrival."""
     table = table.sort_by([(name, "ascending") for name in _ORDER])
     param = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
-    begin = line.ends[first]
+    begin = line.end_watermarks[first]
     operator = _Operator(
         waits={"left": param["upper"], "right": -param["lower"]},
         outer=frozenset(side for side in OTHER if table[f"pads_{side}"][0].as_py()),
         lateness=param["lateness"],
         min_cleanup=param["min_cleanup"],
-        watermark=line.reached[first - 1],
+        watermark=line.combined_at_end[first - 1],
         last_cleanup={"left": begin.left_last_cleanup, "right": begin.right_last_cleanup},
-        epochs=line.epochs,
+        epochs=line.combined_by_epoch,
         number=first - 1,
     )
     rows, met = list(_rows(table)), table["watermark"].to_pylist()
     operator.restore([row for row in rows if row.slice < first])
     new = iter([row for row in rows if row.slice >= first])
     row, ends = next(new, None), []
-    for number in line.ends:
+    for number in line.end_watermarks:
         operator.number = number
         while row and row.slice == number:
             operator.restart_for(row.epoch)
@@ -235,8 +236,8 @@ def _replayed(table: pa.Table, line: Timeline, first: int, schema: pa.Schema) ->
             if row.rejected is None:
                 operator.arrive(row)
             row = next(new, None)
-        operator.restart_for(line.epoch_after.get(number, 0))
-        operator.advance(line.reached[number])
+        operator.restart_for(line.epoch_at_end.get(number, 0))
+        operator.advance(line.combined_at_end[number])
         ends.append((number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     took = [row for row in rows if row.rejected is None]
     if not any(table["off_the_path"].to_pylist()):

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL
-from tidemark.joins.window_output import PADDING
+from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.time_columns import div
 
@@ -62,7 +62,7 @@ def with_first_search(rows: DataFrame, searching: DataFrame) -> DataFrame:
 
 def removed(rows: DataFrame) -> DataFrame:
     """Rows with `by`, which leave in the slice of whoever removes them."""
-    return rows.withColumn("reached", F.coalesce(F.col("by.slice"), F.col("reached")))
+    return rows.withColumn("eviction_slice", F.coalesce(F.col("by.slice"), F.col("eviction_slice")))
 
 
 def found_expired(rows: DataFrame, behind: DataFrame, within: Column) -> DataFrame:
@@ -73,9 +73,9 @@ def found_expired(rows: DataFrame, behind: DataFrame, within: Column) -> DataFra
     """
     keys = key_columns(rows)
     expired = rows.where(F.col("by").isNotNull() & ~has_null_key(rows))
-    times = {f"{side}_time": _of(side, F.col("event_time"), F.col("by.event_time")) for side in PADDING}
+    times = {f"{side}_time": _of(side, F.col("event_time"), F.col("by.event_time")) for side in PADDING_TYPES}
     expired = expired.transform(with_columns, times).where(within)
-    searcher = F.struct("mark", *PADDING)
+    searcher = F.struct("mark", *PADDING_TYPES)
     searching = behind.groupBy(*keys, "side", *ARRIVAL).agg(F.first(searcher).alias("searcher"))
     searching = searching.withColumnsRenamed({name: f"by_{name}" for name in (*keys, "side", *ARRIVAL)})
     met = [F.col(key) == F.col(f"by_{key}") for key in keys]
@@ -83,7 +83,7 @@ def found_expired(rows: DataFrame, behind: DataFrame, within: Column) -> DataFra
     met.append(F.col("side") != F.col("by_side"))
     found = expired.join(searching, reduce(Column.__and__, met))
     both = {"slice": F.col("by.slice")}
-    for side in PADDING:
+    for side in PADDING_TYPES:
         both[f"{side}_mark"] = _of(side, F.col("mark"), F.col("searcher.mark"))
         both[side] = _of(side, F.col(side), F.col(f"searcher.{side}"))
     return found.transform(with_columns, both)

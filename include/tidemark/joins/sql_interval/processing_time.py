@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, with_reason
-from tidemark.joins.datastream_interval import candidates
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
@@ -34,7 +34,7 @@ from tidemark.joins.sql_interval.match_tracking import (
 from tidemark.joins.window_output import JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import computed_once
-from tidemark.watermarks.buckets import Horizon
+from tidemark.watermarks.job_watermarks import JobWatermarks
 
 _STATE = ("matched_in", "leaves_at", "gone_in")
 _LABELS = ("slice", "clock", "tiebreak", "mark")
@@ -57,33 +57,33 @@ class ProcessingTimeJoin(Join):
     condition: str | None = None
     """Part of the match, over `left_*` and `right_*`."""
 
-    carries = _STATE
-    dated = ("matched_in", "gone_in")
+    carried_columns = _STATE
+    slice_valued_columns = ("matched_in", "gone_in")
 
     @override
-    def admitted(self, rows: DataFrame) -> DataFrame:
+    def reject_invalid(self, rows: DataFrame) -> DataFrame:
         return rows.withColumns({"event_time": self.now, "floored": F.lit(False)})
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
-        return self.rules.within(left, right)
+        return self.rules.is_within(left, right)
 
     def apply(self, came: JobRows) -> JoinResult:
         """The closed form."""
-        rows, first = self._labelled(came), came.horizon.first
-        rejected = came.maybe_late.where(F.col("rejected").isNotNull())
+        rows, first = self._labelled(came), came.watermarks.first_slice
+        rejected = came.late_candidates.where(F.col("rejected").isNotNull())
         pairs = self._pairs(rows, first)
         states, joined = rows, emissions(pairs, F.lit("matched"))
-        aside = [with_reason(rejected, F.col("rejected"))]
+        aside = [add_late_reason(rejected, F.col("rejected"))]
         if self._pads:
             matches = computed_once(first_matches(pairs))
-            states = with_first_match(self._removed(rows, came.horizon), matches)
+            states = with_first_match(self._removed(rows, came.watermarks), matches)
             unmatched = F.col("matched_in").isNull() & is_padded(F.col("side"), self.join_type)
             due = F.col("gone_in").isNotNull() & (F.col("gone_in") >= first)
             padded = states.where(unmatched & due).withColumn("slice", F.col("gone_in"))
             joined = joined.unionByName(emissions(padded, F.concat(F.lit("padded_"), "side")))
             aside.append(_lost(states.where(unmatched & F.col("gone_in").isNull()), came))
-        states = states.withColumn("reached", F.coalesce("reached", came.horizon.drained_in))
+        states = states.withColumn("eviction_slice", F.coalesce("eviction_slice", came.watermarks.drain_slice))
         return JoinResult(joined, reduce(DataFrame.unionByName, aside), states)
 
     @property
@@ -93,26 +93,31 @@ class ProcessingTimeJoin(Join):
 
     def _labelled(self, came: JobRows) -> DataFrame:
         """All rows that take part, with their timers and `reached`, the slice that these fire in."""
-        rows, first = came.taking_part(), came.horizon.first
+        rows, first = came.select_participating(), came.watermarks.first_slice
         missing = {name: F.lit(None).cast("long") for name in _STATE if name not in rows.columns}
         rules, event_time = self.rules, F.col("event_time")
         rows = rows.transform(with_columns, missing)
-        wait = rules.wait_of(F.col("side"))
+        wait = rules.wait_for_side(F.col("side"))
         known = rows.withColumns(
             {
-                **{name: F.when(F.col(name) < first, F.col(name)) for name in self.dated},
-                "waits": rules.waits_by_clock(wait) & ~rules.empty,
+                **{name: F.when(F.col(name) < first, F.col(name)) for name in self.slice_valued_columns},
+                "waits": rules.is_cached_in_processing_time(wait) & ~rules.is_empty,
                 "expires_at": rules.expires_at(event_time, wait),
-                "timer_after": rules.timer_after(wait),
+                "timer_after": rules.cleanup_delay(wait),
                 "mark": mark(rows, self.condition),
             }
         )
-        waiting, others = known.where("waits"), known.where(~F.col("waits")).withColumn("reached", F.col("slice"))
+        waiting, others = (
+            known.where("waits"),
+            known.where(~F.col("waits")).withColumn("eviction_slice", F.col("slice")),
+        )
         if not self._pads:
             waiting = waiting.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
-            return came.horizon.first_slice_at(waiting, F.col("leaves_at"), "reached").unionByName(others)
+            return came.watermarks.with_slice_at_clock(waiting, F.col("leaves_at"), "eviction_slice").unionByName(
+                others
+            )
         waiting = anchored(waiting, self.rules.min_cleanup + 1)
-        timed = came.horizon.first_slice_at(waiting, F.col("leaves_at"), "reached")
+        timed = came.watermarks.with_slice_at_clock(waiting, F.col("leaves_at"), "eviction_slice")
         return computed_once(timed.unionByName(others))
 
     def _pairs(self, rows: DataFrame, first: int) -> DataFrame:
@@ -120,32 +125,36 @@ class ProcessingTimeJoin(Join):
         rules = self.rules
         times = F.col("left_event_time"), F.col("right_event_time")
         left_first = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
-        waited = F.when(left_first, rules.waits_by_clock(rules.left_wait))
-        waited = waited.otherwise(rules.waits_by_clock(rules.right_wait))
+        waited = F.when(left_first, rules.is_cached_in_processing_time(rules.left_wait))
+        waited = waited.otherwise(rules.is_cached_in_processing_time(rules.right_wait))
         later = F.greatest("left_slice", "right_slice")
-        found = candidates(rows, rules.lower, rules.upper, _LABELS, rules.within(*times) & waited & (later >= first))
+        found = join_by_interval(
+            rows, rules.lower, rules.upper, _LABELS, rules.is_within(*times) & waited & (later >= first)
+        )
         return matching(found.withColumn("slice", later), self.condition)
 
-    def _removed(self, rows: DataFrame, horizon: Horizon) -> DataFrame:
+    def _removed(self, rows: DataFrame, horizon: JobWatermarks) -> DataFrame:
         """The rows with `gone_in`, null for those still in the buffers: by a timer, or by a row of the other side.
 
         The latter matters only to rows whose timer fires in a later slice than the one in which they expire.
         """
         waiting = F.col("waits") & F.col("gone_in").isNull()
-        dated = horizon.first_slice_at(rows, F.col("expires_at"), "expired_in")
-        straddles = waiting & F.col("expired_in").isNotNull() & ~F.col("expired_in").eqNullSafe(F.col("reached"))
+        dated = horizon.with_slice_at_clock(rows, F.col("expires_at"), "expired_in")
+        straddles = waiting & F.col("expired_in").isNotNull() & ~F.col("expired_in").eqNullSafe(F.col("eviction_slice"))
         few, others = dated.where(straddles), dated.where(~straddles)
-        found = _with_first_search(few, rows.where(F.col("slice") >= horizon.first))
-        gone = found.withColumn("gone_in", F.least("searched_in", "reached")).drop("searched_in")
-        others = others.withColumn("gone_in", F.coalesce("gone_in", "reached"))
+        found = _with_first_search(few, rows.where(F.col("slice") >= horizon.first_slice))
+        gone = found.withColumn("gone_in", F.least("searched_in", "eviction_slice")).drop("searched_in")
+        others = others.withColumn("gone_in", F.coalesce("gone_in", "eviction_slice"))
         return others.unionByName(gone).drop("expired_in")
 
 
 def _lost(rows: DataFrame, came: JobRows) -> DataFrame:
     """Rows that would come out padded, had the input not ended before their timers: these never run then."""
-    lost = rows.withColumn("slice", came.horizon.drained_in).where(F.col("slice").isNotNull())
+    lost = rows.withColumn("slice", came.watermarks.drain_slice).where(F.col("slice").isNotNull())
     unknown = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-    return with_reason(lost.transform(with_columns, unknown).select(*came.maybe_late.columns), F.lit("lost_at_end"))
+    return add_late_reason(
+        lost.transform(with_columns, unknown).select(*came.late_candidates.columns), F.lit("lost_at_end")
+    )
 
 
 def _with_first_search(rows: DataFrame, searches: DataFrame) -> DataFrame:

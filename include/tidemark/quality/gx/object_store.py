@@ -1,6 +1,6 @@
-"""Great Expectations' results and Data Docs in an object store: it has a backend of its own for local files alone.
+"""Store Great Expectations' results and Data Docs under a URI; its own backend is for local files only.
 
-Importing it imports Great Expectations, which finds it by its name (`project`).
+Great Expectations imports this module by its name (`project.open_project`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import pyarrow.fs as pafs
 from great_expectations.data_context.store.tuple_store_backend import TupleStoreBackend
 from great_expectations.exceptions.exceptions import InvalidKeyError
 
-from tidemark.delta.filesystem import file_system, files_under
+from tidemark.delta.filesystem import list_file_sizes, open_filesystem
 
 
 class ObjectStoreBackend(TupleStoreBackend):
-    """Files of Great Expectations under a URI; a key is a tuple of texts, or has one."""
+    """Backend for files under a URI. A key is a tuple of strings, or an identifier that has `to_tuple`."""
 
     def __init__(self, base: str, **options: Any) -> None:
-        """`base` is the URI of the folder; the options are Great Expectations' own."""
+        """Open the folder.
+
+        Args:
+            base: URI of the folder.
+            options: those of `TupleStoreBackend`.
+        """
         initialize: Any = super().__init__
         initialize(**options | {"platform_specific_separator": False})
-        self._base, self._files = base, file_system(base)
-        named = {"module_name": type(self).__module__, "class_name": type(self).__name__}
-        self._config = {**options, **named, "base": base}
+        self._base, self._files = base, open_filesystem(base)
+        identity = {"module_name": type(self).__module__, "class_name": type(self).__name__}
+        self._config = {**options, **identity, "base": base}
         if not self._suppress_store_backend_id:
             _ = self.store_backend_id
 
@@ -36,7 +41,7 @@ class ObjectStoreBackend(TupleStoreBackend):
             with self._files.open_input_file(self._path(key)) as file:
                 return bytes(file.read()).decode().rstrip("\n")
         except FileNotFoundError:
-            raise InvalidKeyError(f"there is no {self._base}/{self._path(key)}") from None
+            raise InvalidKeyError(f"There is no file {self._base}/{self._path(key)}.") from None
 
     def _get_all(self) -> list[Any]:
         return [self._get(key) for key in self.list_keys() if key != self.STORE_BACKEND_ID_KEY]
@@ -51,25 +56,25 @@ class ObjectStoreBackend(TupleStoreBackend):
         self.remove_key(source_key)
 
     def _has_key(self, key: Any) -> bool:
-        (found,) = self._files.get_file_info([self._path(key)])
-        return bool(found.type == pafs.FileType.File)
+        (info,) = self._files.get_file_info([self._path(key)])
+        return bool(info.type == pafs.FileType.File)
 
     def list_keys(self, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-        """The keys of all files, or of those under a prefix."""
-        paths = files_under(self._files, "/".join(prefix))
+        """List the keys of all files under a prefix."""
+        paths = list_file_sizes(self._files, "/".join(prefix))
         parse: Any = self._convert_filepath_to_key
-        ignored: Any = self.is_ignored_key
-        begins, ends = self.filepath_prefix or "", self.filepath_suffix or ""
-        keys = map(parse, (one for one in paths if one.startswith(begins) and one.endswith(ends)))
-        return [key for key in keys if key and not ignored(key)]
+        is_ignored: Any = self.is_ignored_key
+        start, end = self.filepath_prefix or "", self.filepath_suffix or ""
+        keys = map(parse, (path for path in paths if path.startswith(start) and path.endswith(end)))
+        return [key for key in keys if key and not is_ignored(key)]
 
     def remove_key(self, key: Any) -> Any:
-        """Remove a file; whether it was there."""
-        if there := self._has_key(key):
+        """Delete a file; return True if it existed."""
+        if exists := self._has_key(key):
             self._files.delete_file(self._path(key))
-        return there
+        return exists
 
     def get_url_for_key(self, key: Any, protocol: str | None = None) -> str:
-        """Where a file is."""
+        """Return the URL of a file."""
         escaped = self._url_path_escape_special_characters(path=self._path(key))
         return f"{protocol or ''}{self._base}/{escaped}"

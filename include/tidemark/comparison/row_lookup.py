@@ -1,0 +1,96 @@
+"""Find rows of an input by values that a user gives as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import reduce
+
+from pyspark.sql import Column, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.comparison.committed_view import CommittedView
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import parse_instant
+from tidemark.errors import UserError, suggest_name
+from tidemark.formatting import quote_identifier
+from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.sources.stored_input import StoredInput
+
+MAX_ROWS = 5
+"""Largest number of rows that one lookup may find."""
+
+
+def parse_row(text: str) -> dict[str, str]:
+    """Parse the values of a row.
+
+    Raises:
+        ValueError: invalid syntax.
+
+    >>> parse_row("carrier=UA, flight=1545")
+    {'carrier': 'UA', 'flight': '1545'}
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(name.strip() and equals for name, equals, _ in parts):
+        raise ValueError(f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545'.")
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
+def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) -> list[Row]:
+    """Find the rows of an input with these values, normalized and with their `_hash`.
+
+    Raises:
+        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
+    """
+    source = view.inputs[SIDES.index(side)]
+    schema = source.side.schema
+    for name in values:
+        if name not in schema.names:
+            hint = suggest_name(name, schema.names)
+            raise UserError(f"--{side}: input {source.table.name} has no column {name}. {hint}")
+    matches = (_has_value(source, name, value) for name, value in values.items())
+    table = source.table.read().where(reduce(Column.__and__, matches))
+    rows = source.side.normalize_all(table, view.grid, view.grid.start)
+    collected = rows.withColumn("_hash", content_hash(rows, [side])).limit(MAX_ROWS + 1).collect()
+    given = ", ".join(f"{name}={value}" for name, value in values.items())
+    if not collected:
+        raise UserError(f"--{side} {given}: input {source.table.name} has no such row. Check the values.")
+    if len(collected) > MAX_ROWS:
+        raise UserError(f"--{side} {given}: more than {MAX_ROWS} rows match. Add values of other columns.")
+    return collected
+
+
+def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:
+    """Find the fewest values that identify a row: key and event time, with one more column or all if necessary.
+
+    Returns:
+        None if the input contains no such row, or more than `MAX_ROWS`.
+    """
+    source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
+    keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
+    usual = {getattr(pipeline, side).event_time.column}.union(*keys)
+    has_value = {name: _has_value(source, name, value) for name, value in row.items()}
+    base = {name: value for name, value in row.items() if name in usual}
+    in_base = reduce(Column.__and__, (has_value[name] for name in base), F.lit(True))
+    narrowed_counts = [F.count_if(in_base & condition) for condition in has_value.values()]
+    is_equal = reduce(Column.__and__, has_value.values())
+    counts = source.table.read().agg(F.count_if(in_base), F.count_if(is_equal), *narrowed_counts).first()
+    assert counts is not None, "an aggregate has one row"
+    base_count, equal_count, *narrowed = counts
+    if not 0 < equal_count <= MAX_ROWS:
+        return None
+    if base_count == equal_count:
+        return base
+    best = min(range(len(narrowed)), key=narrowed.__getitem__)
+    name, value = list(row.items())[best]
+    return {**base, name: value} if narrowed[best] == equal_count else dict(row)
+
+
+def _has_value(source: StoredInput, name: str, value: str) -> Column:
+    """True for rows of an input with a value, given as text."""
+    dtype = source.side.schema[name].dataType
+    if isinstance(dtype, T.TimestampType | T.TimestampNTZType):
+        with suppress(ValueError):
+            value = parse_instant(value).isoformat()  # Spark reads no time without seconds, as Tidemark writes them
+    return F.col(quote_identifier(name)) == F.lit(value).try_cast(dtype)

@@ -1,0 +1,36 @@
+"""Retry commits that lost a race against another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidemark.delta.table import CommitConflictError
+from tidemark.errors import FaultError
+
+MAX_ATTEMPTS = 50
+
+ResultT = TypeVar("ResultT")
+
+
+def retry_on_conflict(attempt: Callable[[], ResultT], path: str, message: str | None = None) -> ResultT:
+    """Call `attempt` until no other process commits in between, at most `MAX_ATTEMPTS` times.
+
+    Args:
+        attempt: Reads the table anew and commits to it (optimistic concurrency). It is called again only after a
+            `CommitConflictError`.
+        path: The table's folder or URI, for the error message.
+        message: Replaces the error message.
+
+    Returns:
+        The result of the first attempt without a conflict.
+
+    Raises:
+        FaultError: Every attempt had a conflict.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            return attempt()
+        except CommitConflictError:
+            continue
+    raise FaultError(message or f"other processes keep writing to {path}; run the command again")

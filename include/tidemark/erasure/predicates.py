@@ -1,0 +1,160 @@
+"""Match table rows that derive from input rows to erase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.config import Pipeline
+from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.expressions import find_copied_columns, list_columns, qualify_for_row, rename_columns
+from tidemark.config.sides import SIDES, SideName
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import PipelineFileError, UserError
+from tidemark.formatting import quote_identifier
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.erasure_records import ExcludedPredicates
+from tidemark.spark.engine import engine_of
+from tidemark.spark.expression_sandbox import confined, in_one_line
+
+_INPUT_ROW_TABLES = ("late", "checkpoint")
+"""Tables whose rows contain the row of one input. Other tables have emissions."""
+
+_EMISSION_WITHOUT: Mapping[SideName, str] = {"left": "padded_right", "right": "padded_left"}
+"""Kind of emission without a row of this side."""
+
+
+def drop_excluded_rows(carried: DataFrame, excluded: ExcludedPredicates) -> DataFrame:
+    """Drop rows that match a predicate of their side. Columns: `side`, `left` and `right`."""
+    for side, predicates in excluded.items():
+        for predicate in predicates:
+            carried = carried.where(~_match_input_rows(carried.sparkSession, side, predicate))
+    return carried
+
+
+def match_rows(
+    spark: SparkSession, pipeline: Pipeline, where: Mapping[SideName, str], log: DeltaTableHandle, name: str
+) -> Column:
+    """Return a condition, never null: a table's row derives from an input row that matches a predicate.
+
+    Args:
+        where: Predicate by side, SQL over the input's own columns.
+
+    Raises:
+        UserError: The table lacks a column that a predicate needs.
+    """
+    conditions = [F.lit(False)]
+    for side, predicate in where.items():
+        if name in _INPUT_ROW_TABLES:
+            _require_fields(log, side, predicate)
+            conditions.append(_match_input_rows(spark, side, predicate))
+        elif _has_side_columns(pipeline, side):
+            output_columns = _map_output_columns(pipeline, side, predicate, log)
+            names = {column: quote_identifier(output) for column, output in output_columns.items()}
+            condition = confined(
+                spark, rename_columns(predicate, names.__getitem__), InputColumns(tuple(log.schema.names))
+            )
+            conditions.append(_is_true(condition.column) & (F.col("_emission") != _EMISSION_WITHOUT[side]))
+    return reduce(Column.__or__, conditions)
+
+
+def list_predicate_columns(
+    pipeline: Pipeline, where: Mapping[SideName, str], log: DeltaTableHandle, name: str
+) -> set[str]:
+    """List the columns of a table that `match_rows` needs.
+
+    Raises:
+        UserError: The table lacks one of them.
+    """
+    if name in _INPUT_ROW_TABLES:
+        return {"side", *where}
+    columns = (
+        _map_output_columns(pipeline, side, predicate, log).values()
+        for side, predicate in where.items()
+        if _has_side_columns(pipeline, side)
+    )
+    return {"_emission"}.union(*columns)
+
+
+def _has_side_columns(pipeline: Pipeline, side: SideName) -> bool:
+    """True if emissions contain rows of a side."""
+    return side == "left" or pipeline.join.type not in SEMI_ANTI_TYPES
+
+
+def _match_input_rows(spark: SparkSession, side: SideName, predicate: str) -> Column:
+    condition = confined(spark, qualify_for_row(predicate, side), InputColumns(SIDES)).column
+    return _is_true(condition) & (F.col("side") == side)
+
+
+def _is_true(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
+
+
+def _require_fields(log: DeltaTableHandle, side: SideName, predicate: str) -> None:
+    dtype = log.schema[side].dataType if side in log.schema.names else T.StructType()
+    fields = {field.lower() for field in dtype.names} if isinstance(dtype, T.StructType) else set()
+    if missing := [column for column in list_columns(predicate) if column.lower() not in fields]:
+        raise UserError(
+            f"--{side} {predicate}: {log.path} was written before the input had a column {missing[0]}, so the rows to "
+            "erase cannot be identified. Write the predicate with another column."
+        )
+
+
+def _map_output_columns(pipeline: Pipeline, side: SideName, predicate: str, log: DeltaTableHandle) -> dict[str, str]:
+    """Map the input columns of a predicate to the columns of emissions.
+
+    Raises:
+        UserError: The table, or one of its files, lacks such a column.
+    """
+    if pipeline.explode is not None:
+        output_columns = {column.lower(): name for name, column in find_copied_columns(pipeline.explode).items()}
+    elif isinstance(pipeline.select, dict):
+        output_columns = {expression.strip().strip("`").lower(): name for name, expression in pipeline.select.items()}
+    else:
+        output_columns = {name.lower(): name for name in log.schema.names}
+    names: dict[str, str] = {}
+    for column in list_columns(predicate):
+        name = output_columns.get(f"{side}_{column}".lower())
+        if name is None or name not in log.schema.names or not _is_in_all_files(log, name):
+            raise UserError(
+                f"--{side} {predicate}: not all rows of {log.path} have the column {side}_{column}, so the rows to "
+                f"erase cannot be identified. Add it to the output and run tidemark reprocess {pipeline.name} from the "
+                "first slice, or write the predicate with another column."
+            )
+        names[column] = name
+    return names
+
+
+def _is_in_all_files(log: DeltaTableHandle, column: str) -> bool:
+    """True if all files of a table have a column. In files written before it was added, it reads as null."""
+    for path, nulls in zip(log.files["path"], log.get_null_counts(column), strict=True):
+        if nulls is None:  # the log has no statistics of it
+            with log.filesystem.open_input_file(unquote(path)) as file:
+                if column not in pq.read_schema(file).names:
+                    return False
+    return True
+
+
+def require_valid_predicate(spark: SparkSession, side: SideName, predicate: str, schema: T.StructType) -> None:
+    """Require that a predicate is valid SQL over an input's columns and deterministic.
+
+    Raises:
+        UserError: It is not.
+    """
+    rows = engine_of(spark).empty(schema)
+    try:
+        filtered = rows.where(confined(spark, predicate, InputColumns(tuple(schema.names))).column)
+        is_volatile = engine_of(spark).depends_on_the_run(filtered)
+    except PipelineFileError as error:
+        raise UserError(f"--{side}: {error}") from None
+    except PySparkException as error:
+        raise UserError(f"--{side}: {in_one_line(error)}") from None
+    if is_volatile:
+        raise UserError(f"--{side}: {predicate} depends on the time of the run. Write a literal value.")

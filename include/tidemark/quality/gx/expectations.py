@@ -1,0 +1,73 @@
+"""Build expectations of Great Expectations from the pipeline file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from tidemark.config import Expectation, Pipeline
+from tidemark.errors import PipelineFileError
+from tidemark.quality.baseline_checks import format_check_name
+from tidemark.quality.gx.project import import_gx
+from tidemark.quality.gx.result_parsing import ON_FAILURE_KEY, SCOPE_KEY, get_name
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation as GxExpectation
+
+    from tidemark.quality.waivers import Waiver
+
+
+def check_arguments(pipeline: Pipeline) -> None:
+    """Check that every expectation of a pipeline file accepts its arguments.
+
+    Raises:
+        PipelineFileError: an argument is invalid. The message names it and the expectation.
+    """
+    for expectation in pipeline.quality:
+        build_expectation(expectation)
+
+
+def build_expectation(expectation: Expectation) -> GxExpectation:
+    """Build the expectation of Great Expectations from its settings.
+
+    Raises:
+        PipelineFileError: an argument is invalid.
+    """
+    gx = import_gx()
+    implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
+    try:
+        built: GxExpectation = implementation(
+            **expectation.kwargs,
+            severity=expectation.severity,
+            notes=_escape_text(expectation.notes),
+            meta={name: _escape_text(value) for name, value in expectation.meta.items()}
+            | {ON_FAILURE_KEY: expectation.on_failure, SCOPE_KEY: expectation.scope},
+        )
+    except (ValueError, TypeError) as error:
+        raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
+    return built
+
+
+def get_expectation_name(expectation: Expectation) -> str:
+    """Return the name of an expectation as results have it."""
+    if expectation.on == "history":
+        return format_check_name(expectation)
+    return get_name(build_expectation(expectation).configuration.to_json_dict())
+
+
+def with_waiver_note(expectation: GxExpectation, waivers: Mapping[str, Waiver]) -> GxExpectation:
+    """Add the waiver, if any, to an expectation's notes, and to its description, the only one that Data Docs show."""
+    name = get_name(expectation.configuration.to_json_dict())
+    if (waiver := waivers.get(name)) is None:
+        return expectation
+    notes, description = _escape_text(waiver.format_note()), _escape_text(f"{name}: {waiver.format_note()}")
+    annotated: GxExpectation = expectation.copy(update={"notes": notes, "description": description})
+    return annotated
+
+
+def _escape_text(value: Any) -> Any:
+    """Escape text for Data Docs, which insert it as HTML and read `$` as a parameter."""
+    if isinstance(value, list):
+        return [_escape_text(item) for item in value]
+    return escape(value).replace("$", "&#36;") if isinstance(value, str) else value

@@ -1,0 +1,105 @@
+"""Select an input's files and measure its extent by the statistics in its Delta log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidemark.config.types import to_micros
+from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table import get_file_name
+from tidemark.sources.commit_time_source import CommitTimeInput
+from tidemark.sources.file_time_ranges import FileTimeRange, read_commit_time_ranges, read_time_ranges
+from tidemark.sources.normalization import Side
+from tidemark.timegrid.slices import Grid
+
+_MILLISECOND = 1000
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The slices that an input's rows reach."""
+
+    newest_slice: int | None
+    """Last slice with a row; None for an empty input."""
+    rows_before_start: int
+    """Number of rows before the start of the grid, if it was requested."""
+    is_from_statistics: bool
+    """True if the log's statistics were sufficient."""
+
+
+@dataclass(frozen=True)
+class FileStatistics:
+    """The range of clocks in each file of an input."""
+
+    side: Side
+    table: DeltaInput
+
+    @cached_property
+    def files(self) -> tuple[FileTimeRange, ...] | None:
+        """The input's files with their clocks; None if no log or column has the clock."""
+        if self.table.table is None:
+            return None
+        if isinstance(self.table, CommitTimeInput):
+            return tuple(read_commit_time_ranges(self.table.table, self.table.arrivals()))
+        if self.side.clock.name not in self.table.schema.names:
+            return None
+        return tuple(read_time_ranges(self.table.table, self.side.clock))
+
+    def select_paths(self, start: int, end: int, *, includes_unplaced: bool) -> list[str] | None:
+        """Select the files that may have rows with a clock in [start, end), in microseconds.
+
+        Args:
+            includes_unplaced: Also select files that may have rows without a usable clock.
+
+        Returns:
+            Paths, or None if the files' clocks are unknown.
+        """
+        if self.files is None:
+            return None
+        return [
+            file.path
+            for file in self.files
+            if not file.is_complete
+            or (includes_unplaced and (file.rows_without_time or not self._has_usable_times(file)))
+            or (file.earliest is not None and file.latest is not None and file.earliest < end and file.latest >= start)
+        ]
+
+    def select_names_from(self, start: int) -> frozenset[str]:
+        """Select the names of files in which every row has a clock of `start` (microseconds) or later."""
+        return frozenset(
+            get_file_name(file.path)
+            for file in self.files or ()
+            if file.is_complete and not file.rows_without_time
+            if file.earliest is not None and file.earliest >= start and self._has_usable_times(file)
+        )
+
+    def measure_extent(self, grid: Grid, *, count_before: bool) -> Extent | None:
+        """Measure how far the rows reach; None if the statistics leave it open."""
+        if self.files is None:
+            return None
+        newest, before = None, 0
+        for file in self.files:
+            if not file.is_complete or not self._has_usable_times(file):
+                return None
+            if file.rows is None or file.rows_without_time is None or file.earliest is None or file.latest is None:
+                continue
+            last = grid.number_at(file.latest)
+            spans_start = count_before and file.earliest < grid.start <= file.latest
+            # Statistics may be truncated to milliseconds, so the real maximum may be in the slice before.
+            if spans_start or last != grid.number_at(file.latest // _MILLISECOND * _MILLISECOND):
+                return None
+            if last < 0:
+                before += file.rows - file.rows_without_time
+            else:
+                newest = max(last, newest or 0)
+        return Extent(newest, before, is_from_statistics=True)
+
+    def _has_usable_times(self, file: FileTimeRange) -> bool:
+        """True if all clocks of a file, except nulls, are within the time bounds."""
+        bounds = self.side.time_bounds
+        if file.earliest is None or file.latest is None:
+            return file.rows == file.rows_without_time
+        return bounds is None or (
+            to_micros(bounds.earliest) <= file.earliest and file.latest < to_micros(bounds.latest)
+        )

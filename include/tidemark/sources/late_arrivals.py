@@ -1,0 +1,270 @@
+"""Find rows that arrived in, or were deleted from, an input after slices consumed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
+
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.config.types import format_instant, from_micros
+from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table import DeltaTableHandle, get_file_name
+from tidemark.errors import InputError
+from tidemark.ledger.staleness import ConsumedVersions
+from tidemark.sources.commit_time_source import CommitTimeInput
+from tidemark.sources.file_pruning import FileStatistics
+from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
+from tidemark.sources.input_changes import InputChanges
+from tidemark.sources.normalization import Side
+from tidemark.timegrid.slices import Grid
+
+_MILLISECOND = 1000
+
+RowFilter = Callable[[], Column]
+"""A condition on an input's rows, created once Spark has started."""
+
+
+@dataclass(frozen=True)
+class ChangeDetector:
+    """Changes of an input since the versions that slices have consumed."""
+
+    side: Side
+    table: DeltaInput
+    statistics: FileStatistics
+
+    def find_exact_arrival_start(self) -> tuple[datetime, str] | None:
+        """Find the instant from which each row's arrival is exact, and the reason why not before.
+
+        Returns:
+            None if all arrivals are exact.
+        """
+        file = self.table.find_latest_ambiguous_file() if isinstance(self.table, CommitTimeInput) else None
+        return (from_micros(file.latest_us + _MILLISECOND), str(file.unknown_reason)) if file else None
+
+    def require_exact_arrivals(self, grid: Grid, first: int, *versions: int) -> None:
+        """Require that each row arrived before slice `first` or at an exactly known instant.
+
+        Args:
+            versions: Versions of the input to check. Default: the version that is read.
+
+        Raises:
+            InputError: The arrival of some rows in slice `first` or later is ambiguous.
+        """
+        table = self.table
+        file = table.find_latest_ambiguous_file(*versions) if isinstance(table, CommitTimeInput) else None
+        if file is None or file.latest_us < grid.start_of(first):
+            return
+        exact_from = format_instant(from_micros(file.latest_us + _MILLISECOND))
+        raise InputError(
+            f"input {self.table.name}: arrival times are exact only from {exact_from} on, because "
+            f"{file.unknown_reason}, and slice {grid.name(first)} begins before. Let slices begin with "
+            f"{grid.name(grid.number_at(file.latest_us) + 1)} or later, or name an arrival column."
+        )
+
+    def require_unchanged(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> None:
+        """Require that all rows consumed by slices before `first` still exist.
+
+        Args:
+            reprocess: Command that the error message suggests.
+
+        Raises:
+            InputError: Versions of the input deleted or changed consumed rows.
+        """
+        for version, is_consumed in self._consumed_filters(grid, first, consumed).items():
+            changes = self._read_changes(version)
+            if not changes.mutating_versions:
+                continue
+            first_lost = self._find_first_slice(changes.read_removed_rows, is_consumed, grid)
+            if first_lost is not None:
+                start, versions = grid.name(first_lost), ", ".join(map(str, changes.mutating_versions))
+                raise InputError(
+                    f"input {self.table.name} is not append-only: version {versions} deleted or changed rows that "
+                    f"slices from {start} on have read. Run {reprocess} --from {start}"
+                )
+
+    def require_rereadable(self, grid: Grid, reads: Iterable[tuple[range, int]]) -> None:
+        """Require that rows which slices have read at a version can be read again.
+
+        Args:
+            reads: Ranges of slices, each with the version that they have read.
+
+        Raises:
+            InputError: Rows that slices have read were deleted or changed.
+        """
+        spans_by_version: dict[int, list[tuple[int, int]]] = {}
+        for slices, version in reads if self.table.can_have_late_arriving_rows else ():
+            spans_by_version.setdefault(version, []).append((slices.start, slices.stop))
+        for version, spans in spans_by_version.items():
+            first_lost = self._find_first_slice_with_lost_rows(self._read_changes(version), grid, spans)
+            if first_lost is not None:
+                raise InputError(
+                    f"input {self.table.name} no longer has rows that slices from {grid.name(first_lost)} on have "
+                    "read, so rerunning these slices would lose results. Restore the rows, or set "
+                    "on_input_delete: refuse to remove the results too."
+                )
+
+    def find_changed_slices(
+        self, grid: Grid, first: int, consumed: ConsumedVersions, *, includes_deleted: bool
+    ) -> set[int]:
+        """Find the slices before `first` with late-arriving rows that no slice has consumed.
+
+        Args:
+            includes_deleted: Also find the slices whose consumed rows were deleted.
+        """
+        slices: set[int] = set()
+        for rows, is_in_consumed_slice in self._read_changed_rows(
+            grid, first, consumed, includes_deleted=includes_deleted
+        ):
+            slices |= self._collect_owning_slices(rows.where(is_in_consumed_slice), grid)
+        return slices
+
+    def find_slices_with_lost_rows(
+        self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str
+    ) -> set[int]:
+        """Find the slices before `first` whose consumed rows were deleted or changed since.
+
+        Args:
+            reprocess: Command that the error message suggests.
+
+        Raises:
+            InputError: VACUUM has removed the files of the deleted rows.
+        """
+        slices: set[int] = set()
+        for version, is_consumed in self._consumed_filters(grid, first, consumed).items():
+            try:
+                if (removed := self._read_changes(version).read_removed_rows()) is not None:
+                    lost = self.side.drop_rows_outside_source(removed).where(is_consumed())
+                    slices |= self._collect_owning_slices(lost, grid)
+            except (PySparkException, Py4JJavaError):  # VACUUM has removed the earlier files
+                self.require_unchanged(grid, first, consumed, reprocess)
+                raise
+        return slices
+
+    def read_late_arriving_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
+        """Yield rows of slices before `first` that were not in the versions which these slices consumed."""
+        for version, is_in_consumed_slice in self._consumed_filters(grid, first, consumed).items():
+            added = self._read_changes(version).read_added_rows(self._files_of_later_slices(grid, first))
+            if added is not None:
+                yield self.side.drop_rows_outside_source(added).where(is_in_consumed_slice())
+
+    def _collect_owning_slices(self, rows: DataFrame, grid: Grid) -> set[int]:
+        number = grid.number_column(self.side.clock.micros).alias("owning_slice")
+        placed = rows.where(~self.side.has_unusable_time)
+        return {row["owning_slice"] for row in placed.select(number).distinct().collect()}
+
+    def _read_changed_rows(
+        self, grid: Grid, first: int, consumed: ConsumedVersions, *, includes_deleted: bool
+    ) -> Iterator[tuple[DataFrame, Column]]:
+        """Yield the rows added and removed since each version, with the filter of that version's slices."""
+        for version, is_in_consumed_slice in self._consumed_filters(grid, first, consumed).items():
+            changes = self._read_changes(version)
+            removed = changes.read_removed_rows() if includes_deleted else None
+            for rows in (changes.read_added_rows(self._files_of_later_slices(grid, first)), removed):
+                if rows is not None:
+                    yield self.side.drop_rows_outside_source(rows), is_in_consumed_slice()
+
+    def _consumed_filters(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, RowFilter]:
+        """Return, by consumed version, the filter of rows whose slices before `first` consumed it.
+
+        The version that is read now is left out: nothing has changed since.
+        """
+        if not self.table.can_have_late_arriving_rows:
+            return {}
+        self._require_unambiguous_slices(grid, consumed)
+        stops = [*(start for start, _ in consumed.by_slice[1:] if start is not None), first]
+        spans_by_version: dict[int, list[tuple[int | None, int]]] = {}
+        if consumed.unplaced is not None:
+            spans_by_version[consumed.unplaced] = []
+        for (start, version), stop in zip(consumed.by_slice, stops, strict=True) if consumed.by_slice else ():
+            spans_by_version.setdefault(version, []).append((start, stop))
+        return {
+            version: partial(self._is_in_slices, grid, spans, includes_unplaced=version == consumed.unplaced)
+            for version, spans in spans_by_version.items()
+            if version != self.table.version
+        }
+
+    def _require_unambiguous_slices(self, grid: Grid, consumed: ConsumedVersions) -> None:
+        """Require exact arrivals if slices have consumed several versions and rows were changed since."""
+        consumed_by_slice, current = consumed.by_slice, self.table.version
+        if len(consumed_by_slice) > 1 and isinstance(self.table, CommitTimeInput):
+            earlier = {version for _, version in consumed_by_slice if version != current}
+            if any(self._read_changes(version).mutating_versions for version in earlier):
+                self.require_exact_arrivals(grid, consumed_by_slice[1][0] or 0, current, *earlier)
+
+    def _is_in_slices(self, grid: Grid, spans: Sequence[tuple[int | None, int]], *, includes_unplaced: bool) -> Column:
+        """Return a condition: the clock is in slices start <= n < stop, or is unusable if these are included."""
+        clock, is_inside = self.side.clock.micros, F.lit(False)
+        for start, stop in spans:
+            is_from_start = F.lit(True) if start is None else clock >= grid.start_of(start)
+            is_inside = is_inside | (is_from_start & (clock < grid.start_of(stop)))
+        return (~self.side.has_unusable_time & is_inside) | (self.side.has_unusable_time & F.lit(includes_unplaced))
+
+    def _files_of_later_slices(self, grid: Grid, first: int) -> frozenset[str]:
+        return self.statistics.select_names_from(grid.start_of(first))
+
+    def _read_changes(self, version: int) -> InputChanges:
+        if version not in self._changes_by_version:
+            self._changes_by_version[version] = InputChanges.read_log(self.table, version)
+        return self._changes_by_version[version]
+
+    @cached_property
+    def _changes_by_version(self) -> dict[int, InputChanges]:
+        return {}
+
+    def _find_first_slice_with_lost_rows(
+        self, changes: InputChanges, grid: Grid, spans: Sequence[tuple[int, int]]
+    ) -> int | None:
+        """Find the first of the slices start <= n < stop that lost rows; None if all rows exist.
+
+        Files that were removed with all of their rows count by their statistics, as VACUUM may have removed them.
+        Other removed rows are read.
+        """
+        files = self._read_fully_removed_files(changes)
+        read_removed = partial(changes.read_removed_rows, () if files is None else changes.fully_removed)
+        numbers = [
+            self._find_first_slice(read_removed, lambda: self._is_in_slices(grid, spans, includes_unplaced=False), grid)
+        ]
+        for file in files or ():
+            if file.earliest is not None and file.latest is not None:
+                low, high = grid.number_at(file.earliest), grid.number_at(file.latest)
+                numbers += [max(low, start) for start, stop in spans if low < stop and high >= start]
+        return min((number for number in numbers if number is not None), default=None)
+
+    def _read_fully_removed_files(self, changes: InputChanges) -> list[FileTimeRange] | None:
+        """Return the files removed with all rows; None if the log lacks their clocks or some rows do not count."""
+        current = self.table.table
+        if current is None or self.side.clock.name not in current.schema.names or not changes.fully_removed:
+            return None
+        if self.side.filters_at_source or self.side.excluded_predicates:
+            return None
+        try:
+            earlier = DeltaTableHandle.open(current.path, changes.since_version)
+        except DeltaError:
+            return None
+        files = read_time_ranges(earlier, self.side.clock) if earlier else ()
+        removed = [file for file in files if get_file_name(file.path) in changes.fully_removed]
+        return removed if earlier and all(file.is_complete for file in removed) else None
+
+    def _find_first_slice(
+        self, read_rows: Callable[[], DataFrame | None], is_consumed: RowFilter, grid: Grid
+    ) -> int | None:
+        """Find the first slice of consumed rows; 0 if it cannot be determined, None without rows."""
+        try:
+            if (rows := read_rows()) is None:
+                return None
+            clock = F.when(~self.side.has_unusable_time, self.side.clock.micros)
+            aggregates = F.count("*").alias("rows"), F.min(clock).alias("oldest")
+            totals = self.side.drop_rows_outside_source(rows).where(is_consumed()).agg(*aggregates).first()
+            assert totals is not None, "an aggregate has one row"
+            if not totals["rows"]:
+                return None
+            return max(0, grid.number_at(totals["oldest"])) if totals["oldest"] is not None else 0
+        except (PySparkException, Py4JJavaError):  # VACUUM has removed the earlier files
+            return 0

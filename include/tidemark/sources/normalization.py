@@ -1,0 +1,255 @@
+"""Bring the rows of both inputs into common columns, with times, slices, keys and rejection reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, TimeBounds
+from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.sides import SideName
+from tidemark.config.types import to_micros
+from tidemark.errors import InputError
+from tidemark.formatting import quote_identifier
+from tidemark.joins.keys import key_column, key_name
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.expression_sandbox import confined
+from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.time_columns import Clock
+from tidemark.watermarks.from_column import RECORDED_WATERMARK
+from tidemark.watermarks.row_status import FILTERED
+
+_MILLISECOND = 1000
+_FRACTIONS = (T.FloatType, T.DoubleType)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The time columns and keys of one input, checked against its schema.
+
+    `normalize` returns one row per table row, in columns that both sides share:
+
+    | column | meaning |
+    | --- | --- |
+    | `side` | `left` or `right` |
+    | `slice` | number of the slice in which the row arrives, long |
+    | `owning_slice` | number of the slice that its clock is in, long; 0 without a usable clock |
+    | `clock` | effective arrival in microseconds UTC, long |
+    | `tiebreak` | order among equal clocks, long, 0 without one |
+    | `event_time` | UTC in whole ticks, floored, long; null if `rejected`, or if null event times are accepted;
+                     null in rows that `where` filters out if any of their times is invalid |
+    | `floored` | true if the event time was more precise than a tick |
+    | `key_0`.. | the join keys, in the common type of both sides; floats as strings if zeros have signs |
+    | `partition` | partition of the input, string; absent if neither input has partitions |
+    | `recorded` | watermark of the input that the row has recorded, ms; absent if neither input has any |
+    | `rejected` | reason why the row is rejected or filtered out (`watermarks.row_status`), else null |
+    | `left` or `right` | the table's own columns, struct |
+    """
+
+    name: SideName
+    settings: Input
+    time_bounds: TimeBounds | None
+    schema: T.StructType
+    event_time: Clock
+    clock: Clock
+    keys: tuple[tuple[str, T.DataType], ...]
+    """Column or expression, and common type, of each join key."""
+    accepts_null_keys: bool
+    """True if rows with a null key are not rejected; the join decides."""
+    accepts_null_times: bool
+    """True if rows with a null event time are not rejected."""
+    distinguishes_signed_zeros: bool
+    """True if -0.0 and 0.0 are different keys."""
+    tick_micros: int
+    """Resolution in which the dialect compares event times, in microseconds."""
+    filters_at_source: bool = False
+    """True if rows that `where` filters out never reached the stream."""
+    recorded_watermark: Clock | None = None
+    """Column with the watermarks that the streaming job recorded."""
+    excluded_predicates: tuple[str, ...] = ()
+    """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
+
+    def normalize(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """Return the common columns of the rows that the stream received.
+
+        Clocks before `start` (microseconds) count as `start`.
+        """
+        filters_rows = self.settings.where is not None and not self.filters_at_source
+        return self._add_common_columns(self.drop_rows_outside_source(rows), grid, start, filters_rows=filters_rows)
+
+    def normalize_all(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
+        """Return the common columns of all rows, including those that `where` filters out at the source."""
+        filters_rows = self.settings.where is not None
+        return self._add_common_columns(self._drop_erased_rows(rows), grid, start, filters_rows=filters_rows)
+
+    def drop_rows_outside_source(self, rows: DataFrame) -> DataFrame:
+        """Keep the table's rows that the stream received: drop erased rows and those filtered out at the source."""
+        remaining = self._drop_erased_rows(rows)
+        if not self.filters_at_source:
+            return remaining
+        return self._where_all(remaining, [self._where_column(rows.sparkSession)])
+
+    def _drop_erased_rows(self, rows: DataFrame) -> DataFrame:
+        columns, spark = InputColumns(tuple(self.schema.names)), rows.sparkSession
+        erased = (confined(spark, predicate, columns).column for predicate in self.excluded_predicates)
+        return self._where_all(rows, [~F.coalesce(is_erased, F.lit(False)) for is_erased in erased])
+
+    def _where_all(self, rows: DataFrame, conditions: Sequence[Column]) -> DataFrame:
+        """Keep the rows that meet all conditions on the table's columns."""
+        if not conditions:
+            return rows
+        # An earlier version of the table may have had fewer columns.
+        missing = [field for field in self.schema if field.name not in rows.columns]
+        padded = rows.transform(with_columns, {field.name: F.lit(None).cast(field.dataType) for field in missing})
+        return padded.where(reduce(Column.__and__, conditions)).select(*map(quote_identifier, rows.columns))
+
+    def _where_column(self, spark: SparkSession) -> Column:
+        """Return the condition `where` unchanged, so that a scan can push it down."""
+        assert self.settings.where is not None, "there is one"
+        return confined(spark, self.settings.where, InputColumns(tuple(self.schema.names))).column
+
+    def _add_common_columns(self, rows: DataFrame, grid: Grid, start: int, *, filters_rows: bool) -> DataFrame:
+        """Select the common columns. With `filters_rows`, `rejected` marks the rows that `where` filters out."""
+        clock = F.when(self.has_unusable_time, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
+        owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
+        tiebreak, event_time = F.lit(0).cast("long"), self.event_time.ticks(self.tick_micros)
+        recorded = [self.recorded_watermark.ticks(_MILLISECOND)] if self.recorded_watermark else []
+        rejected = self._rejection_reason
+        if filters_rows:
+            passes_filter = F.coalesce(self._where_column(rows.sparkSession), F.lit(False))
+            is_time_valid = passes_filter | self._time_rejection_reason.isNull()
+            event_time = F.when(is_time_valid, event_time)
+            recorded = [F.when(is_time_valid, watermark) for watermark in recorded]
+            rejected = F.when(~passes_filter, F.lit(FILTERED)).otherwise(rejected)
+        if self.settings.tiebreak:
+            tiebreak = F.coalesce(F.col(quote_identifier(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
+        return rows.select(
+            F.lit(self.name).alias("side"),
+            grid.number_since_start(clock).alias("slice"),
+            F.when(self.has_unusable_time, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
+            clock.alias("clock"),
+            tiebreak.alias("tiebreak"),
+            event_time.alias("event_time"),
+            (F.pmod(self.event_time.micros, F.lit(self.tick_micros)) != 0).alias("floored"),
+            *(self._common_key(number).alias(key_name(number)) for number in range(len(self.keys))),
+            *([self._partition] if self.settings.partition else []),
+            *(watermark.alias(RECORDED_WATERMARK) for watermark in recorded),
+            rejected.alias("rejected"),
+            F.struct(*(F.col(quote_identifier(name)) for name in self.schema.names)).alias(self.name),
+        )
+
+    def _common_key(self, number: int) -> Column:
+        dtype, key = self.keys[number][1], self._raw_key(number)
+        if isinstance(dtype, T.NumericType):  # other types are equal on both sides
+            key = key.cast(dtype)
+        if not (self.distinguishes_signed_zeros and isinstance(dtype, _FRACTIONS)):
+            return key
+        # Flink distinguishes -0.0 from 0.0 and Spark's equality does not. Their strings differ, and NaN has one string.
+        # Cast to double first: a column that is widened from float to double must keep its strings.
+        return key.cast("double").cast("string")
+
+    def _raw_key(self, number: int) -> Column:
+        return key_column(self.schema, self.keys[number][0])
+
+    @property
+    def _partition(self) -> Column:
+        name = quote_identifier(self.settings.partition or "")
+        return F.coalesce(F.col(name).cast("string"), F.lit("null")).alias("partition")
+
+    @cached_property
+    def has_unusable_time(self) -> Column:
+        """True if the clock puts the row in no slice; never null."""
+        return _is_out_of_range(self.clock, self.time_bounds)
+
+    @cached_property
+    def _rejection_reason(self) -> Column:
+        if self.accepts_null_keys:
+            return self._time_rejection_reason
+        has_null_key = reduce(Column.__or__, (self._raw_key(number).isNull() for number in range(len(self.keys))))
+        return F.coalesce(self._time_rejection_reason, F.when(has_null_key, F.lit("null_key")))
+
+    @cached_property
+    def _time_rejection_reason(self) -> Column:
+        """The reason why one of a row's times is invalid, or null."""
+        reasons: list[tuple[str, Column]] = []
+        if self.settings.arrival:
+            reasons += [("null_arrival", self.clock.raw.isNull()), ("arrival_out_of_range", self.has_unusable_time)]
+        is_null_event_time = self.event_time.raw.isNull()
+        reasons += [
+            ("null_event_time", is_null_event_time & F.lit(not self.accepts_null_times)),
+            ("event_time_out_of_range", ~is_null_event_time & _is_out_of_range(self.event_time, self.time_bounds)),
+        ]
+        if self.settings.arrival and self.time_bounds:
+            lead_micros = self.event_time.micros - self.clock.micros
+            reasons.append(
+                ("event_time_ahead_of_arrival", lead_micros > F.lit(to_micros(self.time_bounds.max_ahead_of_arrival)))
+            )
+        return F.coalesce(*(F.when(condition, F.lit(reason)) for reason, condition in reasons))
+
+
+def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_types: list[T.DataType]) -> Side:
+    """Create one side of a pipeline over rows of this schema, with keys cast to `key_types`.
+
+    Raises:
+        InputError: The type of a time column is unsupported.
+    """
+    settings: Input = getattr(pipeline, name)
+    input_name = f"input {settings.table}"
+    if pipeline.dialect == "spark":
+        _require_no_window(schema[settings.event_time.column], input_name)
+    event_time = Clock.of(settings.event_time, schema, input_name)
+    match settings.arrival:
+        case None:
+            clock = event_time
+        case CheckpointArrival() | CommitArrival():
+            clock = Clock(ARRIVAL_COLUMN, None)
+        case column:
+            clock = Clock.of(column, schema, input_name)
+    keys = [getattr(pair, name) for pair in pipeline.join.keys]
+    return Side(
+        name,
+        settings,
+        pipeline.time_bounds,
+        schema,
+        event_time,
+        clock,
+        tuple(zip(keys, key_types, strict=True)),
+        accepts_null_keys=pipeline.can_join_null_keys,
+        accepts_null_times=pipeline.can_join_null_times,
+        distinguishes_signed_zeros=pipeline.dialect != "spark",
+        tick_micros=pipeline.tick_micros,
+        recorded_watermark=Clock.of(settings.recorded_watermark, schema, input_name)
+        if settings.recorded_watermark
+        else None,
+        filters_at_source=pipeline.has_filter_before_watermark(settings),
+    )
+
+
+def _require_no_window(field: T.StructField, input_name: str) -> None:
+    """Require that the event time is not a window struct: Spark accepts a watermark on one, with wrong values.
+
+    Raises:
+        InputError: The event time is a window.
+    """
+    dtype = field.dataType
+    if isinstance(dtype, T.StructType) and dtype.names == ["start", "end"]:
+        raise InputError(
+            f"{input_name}: event_time {field.name} is a window ({dtype.simpleString()}). Spark's withWatermark reads "
+            "such a struct as an instant of 1970, whatever its values. Name the timestamp behind the windows, and use "
+            "join.window or join.window_inequality, which compare window ends with the watermark."
+        )
+
+
+def _is_out_of_range(time: Clock, time_bounds: TimeBounds | None) -> Column:
+    """True if a time is null, overflows a long of microseconds, or is outside the bounds; never null."""
+    is_invalid = time.micros.isNull()
+    if time_bounds:
+        is_invalid = is_invalid | (time.micros < F.lit(to_micros(time_bounds.earliest)))
+        is_invalid = is_invalid | (time.micros >= F.lit(to_micros(time_bounds.latest)))
+    return F.coalesce(is_invalid, F.lit(True))

@@ -1,0 +1,133 @@
+"""A minimal example contains few rows, and conformance fails on exactly one emission of it."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark import cli
+from tidemark.comparison import ComparisonRequest, compare
+from tidemark.comparison.minimal_example import minimize, write_minimal_example
+from tidemark.config import TimeColumn
+from tidemark.errors import UserError
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, create_plan
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark_conformance import check_files, read_vectors
+
+ROW = "id int, k string, happened timestamp, arrived timestamp"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+JOIN = {"keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "20 minutes", "upper_inclusive": False}}
+
+
+def generate_rows(seed, first):
+    """Generate rows over three hours, a fifth of which arrive long after they happened."""
+    generator = random.Random(seed)
+    for number in range(first, first + 80):
+        happened = START + timedelta(seconds=generator.randrange(3 * 3600))
+        delay = timedelta(seconds=generator.randrange(2 * 3600 if generator.random() < 0.2 else 300))
+        yield number, generator.choice("ab"), happened, happened + delay
+
+
+@pytest.fixture
+def compare_with_other_settings(spark, lake, write, pipeline):
+    """Run a pipeline, and compare it with a stream that ran under other settings."""
+
+    def run(settings, **changes):
+        for side, seed in (("left", 1), ("right", 2)):
+            write(side, list(generate_rows(seed, 500 * seed)), ROW)
+        pipelines = [pipeline(**settings), pipeline(**(settings | changes), output="other")]
+        with tuned_for_tiny_queries(spark):
+            plans = [create_plan(spark, each, str(lake), Request(drain=True)) for each in pipelines]
+            for plan in plans:
+                list(execute(spark, plan, lambda *_: None))
+            stream = spark.read.format("delta").load(plans[1].tables.emissions)
+            stream.drop("_slice", "_pane", "_result_time").write.format("delta").save(str(lake / "stream"))
+            return pipelines[0], compare(
+                spark, pipelines[0], str(lake), ComparisonRequest("stream", try_settings=False), None
+            )
+
+    return run
+
+
+def replay_vector(spark, path):
+    """Return the missing and the unexpected rows of the only vector of a file."""
+    (result,) = check_files(spark, [path], "1")
+    return result.missing, result.unexpected
+
+
+@pytest.mark.slow
+def test_write_minimal_example_pair_in_stream_only_is_missing(
+    spark, lake, pipeline, compare_with_other_settings, tmp_path
+):
+    """The stream waited longer, so a row that is late in the pipeline was on time there."""
+    settings, comparison = compare_with_other_settings(
+        {"join": JOIN}, left__watermark_delay="2 hours", right__watermark_delay="2 hours"
+    )
+    cause = next(cause for cause in comparison.causes if cause.missing_in == "batch")
+    path = tmp_path / "vector.jsonl.gz"
+    vector = write_minimal_example(spark, settings, str(lake), comparison, cause.examples[0]["_number"], path)
+    assert list(read_vectors(path)) == [vector]
+    assert vector["dialect"] == "datastream_interval"
+    # A pair, and the rows that determine the watermark behind which one of them is.
+    assert 3 <= len(vector["events"]) <= 4
+    missing, unexpected = replay_vector(spark, path)
+    assert (len(missing), unexpected) == (1, ())
+
+    with pytest.raises(UserError, match="--reproduce 999: the comparison shows differences 1 to"):
+        write_minimal_example(spark, settings, str(lake), comparison, 999, path)
+    windows = pipeline(join={"keys": ["k"], "window": {"tumbling": "1 hour"}})
+    with pytest.raises(UserError, match="supports interval joins of Flink's dialects"):
+        write_minimal_example(spark, windows, str(lake), comparison, 1, path)
+    recorded = settings.model_copy(
+        update={"left": settings.left.model_copy(update={"recorded_watermark": TimeColumn(column="w")})}
+    )
+    with pytest.raises(UserError, match="the watermark of left is recorded, and a few rows do not contain all of it"):
+        write_minimal_example(spark, recorded, str(lake), comparison, 1, path)
+    with pytest.raises(UserError, match="a few rows do not show where the job restarted"):
+        write_minimal_example(spark, pipeline(restarts=["2024-01-01T01:00Z"]), str(lake), comparison, 1, path)
+    foreign = spark.read.format("delta").load(str(lake / "stream")).limit(1).withColumn("left_id", F.lit(-1))
+    foreign.write.format("delta").save(str(lake / "foreign"))
+    with tuned_for_tiny_queries(spark):
+        comparison = compare(spark, settings, str(lake), ComparisonRequest("foreign", try_settings=False), None)
+    cause = next(cause for cause in comparison.causes if cause.missing_in == "batch")
+    with pytest.raises(UserError, match=f"its cause '{cause.cause}' does not follow from the join's rules"):
+        write_minimal_example(spark, settings, str(lake), comparison, cause.examples[0]["_number"], path)
+
+
+def test_write_minimal_example_padded_row_in_batch_only_is_unexpected(
+    spark, lake, compare_with_other_settings, tmp_path, capfd
+):
+    """The stream's interval was wider, so rows that it matched are padded here."""
+    wider = {**JOIN["interval"], "upper": "2 hours"}
+    settings, comparison = compare_with_other_settings(
+        {"dialect": "flink-sql", "join": {**JOIN, "type": "left"}}, join={**JOIN, "type": "left", "interval": wider}
+    )
+    examples = [row for cause in comparison.causes if cause.missing_in == "stream" for row in cause.examples]
+    padded = next(row for row in examples if row["_emission"] == "padded_left")
+    path = tmp_path / "vector.jsonl"
+    vector = write_minimal_example(spark, settings, str(lake), comparison, padded["_number"], path)
+    assert len(vector["events"]) == 1
+    assert vector["params"]["join_type"] == "left"
+    missing, unexpected = replay_vector(spark, path)
+    assert (missing, len(unexpected)) == ((), 1)
+    command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake)]
+    assert cli.main([*command, "--reproduce", "1"]) == 2
+    assert "--reproduce N and --output FILE need each other" in capfd.readouterr().err
+    assert cli.main([*command, "--reproduce", "1", "--output", "nowhere/one.jsonl"]) == 2
+    assert "--output nowhere/one.jsonl: the folder nowhere does not exist. Create it first" in " ".join(
+        capfd.readouterr().err.split()
+    )
+
+
+def test_minimize_many_rows_finds_the_smallest_set():
+    sizes = []
+
+    def passes(subsets):
+        sizes.append(len(subsets))
+        return [{3, 70, 71} <= set(subset) for subset in subsets]
+
+    assert minimize(range(200), passes) == [3, 70, 71]
+    assert len(sizes) < 20
+    assert minimize(range(5), lambda subsets: [True] * len(subsets)) == []

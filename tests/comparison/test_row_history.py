@@ -1,0 +1,130 @@
+"""Tests of row histories and their lookup."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark import cli
+from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.row_lookup import parse_row
+from tidemark.config import TimeColumn
+from tidemark.errors import UserError
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, create_plan
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+LATE = (
+    "late: 27 minutes 59 seconds 999 ms behind the watermark 2024-01-01T00:47:59.999Z, which the left input held; "
+    "a partner had arrived"
+)
+ROW = "id int, k string, happened timestamp, arrived timestamp"
+
+
+def row(number, happened, arrived, key="a"):
+    return number, key, *(START + timedelta(minutes=minutes) for minutes in (happened, arrived))
+
+
+@pytest.fixture
+def settings(spark, lake, write, pipeline):
+    """A pipeline that has run: watermark delay 10 minutes, bounds -30 to 0 minutes, slices of an hour."""
+    write(
+        "left",
+        [
+            *(row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200)),
+            *((6, None, START, START), (7, "a", START, None)),
+        ],
+        ROW,
+    )
+    write("right", [row(11, 0, 5), row(12, 50, 55), row(13, 100, 102), row(14, 150, 155)], ROW)
+    pipeline_settings = pipeline()
+    plan = create_plan(spark, pipeline_settings, str(lake), Request(end=START + timedelta(hours=3)))
+    list(execute(spark, plan, lambda *_: None))
+    return pipeline_settings
+
+
+def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_path, capsys):
+    def steps(side, number, **values):
+        (history,) = explain_rows(spark, settings, str(lake), side, {"id": str(number), **values})
+        return list(history.steps)
+
+    assert steps("left", 1, happened="2024-01-01T00:05Z") == [
+        "happened 2024-01-01T00:05Z, arrived 2024-01-01T00:06Z: slice 2024-01-01T00:00Z",
+        "on time: there was no watermark yet",
+        "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+        "left the buffers before the end of that slice",
+    ]
+    assert steps("left", 2)[1:] == [
+        "on time by 1 hour 3 minutes 1 ms: the watermark was 2023-12-31T23:54:59.999Z",
+        "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+        "left the buffers in slice 2024-01-01T01:00Z",
+    ]
+    assert steps("left", 3)[1:] == [
+        LATE,
+        "no emission contains it",
+    ]
+    recorded = settings.model_copy(
+        update={"left": settings.left.model_copy(update={"recorded_watermark": TimeColumn(column="arrived")})}
+    )
+    (history,) = explain_rows(spark, recorded, str(lake), "left", {"id": "3"})
+    assert "which the left input held, as recorded in its column arrived; a partner" in history.steps[1]
+    assert steps("left", 5)[1] == "has not been read yet: the last committed slice is 2024-01-01T02:00Z"
+    assert steps("left", 6)[1:] == ["rejected: null_key"]
+    assert steps("left", 7) == [
+        "happened 2024-01-01T00:00Z, arrived at no usable time",
+        "rejected in slice 2024-01-01T00:00Z: null_arrival",
+    ]
+    assert steps("right", 14)[-2:] == [
+        "no emission contains it",
+        "waits in the buffers at the end of slice 2024-01-01T02:00Z",
+    ]
+    path = str(tmp_path / "pipeline.yaml")
+    assert cli.main(["explain", path, "--lake", str(lake), "--left", "id=1", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["side"], result["row"]["id"], len(result["steps"])) == ("left", 1, 4)
+
+    with pytest.raises(UserError, match="--left: input left has no column happend. Did you mean happened"):
+        explain_rows(spark, settings, str(lake), "left", {"happend": "1"})
+    with pytest.raises(UserError, match="--left id=99: input left has no such row"):
+        explain_rows(spark, settings, str(lake), "left", {"id": "99"})
+    write("left", [row(20, 300, 300)], ROW)
+    with pytest.raises(UserError, match="--left k=a: more than 5 rows match"):
+        explain_rows(spark, settings, str(lake), "left", {"k": "a"})
+
+
+@pytest.mark.parametrize(
+    ("join", "steps"),
+    [
+        (
+            {"window": {"tumbling": "1 hour"}, "trigger": {"count": 2}, "evictor": {"count": 2}},
+            [
+                "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+                "left the window from 2024-01-01T00:00Z by the evictor before pane 1",
+                "left the buffers before the end of that slice",
+            ],
+        ),
+        (
+            {"window": {"tumbling": "2 hours"}, "time": "processing"},
+            [
+                "on time, as all rows are on processing time",
+                "no emission contains it",
+                "lost: the input ended before the clock reached the timer of the window from 2024-01-01T00:00Z",
+                "left the buffers before the end of that slice",
+            ],
+        ),
+    ],
+)
+def test_explain_rows_evicted_row_describes_the_window(spark, lake, write, pipeline, join, steps):
+    write("left", [row(1, 5, 6), row(2, 7, 8)], ROW)
+    write("right", [row(11, 6, 7), row(12, 8, 9)], ROW)
+    settings = pipeline(join={"keys": ["k"], **join})
+    (done,) = execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None)
+    assert done.verdict.outcome == "passed"
+    (history,) = explain_rows(spark, settings, str(lake), "left", {"id": "1"})
+    assert list(history.steps)[-len(steps) :] == steps
+
+
+def test_parse_row_reads_columns_and_values():
+    assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
+    with pytest.raises(ValueError, match="is not a row"):
+        parse_row("UA")

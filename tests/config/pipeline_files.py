@@ -1,0 +1,36 @@
+"""Variants of the example pipeline file for tests."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from tidemark.config import list_pipeline_files
+
+PROJECT = Path(__file__).resolve().parents[2]
+FILES = list_pipeline_files(PROJECT / "include" / "pipelines")
+LOCAL_DAYS = {"slices__every": "1 day", "slices__start": "2026-10-23T22:00Z", "slices__time_zone": "Europe/Berlin"}
+"""Slices of local days in Berlin."""
+APIA_DAYS = LOCAL_DAYS | {"slices__time_zone": "Pacific/Apia"}
+"""Slices of local days in Apia, which skipped 2011-12-30."""
+
+
+def write_variant(path, **changes):
+    """Write the first example pipeline with some settings changed, and return the path.
+
+    Keyword arguments are setting names with `__` between levels.
+    """
+    content = yaml.safe_load(FILES[0].read_text())
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def read_as_json(path):
+    """Read a pipeline file as editors do for a JSON Schema, where an unquoted instant is a string."""
+    return json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str))

@@ -1,0 +1,270 @@
+"""Error messages of invalid pipeline files: one line with field, problem and remedy."""
+
+import pytest
+
+from tests.config.pipeline_files import APIA_DAYS, LOCAL_DAYS, write_variant
+from tidemark.config import load_pipeline
+from tidemark.errors import PipelineFileError
+
+COMPARED_WINDOWS = {"left": {"tumbling": "1 min"}, "right": {"tumbling": "5 min"}, "comparison": "left < right"}
+
+
+RECORDED = {"left__recorded_watermark": "w", "left__watermark_delay": None}
+
+RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"left__event_tme": "x"}, "left.event_tme: unknown field. Did you mean event_time?"),
+        ({"qualitty": []}, "qualitty: unknown field. Did you mean quality?"),
+        ({"join__keys": [{"left": "a", "rigth": "b"}]}, "join.keys.0.rigth: unknown field. Did you mean right?"),
+        ({"left__arrival": None}, "right has an arrival column and left has none"),
+        ({"join__interval": {"lower": "1 s", "upper": "-1 s"}}, "lower (1 second) is above upper (-1 second)"),
+        ({"join__keys": [True]}, "join.keys.0: is true or false instead of a name. Write the name in"),
+        ({"left__event_time": True}, "left.event_time: is true or false instead"),
+        ({"compare": {"table": "t", True: ["k"]}}, "compare: is true or false instead"),
+        ({"join__type": "left"}, "join.type: flink-datastream does not support left for interval joins. Use inner."),
+        (
+            {"join__type": "cross"},
+            "join.type: should be 'inner', 'left', 'right', 'full', 'semi' or 'anti', not 'cross'",
+        ),
+        ({"join__window": {"tumbling": "1 hour"}}, "join: set exactly one of interval, window"),
+        (
+            {"join__interval": None, "join__window_inequality": COMPARED_WINDOWS},
+            "join: flink-datastream does not support window_inequality. Use interval or window.",
+        ),
+        (
+            {"dialect": "spark", "join__window_inequality": COMPARED_WINDOWS},
+            "join: set exactly one of interval, window, event_time_equality, window_inequality",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": {**COMPARED_WINDOWS, "comparison": "<"},
+            },
+            "join.window_inequality.comparison: should be 'left < right', 'left <= right', 'left > right' or",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": {**COMPARED_WINDOWS, "right": {"session": {"gap": "1 min"}}},
+            },
+            "join.window_inequality.right: spark joins on tumbling and sliding windows only",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": {
+                    **COMPARED_WINDOWS,
+                    "left": {"sliding": {"size": "1 min", "slide": "1 hour"}},
+                },
+            },
+            "join.window_inequality.left.sliding: spark does not support a slide above the size",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "join__interval": None,
+                "join__window_inequality": COMPARED_WINDOWS,
+                "join__type": "left",
+            },
+            "join.type: spark refuses a left join that cannot evict rows. Set right.watermark_delay and left > right",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "left__watermark_delay": None,
+                "join__interval": None,
+                "join__window_inequality": COMPARED_WINDOWS,
+                "join__type": "full",
+            },
+            "join.type: spark refuses a full join that cannot evict rows. Set right.watermark_delay and left >",
+        ),
+        (
+            {"join__interval": None, "join__event_time_equality": True},
+            "join: flink-datastream does not support event_time_equality",
+        ),
+        (
+            {"join__min_cleanup_interval": "third"},
+            "join.min_cleanup_interval: 'third' is not a duration. Write a number and a unit, such as",
+        ),
+        (
+            {"join__min_cleanup_interval": "1 fortnight"},
+            "'fortnight' is not a unit of time. Use ms, seconds, minutes, hours, days or weeks. Or write half.",
+        ),
+        ({"join__min_cleanup_interval": "half"}, "join.min_cleanup_interval: is for interval joins of flink-sql only"),
+        ({"flink_version": 1.2}, "flink_version: 1.2 is not a version. Quote it, such as '1.17'"),
+        ({"dialect": "spark", "flink_version": "4.1"}, "flink_version: has no effect in dialect spark. Remove it."),
+        ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
+        ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be positive"),
+        ({"join__interval": None, "join__window": {}}, "set exactly one of tumbling, sliding, session, cumulate"),
+        (
+            {"dialect": "flink-sql", "join__time": "processing"},
+            "left.event_time: differs from arrival, the only time on processing time. Set it to that column.",
+        ),
+        (
+            {"dialect": "flink-sql", "join__time": "processing", "left__event_time": "departed_at"},
+            "left.watermark_delay: has no effect with join.time: processing. Remove it.",
+        ),
+        ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
+        ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
+        ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),
+        ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
+        ({"slices__every": "0 s"}, "slices.every: must be positive"),
+        ({"slices__start": "soon"}, "slices.start: 'soon' is not an instant"),
+        ({"left__watermark_delay": "-1 s"}, "left.watermark_delay: must not be negative"),
+        ({"left__watermark_delay": "10 us"}, "left.watermark_delay: 10 us is finer than a millisecond"),
+        ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration. Write a number and a unit"),
+        ({"left__idle_timeout": "0 s"}, "left.idle_timeout: must be positive"),
+        ({"dialect": "spark", "right__partition": "p"}, "right.partition: is for Flink's dialects"),
+        ({"left__recorded_watermark": "w"}, "left: recorded_watermark: replaces watermark_delay. Remove one"),
+        (
+            {**RECORDED, "dialect": "spark"},
+            "left.recorded_watermark: is for Flink's dialects only. For a Spark query, set arrival to its",
+        ),
+        (
+            {**RECORDED, "left__arrival": None, "right__arrival": None},
+            "left.recorded_watermark: was recorded in arrival order. ",
+        ),
+        (
+            {**RECORDED, "right__idle_timeout": "1 s"},
+            "right.idle_timeout: cannot be combined with left.recorded_watermark. Remove it.",
+        ),
+        (
+            {**RECORDED, "join__interval": None, "join__window": {"tumbling": "1 h"}, "join__trigger": {"count": 2}},
+            "join.trigger: cannot be combined with a recorded watermark. Set left.watermark_delay instead.",
+        ),
+        ({"restarts": ["soon"]}, "restarts.0: 'soon' is not an instant"),
+        (
+            {**RESTARTED, "dialect": "spark"},
+            "restarts: have no effect on a Spark query, whose watermark is in its checkpoint. Remove them.",
+        ),
+        (
+            {**RESTARTED, "dialect": "flink-sql", "join__interval": None, "join__window": {"tumbling": "1 h"}},
+            "restarts: need an interval in flink-sql, because the state of its windows differs by Flink version.",
+        ),
+        (
+            {**RESTARTED, "join__interval": None, "join__window": {"session": {"gap": "1 h"}}},
+            "restarts: need tumbling windows, because fired windows of a row are not stored. Remove them.",
+        ),
+        (
+            {**RESTARTED, "join__interval": None, "join__window": {"tumbling": "1 h"}, "join__emit": "latest"},
+            "restarts: cannot be combined with join.emit. Remove one of them.",
+        ),
+        (
+            {**RESTARTED, "left__arrival": None, "right__arrival": None},
+            "restarts: are instants of the arrival clock. Set an arrival column on both inputs.",
+        ),
+        (
+            {**RESTARTED, "right__idle_timeout": "1 s"},
+            "restarts: cannot be combined with right.idle_timeout. Remove one of them.",
+        ),
+        (
+            {"time_zone": "Europe/Berln"},
+            "'Europe/Berln' is not in the IANA time zone database. Did you mean Europe/",
+        ),
+        ({"time_zone": "+02:00"}, "time_zone: '+02:00' is an offset, which Flink SQL does not accept. Write a name"),
+        ({"time_zone": "CET"}, "time_zone: 'CET' is not in the IANA time zone database. Write one such as"),
+        ({"time_zone": "Europe/Berlin"}, "time_zone: needs windows, because interval bounds are equal in every zone"),
+        (
+            {"time_zone": "Europe/Berlin", "join__interval": None, "join__window": {"tumbling": "1 day"}},
+            "time_zone: windows of Flink's DataStream API are in UTC. Set their `offset` instead.",
+        ),
+        (
+            {
+                "dialect": "spark",
+                "time_zone": "Europe/Berlin",
+                "join__interval": None,
+                "join__window": {"tumbling": "1 day"},
+            },
+            "time_zone: Spark's window() counts from 1970 in UTC, whatever the session's time zone. Remove it.",
+        ),
+        ({"join__keys": []}, "join.keys: "),
+        ({"name": "9 lives"}, "name: "),
+        ({"join__condition": "left_v +"}, "join.condition: is not an SQL expression. Correct the syntax at +."),
+        ({"join__condition": "rand() < 0.1"}, "join.condition: rand() returns another value in each run"),
+        ({"select": {"k": "left_k", "n": "count(*)"}}, "select: n: count() aggregates many rows"),
+        ({"select": ["left_k", "_metadata"]}, "select: _metadata is not a column of the join"),
+        (
+            {"explode": "explode(left_items)"},
+            "explode: explode() changes the number of rows. Set `explode` to the array",
+        ),
+        ({"explode": "array(struct(left_k))", "select": ["left_k"]}, "explode: cannot be combined with select"),
+        ({"compare": {"key_columns": ["k"]}}, "compare.table: is missing"),
+        (
+            {"compare": {"table": "s", "float_tolerence": 1}},
+            "compare.float_tolerence: unknown field. Did you mean float_tolerance?",
+        ),
+        ({"compare": {"tabel": "s"}}, "compare.tabel: unknown field. Did you mean table?"),
+        (
+            {"compare": {"table": "s", "float_tolerance": -1}},
+            "compare.float_tolerance: should be greater than or equal to 0, not -1",
+        ),
+        ({"compare": {"table": "s", "every": "90 min"}}, "compare.every (1 hour 30 minutes) is not a multiple of"),
+        ({"compact": {"settled_after": "-1 hour", "period": "1 day"}}, "compact.settled_after: must not be negative"),
+        (
+            {"slices__time_zone": "Europe/Berlin"},
+            "slices: every (1 hour) cannot be combined with time_zone. Set every to 1 day",
+        ),
+        (LOCAL_DAYS | {"slices__time_zone": "Europe/Berlim"}, "slices.time_zone: 'Europe/Berlim' is not in the IANA"),
+        (
+            LOCAL_DAYS | {"slices__start": "2026-10-24T00:00Z"},
+            "not a midnight in Europe/Berlin. Use the previous one, 2026-10-23T22",
+        ),
+        (
+            LOCAL_DAYS | {"slices__start": "0001-01-01T00:00Z"},
+            "slices: 0001-01-01T00:00Z is outside the years 1 to 9999 of",
+        ),
+        (
+            LOCAL_DAYS | {"slices__end": "2026-10-26T22:00Z"},
+            "is not a slice boundary. Use the previous one, 2026-10-25T23:00Z",
+        ),
+        (LOCAL_DAYS | {"slices__end": "2026-10-22T22:00Z"}, "slices: end (2026-10-22T22:00Z) is not after start"),
+        (
+            LOCAL_DAYS | {"compare": {"table": "s", "every": "2 days"}},
+            "compare.every (2 days) differs from the slices, which are days of",
+        ),
+        (
+            APIA_DAYS | {"slices__start": "2011-12-01T10:00Z"},
+            "slices: time_zone: 2011-12-30 is not a whole day in Pacific/Apia",
+        ),
+        (
+            {"compact": {"settled_after": "1 day", "period": "90 min"}},
+            "compact.period (1 hour 30 minutes) is not a multiple of",
+        ),
+        ({"compact": {"settled_after": "1 day", "period": "1 hour"}}, "compact.period (1 hour) is not a multiple of"),
+        ({"compact": {"settled_after": "1 day"}}, "compact.period: is missing"),
+        *(
+            (
+                {"retention": {name: "59 minutes"}},
+                f"retention.{name}: must be at least 1 hour, as running jobs may need",
+            )
+            for name in ("replaced_files", "checkpoints", "uncommitted_files", "data_docs", "log_files")
+        ),
+        (
+            {"retention": {"log_files": "1 day"}},
+            "retention: log_files (1 day) needs replaced_files. Set it too, because files of",
+        ),
+        (
+            {"retention": {"replaced_files": "2 days", "log_files": "1 day"}},
+            "retention: log_files (1 day) is shorter than replaced_files (2 days), whose versions need their log",
+        ),
+        (
+            {"compare": {"table": "s", "budget": {"unexplained": "a few"}}},
+            "compare.budget.unexplained: 'a few' is not a number of rows. Write it as 5, or as a share of all",
+        ),
+        ({"compare": {"table": "s", "budget": {"differing": -1}}}, "compare.budget.differing: -1 is not a number of"),
+    ],
+)
+def test_load_invalid_setting_raises_a_single_line_with_remedy(tmp_path, changes, message):
+    path = write_variant(tmp_path / "p.yaml", **changes)
+    with pytest.raises(PipelineFileError) as raised:
+        load_pipeline(path)
+    assert message in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert "\n" not in str(raised.value)

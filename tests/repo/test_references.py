@@ -1,0 +1,29 @@
+"""Docstrings and docs refer to modules, names, files, options and targets that exist."""
+
+from tests.repo.references import docstring_references, document_references, missing_files, missing_names
+
+
+def test_docstrings_refer_to_what_exists():
+    broken = [": ".join(reference) for reference in docstring_references()]
+
+    assert broken == [], "\n".join(broken)
+
+
+def test_docs_refer_to_what_exists():
+    broken = [": ".join(reference) for reference in document_references()]
+
+    assert broken == [], "\n".join(broken)
+
+
+def test_missing_names_finds_each_kind_of_broken_reference():
+    text = (
+        "`config.pipeline.Pipeline`, `Pipeline.no_field`, `joins.nowhere`, `config.pipeline.Nothing`, `spark.sql.ansi`"
+    )
+
+    assert missing_names(text) == ["Pipeline.no_field", "joins.nowhere", "config.pipeline.Nothing"]
+
+
+def test_missing_files_finds_paths_below_our_folders():
+    text = "see joins/base.py, joins/nothing.py, tests/repo/nothing.py, other/project.py"
+
+    assert missing_files(text) == ["joins/nothing.py", "tests/repo/nothing.py"]

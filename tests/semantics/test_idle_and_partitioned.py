@@ -1,0 +1,118 @@
+"""Watermarks of idle and partitioned inputs compared with an oracle, for several cuts into jobs."""
+
+import os
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.semantics.source_watermarks import create_oracle
+from tests.semantics.streams import EVERY, GRID, SLICES, create_rows, draw_examples, get_watermarks
+from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
+from tidemark.watermarks.lanes import join_bucket_watermarks
+from tidemark.watermarks.watermarks import WatermarkLag
+
+EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
+PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}
+
+
+@st.composite
+def streams(draw):
+    """Draw rows over a few slices, in bursts and pauses, many at equal clocks."""
+    parts = {side: PARTITIONS[draw(st.sampled_from(["none", "some"]))] for side in ("left", "right")}
+    row = st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.integers(0, 2),
+        st.sampled_from([0, 0, 1, 700, 1_000, 3_000, 9_000]),
+        st.integers(0, 1),
+        st.integers(-6, 6),
+    )
+    clock, rows = 0, []
+    for number, (side, partition, pause, tiebreak, jitter) in enumerate(draw(st.lists(row, min_size=2, max_size=40))):
+        clock += pause
+        named = parts[side][partition % len(parts[side])]
+        rows.append(
+            {"side": side, "partition": named, "clock": clock, "tiebreak": tiebreak, "id": number}
+            | {"event_time": clock // 1000 + jitter}
+        )
+    idle_timeout = st.sampled_from([None, 1_000, 2_999, 8_000])
+    return {
+        "rows": sorted((r for r in rows if r["clock"] < SLICES * EVERY), key=lambda r: (r["clock"], r["tiebreak"])),
+        "delay": {side: draw(st.integers(0, 4)) for side in ("left", "right")},
+        "idle_timeout": {side: draw(idle_timeout) for side in ("left", "right")},
+    }
+
+
+def create_overtaking_stream():
+    """Create a stream whose right input holds the watermark back and overtakes the idle left one between two rows."""
+    rows = [("right", "b", 1000, 0), ("left", None, 1700, -2), ("right", "b", 1701, 4), ("right", "b", 1702, -2)]
+    rows.append(("right", "a", 1702, 4))
+    rows = [
+        {"side": side, "partition": partition, "clock": clock, "tiebreak": 1, "id": number, "event_time": time}
+        for number, (side, partition, clock, time) in enumerate(rows)
+    ]
+    return {"rows": rows, "delay": {"left": 4, "right": 0}, "idle_timeout": {"left": 1_000, "right": 1_000}}
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return [create_overtaking_stream(), *draw_examples(streams(), EXAMPLES)]
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
+@pytest.mark.parametrize("jobs", [[range(SLICES)], [range(n, n + 1) for n in range(SLICES)]], ids=["one job", "jobs"])
+def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs, exact):
+    oracles = [create_oracle(stream) for stream in drawn]
+    lanes = [
+        IdleOrPartitionedLane(WatermarkLag(**stream["delay"]), idle_timeouts=stream["idle_timeout"]) for stream in drawn
+    ]
+
+    for job in jobs:
+        expected, expected_ends = {}, []
+        for lane, (stream, oracle) in enumerate(zip(drawn, oracles, strict=True)):
+            oracle.at_arrival.clear()
+            for number in job:
+                oracle.feed([row for row in stream["rows"] if row["clock"] // EVERY == number])
+                oracle.advance_clock((number + 1) * EVERY - 1)
+                expected_ends.append((lane, number, *oracle.watermarks()))
+            expected |= {(lane, number): tuple(watermarks) for number, *watermarks in oracle.at_arrival}
+        buckets = IdleOrPartitionedLane.refine_buckets(lanes, Buckets(GRID, job, 5_000))
+
+        with tuned_for_tiny_queries(spark):
+            rows = create_rows(spark, drawn, buckets, "partition string")
+            computed = IdleOrPartitionedLane.compute_timelines(rows, lanes, buckets)
+            labelled = join_bucket_watermarks(computed.rows, computed.timelines, IdleOrPartitionedLane.bucket_schema)
+            on_time, candidates = IdleOrPartitionedLane.split(labelled, exact=exact)
+            actual = {(row["lane"], row["id"]): get_watermarks(row) for row in candidates.collect()}
+            on_time_rows = on_time.collect()
+
+        assert computed.bucket_statistics[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
+        for key, watermarks in actual.items():
+            if exact:
+                assert watermarks == expected[key], key
+            else:
+                assert watermarks[2] == expected[key][2], key
+                assert find_limiting_side(watermarks) == find_limiting_side(expected[key]), key
+        for row in on_time_rows:
+            assert row["watermark"] <= expected[row["lane"], row["id"]][2] < row["event_time"]
+        assert len(actual) + len(on_time_rows) == len(expected)
+        ends = [
+            (lane, number, *get_by_side(timeline.end_watermarks[number]))
+            for lane, timeline in enumerate(computed.timelines)
+            for number in job
+        ]
+        assert ends == expected_ends
+        lanes = [
+            IdleOrPartitionedLane(lane.lag, timeline.end_watermarks[job[-1]], idle_timeouts=lane.idle_timeouts)
+            for lane, timeline in zip(lanes, computed.timelines, strict=True)
+        ]
+
+
+def find_limiting_side(watermarks):
+    left, right, combined = watermarks
+    return "left" if left == combined else "right" if right == combined else "neither"
+
+
+def get_by_side(watermarks):
+    return watermarks.left, watermarks.right, watermarks.combined

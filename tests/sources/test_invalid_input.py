@@ -1,0 +1,280 @@
+"""Reject mistakes of users with one clear message, and store invalid rows with a reason."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.cli.status import summarize_status
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import InputError, PipelineFileError, SliceOrderError
+from tidemark.execution.run import execute
+from tidemark.planning.plan import Request, create_plan
+from tidemark.sources.normalization import create_side
+
+ROW = "k string, happened timestamp, arrived timestamp, v int"
+
+
+def at(hour, minute=0, *, day=1, year=2024):
+    return datetime(year, 1, day, hour, minute, tzinfo=UTC)
+
+
+def row(key="a", happened=at(1), arrived=at(1), v=0):
+    return (key, happened, arrived, v)
+
+
+@pytest.fixture
+def run_pipeline(spark, lake):
+    def execute_plan(pipeline, **request):
+        plan = create_plan(spark, pipeline, str(lake), Request(**request))
+        list(execute(spark, plan, lambda *_: None))
+        return plan
+
+    return execute_plan
+
+
+@pytest.fixture
+def read_table(spark, lake):
+    def execute_plan(table, output="orders"):
+        return spark.read.format("delta").load(f"{lake}/{output}/{table}")
+
+    return execute_plan
+
+
+def test_invalid_rows_are_stored_with_reason_and_do_not_raise_watermark(
+    spark, lake, pipeline, write, run_pipeline, read_table
+):
+    write(
+        "left",
+        [
+            row(v=1),
+            row(v=1),
+            row(key=None, v=2),
+            row(happened=None, v=3),
+            row(arrived=None, v=4),
+            row(happened=at(0, year=2099), v=5),
+            row(happened=at(0, year=1969), v=6),
+            row(arrived=at(0, year=1969), v=7),
+            row(arrived=at(0, year=2100), v=8),
+            row(happened=at(1, 5, day=3), v=9),
+        ],
+        ROW,
+    )
+    write("right", [row(happened=at(0, 45), v=10), row(happened=at(1), arrived=at(3), v=11)], ROW)
+    run_pipeline(pipeline())
+    rejected = {r["v"]: r["reason"] for r in read_table("late").select("reason", F.col("left.v").alias("v")).collect()}
+    assert rejected == {
+        2: "null_key",
+        3: "null_event_time",
+        4: "null_arrival",
+        5: "event_time_ahead_of_arrival",
+        6: "event_time_out_of_range",
+        7: "arrival_out_of_range",
+        8: "arrival_out_of_range",
+        9: "event_time_ahead_of_arrival",
+    }
+    pairs = [(r["left_v"], r["right_v"]) for r in read_table("emissions").collect()]
+    assert sorted(pairs) == [(1, 10), (1, 10), (1, 11), (1, 11)], "duplicate rows count as a multiset"
+    status = summarize_status(pipeline(), str(lake))
+    assert status.left.rejected == 8
+    assert status.left.reasons["event_time_ahead_of_arrival"] == 2
+    assert status.left.watermark == "2024-01-01T00:49:59.999Z"
+
+
+def test_time_bounds_off_out_of_range_times_raise_watermark(spark, lake, pipeline, write, run_pipeline):
+    write("left", [row(happened=at(0, year=2150)), row(arrived=at(2))], ROW)
+    write("right", [row(happened=at(0, year=2150)), row(arrived=at(2))], ROW)
+    exact = pipeline(time_bounds=False)
+    run_pipeline(exact)
+    status = summarize_status(exact, str(lake))
+    assert (status.left.rejected, status.left.late, status.right.late) == (0, 1, 1)
+
+
+def test_empty_side_emits_nothing_and_evicts_nothing(spark, lake, pipeline, write, run_pipeline, read_table):
+    write("left", [row(), row(happened=at(4), arrived=at(4))], ROW)
+    write("right", [], ROW)
+    run_pipeline(pipeline(), slices_per_job=2)
+    assert read_table("emissions").count() == 0
+    ledger = read_table("ledger").orderBy("slice").collect()
+    assert [r["left"]["read"] for r in ledger] == [0, 1, 0, 0, 1]
+    assert [r["left"]["carried_out"] for r in ledger] == [0, 1, 1, 1, 2], "no right row, no watermark, no eviction"
+
+
+def test_rows_before_first_slice_are_counted_and_ignored(spark, lake, pipeline, write):
+    write("left", [row(arrived=at(1, day=1, year=2023)), row()], ROW)
+    write("right", [row()], ROW)
+    plan = create_plan(spark, pipeline(), str(lake), Request())
+    assert plan.notes == ("1 rows of left lie before the first slice and take no part",)
+
+
+@pytest.fixture(scope="module")
+def small_lake(spark, tmp_path_factory):
+    """Create a lake with one row per input, for tests that only plan."""
+    folder = tmp_path_factory.mktemp("a_pair")
+    spark.range(1).createOrReplaceTempView("a_view")
+    for side in ("left", "right"):
+        spark.createDataFrame([row()], ROW).coalesce(1).write.format("delta").save(str(folder / side))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"left__table": "lefft"}, "there is no Delta table lefft"),
+        ({"left__table": "a_view"}, "a_view is a view of the catalog, which has no versions to tell rows that landed"),
+        ({"left__event_time": "hapened"}, "no column hapened (named as event_time). Did you mean happened?"),
+        ({"join__keys": ["key"]}, "no column key"),
+        ({"join__keys": ["k.id"]}, "input left has no column k.id (named as key k.id)"),
+        ({"left__event_time": "k"}, "column k is string; a time is timestamp"),
+        ({"left__event_time": "v"}, "column v is a number (int); say what one stands for"),
+        ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),
+        ({"left__partition": "kk"}, "no column kk (named as partition). Did you mean k?"),
+        ({"left__tiebreak": "k"}, "tiebreak k is string. Name an integer column"),
+        (
+            {"join__keys": [{"left": "k", "right": "v"}]},
+            "keys left.k (string) and right.v (int) have different types",
+        ),
+    ],
+)
+def test_plan_wrong_table_column_or_type_is_rejected(spark, small_lake, pipeline, changes, message):
+    with pytest.raises(InputError) as raised:
+        create_plan(spark, pipeline(**changes), small_lake, Request())
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_event_time_window_struct_is_rejected(pipeline):
+    window = T.StructType([T.StructField(name, T.TimestampType()) for name in ("start", "end")])
+    schema = T.StructType([T.StructField("k", T.StringType()), T.StructField("span", window)])
+    settings = pipeline(dialect="spark", left__event_time="span")
+    with pytest.raises(InputError, match="event_time span is a window .* use join.window or join.window_inequality"):
+        create_side(settings, "left", schema, [T.StringType()])
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "message"),
+    [
+        ({"start": at(0, 30)}, "--from 2024-01-01T00:30Z is not on a slice boundary; slices are 1 hour long: "),
+        ({"start": at(0, year=2023)}, "--from 2023-01-01T00:00Z is before the pipeline's first slice"),
+        ({"start": at(2), "end": at(3)}, "checkpoint before slice 2024-01-01T02:00Z is missing: no slice is committed"),
+        ({"start": at(2), "end": at(1)}, "--to 2024-01-01T01:00Z is not after --from 2024-01-01T02:00Z"),
+    ],
+)
+def test_plan_invalid_slice_range_is_rejected(spark, small_lake, pipeline, request_fields, message):
+    with pytest.raises(SliceOrderError) as raised:
+        create_plan(spark, pipeline(), small_lake, Request(**request_fields))
+    assert message in str(raised.value)
+
+
+def test_run_gaps_and_changed_settings_are_rejected_and_reruns_change_nothing(
+    spark, lake, pipeline, write, run_pipeline, read_table
+):
+    write("left", [row(), row(arrived=at(3), happened=at(3))], ROW)
+    write("right", [row(), row(arrived=at(3), happened=at(3))], ROW)
+    run_pipeline(pipeline(), end=at(2))
+    before = read_table("ledger").inputFiles()
+    rerun = run_pipeline(pipeline(), start=at(0), end=at(2))
+    assert (rerun.slices, rerun.skipped) == (0, 2)
+    assert read_table("ledger").inputFiles() == before, "rerunning a slice changes nothing"
+    with pytest.raises(SliceOrderError, match="missing: the last committed slice is 2024-01-01T01:00Z; run from 2024"):
+        run_pipeline(pipeline(), start=at(3), end=at(4))
+    wider = pipeline(join__interval__lower="-1 hour")
+    with pytest.raises(SliceOrderError, match=r"other settings \(join.interval.lower was -30 minutes, now -1 hour\)"):
+        run_pipeline(wider)
+    run_pipeline(pipeline(), start=at(3), end=at(4), from_empty_state=True)
+    assert [r["slice"].hour for r in read_table("ledger").orderBy("slice").collect()] == [0, 1, 3]
+
+
+def test_run_after_drain_is_rejected(pipeline, write, run_pipeline, read_table):
+    write("left", [row()], ROW)
+    write("right", [row()], ROW)
+    run_pipeline(pipeline(), end=at(2), drain=True)
+    assert [r["left"]["carried_out"] for r in read_table("ledger").orderBy("slice").collect()] == [0, 0]
+    with pytest.raises(SliceOrderError, match="the input was drained at slice 2024-01-01T01:00Z"):
+        run_pipeline(pipeline(), end=at(3))
+
+
+def test_late_arriving_rows_arrive_once_in_next_slice(spark, lake, pipeline, write, run_pipeline, read_table):
+    write("left", [row(v=1), row(v=2, arrived=at(2), happened=at(2))], ROW)
+    write("right", [row(v=3)], ROW)
+    run_pipeline(pipeline(), end=at(2))
+    write("right", [row(v=4), row(v=5, arrived=at(2), happened=at(2)), row(key=None, v=6, arrived=None)], ROW)
+    spark.sql(f"OPTIMIZE delta.`{lake}/right`")
+    run_pipeline(pipeline(), end=at(3))
+    run_pipeline(pipeline(), end=at(4))
+    pairs = [(r["_slice"].hour, r["left_v"], r["right_v"]) for r in read_table("emissions").collect()]
+    assert sorted(pairs) == [(1, 1, 3), (2, 1, 4), (2, 2, 5)]
+    assert [r["right"]["v"] for r in read_table("late").collect()] == [6]
+    assert [r["right"]["read"] for r in read_table("ledger").orderBy("slice").collect()] == [0, 1, 3, 0]
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM delta.`{}` WHERE v = 3", "UPDATE delta.`{}` SET v = 4 WHERE v = 3"])
+def test_run_deleted_or_updated_input_rows_are_rejected(spark, lake, pipeline, write, run_pipeline, change):
+    write("left", [row()], ROW)
+    write("right", [row(v=3), row(v=5)], ROW)
+    run_pipeline(pipeline(), end=at(2))
+    spark.sql(change.format(lake / "right"))
+    with pytest.raises(InputError, match="input right is not append-only: version 1 deleted or changed rows"):
+        run_pipeline(pipeline(), end=at(3))
+
+
+def test_expectation_invalid_argument_is_rejected(pipeline, write, run_pipeline):
+    write("left", [row()], ROW)
+    write("right", [row()], ROW)
+    wrong = pipeline(quality=[{"type": "expect_column_values_to_not_be_null", "column": "left_v", "mostly": 7}])
+    with pytest.raises(PipelineFileError, match="^quality: expect_column_values_to_not_be_null: .*mostly"):
+        run_pipeline(wrong)
+
+
+def test_critical_expectation_failure_commits_nothing_and_stores_rejected_output(
+    spark, lake, pipeline, write, run_pipeline, read_table
+):
+    from tidemark.errors import CheckFailedError
+
+    write("left", [row(v=1), row(v=2, arrived=at(2), happened=at(2))], ROW)
+    write("right", [row(v=3), row(v=99, arrived=at(2), happened=at(2))], ROW)
+    bound = {"type": "expect_column_values_to_be_between", "column": "right_v", "max_value": 50}
+    run_pipeline(pipeline(quality=[bound]), end=at(2))
+    with pytest.raises(CheckFailedError, match="quality gate: expect_column_values_to_be_between.*1 of 1 values"):
+        run_pipeline(pipeline(quality=[bound]), end=at(3))
+    assert [r["right_v"] for r in read_table("emissions").collect()] == [3]
+    assert read_table("ledger").count() == 2
+    assert [r["right_v"] for r in read_table("rejected_output").collect()] == [99]
+    assert len(DeltaTableHandle.open(f"{lake}/orders/checkpoint").files) == 1
+    run_pipeline(pipeline(quality=[{**bound, "severity": "warning"}]), end=at(3))
+    assert [r["quality"] for r in read_table("ledger").orderBy("slice").collect()] == ["passed", "passed", "warned"]
+    assert summarize_status(pipeline(), str(lake)).failed_expectations[0].endswith("1 of 1 values")
+
+
+def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pipeline, read_table):
+    write("left", [row(v=1), row(v=5)], ROW)
+    write("right", [row(happened=at(0, 45), arrived=at(1), v=3)], ROW)
+    chosen = {"both": "left_v + right_v", "k": "left_k"}
+    run_pipeline(pipeline(join__condition="left_v < right_v", select=chosen))
+    [emitted] = read_table("emissions").collect()
+    assert (emitted["both"], emitted["k"], emitted["_pane"]) == (4, "a", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"join__condition": "left_w > 1"}, "^join.condition: .*left_w.*Did you mean"),
+        ({"join__condition": "left_happened > 'now'"}, "^join.condition: a string such as 'now'"),
+        ({"join__condition": "left_v"}, "join.condition: .*INT"),
+        ({"select": ["left_k", "right_x"]}, "^select: .*right_x.*Did you mean"),
+        ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),
+        ({"select": {"a": "1", "A": "2"}}, "^select: A and a are the same name to Spark. Rename one of them"),
+        ({"select": {"_Slice": "1"}}, "^select: _Slice and _slice are the same name to Spark"),
+        ({"select": ["left_k", "left_k"]}, "^select: left_k and left_k are the same name"),
+        (
+            {"dialect": "spark", "join__condition": "left_HAPPENED < right_Happened"},
+            "^join.condition: left_happened is the event time, from which Spark derives when rows are evicted",
+        ),
+    ],
+)
+def test_invalid_condition_or_select_is_rejected(change, message, spark, small_lake, pipeline, capfd):
+    with pytest.raises(PipelineFileError, match=message) as raised:
+        list(execute(spark, create_plan(spark, pipeline(**change), small_lake, Request()), lambda *_: None))
+    assert "\n" not in str(raised.value)
+    assert "stacktrace" not in capfd.readouterr().err

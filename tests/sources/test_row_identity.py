@@ -1,0 +1,82 @@
+"""Distinguish rows and keys that differ in little."""
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import functions as F
+
+from tidemark.execution.run import execute
+from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.planning.plan import Request, create_plan
+from tidemark.timegrid.time_columns import as_json
+
+AT = datetime(2024, 1, 1, 0, 10, tzinfo=UTC)
+ROW = "k string, happened timestamp, u timestamp, m map<string, timestamp>, n int, o int"
+
+
+def add_micros(count):
+    return AT + timedelta(microseconds=count)
+
+
+def row(key, u=AT, m=None, n=None, o=None):
+    return (key, AT, u, m, n, o)
+
+
+EARLIER, LATER = add_micros(100_001), add_micros(100_002)
+MATCHED = [row("time", u=EARLIER), row("map", m={"x": EARLIER}), row("null", n=5), row("null in a map", m={"x": None})]
+PADDED = [row("time", u=LATER), row("map", m={"x": LATER}), row("null", o=5), row("null in a map", m={})]
+RIGHT = [row("time", u=EARLIER), row("map", u=EARLIER), row("null", n=5), row("null in a map")]
+CONDITIONS = {
+    "time": "left_u = right_u",
+    "map": "left_m['x'] = right_u",
+    "null": "left_n = right_n",
+    "null in a map": "size(left_m) = 1",
+}
+
+
+def test_rows_differing_only_in_condition_are_matched_or_padded_separately(spark, lake, pipeline, write):
+    write("left", MATCHED + PADDED, ROW)
+    write("right", RIGHT, ROW)
+    times = {"event_time": "happened", "watermark_delay": "0 seconds"}
+    settings = pipeline(
+        dialect="flink-sql",
+        left={"table": "left", **times},
+        right={"table": "right", **times},
+        join={
+            "type": "left",
+            "keys": ["k"],
+            "interval": {"lower": "0 seconds", "upper": "0 seconds"},
+            "condition": " OR ".join(f"(left_k = '{key}' AND {condition})" for key, condition in CONDITIONS.items()),
+        },
+    )
+    plan = create_plan(spark, settings, str(lake), Request(drain=True))
+    list(execute(spark, plan, lambda *_: None))
+    emitted = spark.read.format("delta").load(plan.tables.emissions)
+    for emission, rows in (("matched", MATCHED), ("padded_left", PADDED)):
+        emitted_rows = emitted.where(F.col("_emission") == emission)
+        expected = spark.createDataFrame(rows, ROW)
+        actual = emitted_rows.select(*(F.col(f"left_{name}").alias(name) for name in expected.columns))
+        assert sorted(map(str, actual.collect())) == sorted(map(str, expected.collect())), emission
+
+
+def test_keys_with_microsecond_difference_are_distinct(spark):
+    rows = spark.createDataFrame([(add_micros(0), None), (add_micros(1), None)], "key_0 timestamp, key_1 int")
+    for dtype in ("timestamp", "timestamp_ntz"):
+        texts = rows.select(as_json(F.struct(F.col("key_0").cast(dtype), "key_1"))).distinct()
+        assert texts.count() == 2, dtype
+
+
+def test_content_hash_of_maps_with_nested_keys_is_deterministic(spark):
+    """Spark's JSON of a binary, array or struct key contains its address in memory."""
+    rows = spark.sql(
+        "SELECT "
+        "array(struct(map(X'01', 1) AS `a.b`)) AS binary, map(array(1, null), 1) AS array, "
+        "map(named_struct('b', X'01'), map(X'02', null)) AS struct "
+        "UNION ALL SELECT array(struct(map(X'02', 1) AS `a.b`)), map(array(1, 0), 1), "
+        "map(named_struct('b', X'01'), map(X'03', null)) "
+        "UNION ALL SELECT array(null), null, map(named_struct('b', X'01'), null)"
+    )
+    actual = [
+        [row[0] for row in rows.select(content_hash(rows, [name])).collect()] for name in rows.columns for _ in range(2)
+    ]
+    assert actual[::2] == actual[1::2]
+    assert [len({*hashes}) for hashes in actual] == [3] * len(actual)
