@@ -99,7 +99,7 @@ def test_expectations_are_proposed_once_there_is_something_to_learn_from(orders,
     capsys.readouterr()
     assert main(["quality", orders, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {one["judged"] for one in found} == {2}
+    assert {one["evaluated"] for one in found} == {2}
     assert {outcome for one in found for outcome in one["outcomes"]} == {"passed"}
     page = file.with_name("quality.html")
     assert main(["quality", orders, "--report", str(page)]) == 0
@@ -154,7 +154,7 @@ def test_asked_to_stop_it_ends_between_jobs_and_the_same_command_goes_on(orders,
     assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slice in " in told.out
     assert "; 1 of 2 slices, " in told.out
     assert "left\n" in told.out
-    assert "stopping once the job at hand is committed; the same again ends it at once" in told.err
+    assert "stopping after the current job is committed. Send the signal again to end at once." in told.err
     assert "stopped before slice 2024-01-01T01:00Z; all slices before it are committed" in told.err
     assert signal.getsignal(signal.SIGTERM) is before
     assert main(["run", orders]) == 0, "asked during the last job, which is done"
@@ -164,10 +164,10 @@ def test_asked_twice_it_ends_at_once():
     script = (
         "import signal\nfrom tidemark.cli.progress import _stop_on_signals\n"
         "with _stop_on_signals() as stop:\n"
-        "    signal.raise_signal(signal.SIGINT)\n    assert stop.asked\n    signal.raise_signal(signal.SIGTERM)\n"
+        "    signal.raise_signal(signal.SIGINT)\n    assert stop.is_requested\n    signal.raise_signal(signal.SIGTERM)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("stopping once")) == (-signal.SIGTERM, 1)
+    assert (done.returncode, done.stderr.count("stopping after")) == (-signal.SIGTERM, 1)
 
 
 @pytest.mark.parametrize(

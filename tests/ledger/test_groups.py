@@ -21,7 +21,7 @@ from tidemark.planning.plan import Request, create_plan
 from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import validate_output
-from tidemark.quality.gx import fast_path
+from tidemark.quality.gx import result_store
 from tidemark.quality.invariants import INVARIANTS
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -162,7 +162,7 @@ def test_auto_fills_jobs_up_to_what_memory_holds_and_a_stopped_run_goes_on(
 @pytest.mark.slow
 def test_slices_one_by_one_leave_few_files_of_ledger_log_and_gate(spark, lake, pipeline, land, go, ledger, monkeypatch):
     monkeypatch.setattr(ledgers, "COMPACT_EVERY", 2)
-    monkeypatch.setattr(fast_path, "KEPT_RESULTS", 2)
+    monkeypatch.setattr(result_store, "MAX_RESULTS", 2)
     land(*[row(hour, at(hour, 20)) for hour in range(4)])
     go(pipeline(), end=at(4), slices_per_job=1)
     assert list(ledger(pipeline()).entries) == [0, 1, 2, 3]

@@ -18,7 +18,7 @@ from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import validate_output
-from tidemark.quality.gx import fast_path
+from tidemark.quality.gx import result_store
 from tidemark.quality.gx.data_docs import delete_results_before, get_docs_index, update_data_docs, write_docs
 from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.results import Measurement
@@ -95,11 +95,11 @@ def test_facts_that_do_not_hold_are_the_library_s_to_tell(tmp_path):
 
 
 def test_old_results_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(fast_path, "KEPT_RESULTS", 2)
+    monkeypatch.setattr(result_store, "MAX_RESULTS", 2)
     tables = PipelineTables(str(tmp_path))
     for number in range(4):
         validate_output(SOUND, NO_ROWS, BY_LIBRARY if number % 2 else BY_TIDEMARK, tables, f"run{number}")
-    folders = {path.name for path in Path(fast_path.get_results_folder(tables)).glob("*/*")}
+    folders = {path.name for path in Path(result_store.get_results_folder(tables)).glob("*/*")}
     assert folders == {"run1", "run2", "run3"}, "those that a job finds, and its own"
 
 
@@ -109,7 +109,7 @@ def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_
         validate_output(SOUND, NO_ROWS, BY_TIDEMARK, tables, run)
     update_data_docs(tables)
     site = Path(get_docs_index(tables)).parent
-    [aged] = Path(fast_path.get_results_folder(tables)).glob("*/old/*")
+    [aged] = Path(result_store.get_results_folder(tables)).glob("*/old/*")
     [page] = site.glob("validations/*/old/*")
     then = (datetime.now(UTC) - timedelta(days=2)).strftime("%Y%m%dT%H%M%S.%fZ")
     for folder in (aged, page):
@@ -122,7 +122,7 @@ def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_
     assert {path.parts[-3] for path in site.rglob("slices-facts.html")} == {"new"}
     told = Path(get_docs_index(tables)).read_text()
     assert ("/old/" in told, "/new/" in told) == (False, True)
-    assert [path.parts[-3] for path in fast_path.list_results(tables)] == ["new"]
+    assert [path.parts[-3] for path in result_store.list_results(tables)] == ["new"]
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -112,7 +112,7 @@ def test_a_groups_verdicts_are_those_of_a_job_a_slice(spark, seed):
         for unit in range(first, stop):
             alone = batched_engine.evaluate_rows(frame.where(F.col("unit") == unit), asked)
             for expectation, judged, result in zip(asked, found.by_unit[unit], alone, strict=True):
-                assert told(judged) == told(batched_engine.UnitResult.of(result)), (
+                assert told(judged) == told(batched_engine.UnitResult.from_gx(result)), (
                     seed,
                     unit,
                     expectation.configuration,

@@ -123,7 +123,7 @@ def test_a_receiver_that_refuses_is_a_warning_without_the_address(told, way):
 
 
 def test_a_receiver_that_never_answers_is_waited_for_no_longer_than_that(told, monkeypatch):
-    monkeypatch.setattr(notifiers, "PATIENCE", 0.3)
+    monkeypatch.setattr(notifiers, "TIMEOUT_SECONDS", 0.3)
     with webhooks(silent=True) as (url, had):
         began = time.monotonic()
         lines = told(by("slack"), by("teams"), tidemark_x={"conn_type": "http", "host": url})

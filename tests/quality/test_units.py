@@ -72,7 +72,7 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
     for unit, judged in found.by_unit.items():
         alone = batched_engine.evaluate_rows(frame.where(F.col("unit") == unit), asked)
         assert [told(one.failed) for one in judged if one.failed] == [told(one) for one in alone if not one.success]
-        assert [told(one) for one in found.results(unit, asked)] == [told(one) for one in alone]
+        assert [told(one) for one in found.create_results(unit, asked)] == [told(one) for one in alone]
         measures = parse_measurements(alone, asked)
         assert [(one.value, one.failed is None) for one in judged] == [(one.value, one.passed) for one in measures]
     assert any(one.failed for one in found.by_unit[EMPTY])
@@ -83,7 +83,7 @@ def test_every_expectation_is_judged_as_on_the_rows_of_its_unit(spark):
 def test_what_one_query_can_tell_is_not_asked_of_each_unit(spark, monkeypatch):
     frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
     apart, held = [], SimpleNamespace(success=True, result={})
-    monkeypatch.setattr(batched_engine, "on_rows", lambda _, these: apart.extend(these) or [held] * len(these))
+    monkeypatch.setattr(batched_engine, "evaluate_rows", lambda _, these: apart.extend(these) or [held] * len(these))
     batched_engine.evaluate_units(
         frame, F.col("unit").cast("long"), [0], [expectation(name) for name in ALLOWED_ARGUMENTS]
     )

@@ -39,7 +39,9 @@ def facts(periods=40, unexplained=2):
     late = InputLateness(
         "left", "left", 90_000, 1_800_000, sum(bins), quantiles, bins, {"left": sum(bins)}, {"null_key": 3}
     )
-    none = replace(late, side="right", late=0, behind_ms={}, bins=(0,) * len(BIN_EDGES), held_by={})
+    none = replace(
+        late, side="right", late_rows=0, lateness_ms={}, histogram=(0,) * len(BIN_EDGES), rows_by_watermark_input={}
+    )
     row = {"left_k": HOSTILE, "left_happened": "2024-01-01T00:20:00.000Z", "_slice": "2024-01-01T00:00:00.000Z"}
     row |= {f"left_value_{number}": number for number in range(30)}
     life = RowHistory("left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark"))
@@ -49,7 +51,7 @@ def facts(periods=40, unexplained=2):
         for cause, rows in counts.items()
         if rows
     )
-    comparison = replace(comparison, causes=causes, leading=("left_k", "left_happened"))
+    comparison = replace(comparison, causes=causes, leading_columns=("left_k", "left_happened"))
     outcomes = [
         Outcome(format_duration(timedelta(minutes=30 * n)), 9_000 + 100 * n, 0, {"left": 50 - 5 * n, "right": 0},
                 100.0 * n, 150 * n, 9e3 * n, None)
@@ -91,12 +93,12 @@ def without_differences():
         alike,
         comparison=replace(alike.comparison, causes=(), reference=None, notes=()),
         causes=(),
-        stories=(),
-        periods=tuple(replace(one, explained=0) for one in alike.periods),
-        late=replace(alike.lateness, inputs=none),
+        row_histories=(),
+        periods=tuple(replace(one, explained_rows=0) for one in alike.periods),
+        lateness=replace(alike.lateness, inputs=none),
         what_if=None,
-        present=None,
-        no_what_if="orders runs in order of event time, where no delay decides",
-        state=alike.states[:1],
+        current_value=None,
+        no_what_if_reason="orders runs in order of event time, where no delay decides",
+        states=alike.states[:1],
         settings=tuple(replace(one, values=one.values[:1]) for one in alike.settings),
     )

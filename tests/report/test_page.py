@@ -16,9 +16,9 @@ from tidemark.config.local_days import DAY_MICROS
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import UserError
 from tidemark.report import check_paths, write_report
-from tidemark.report.data import MAX_PERIODS, _bounds, _local, _resampled, _stretch
+from tidemark.report.data import MAX_PERIODS, _choose_period_length, _create_bounds, _resample, _to_local_times
 from tidemark.report.lateness import choose_trial_delays, choose_varied_input
-from tidemark.report.quality_trends import _spans, _Stretch
+from tidemark.report.quality_trends import _create_spans, _SpanGrid
 from tidemark.report.render import render_html, render_json, render_markdown
 from tidemark.timegrid.slices import LocalDays
 
@@ -149,10 +149,10 @@ def test_json_has_all_of_it():
 
 def test_a_year_of_hours_is_drawn_by_days():
     hours = pd.date_range(START, periods=8_760, freq="h")
-    assert _stretch(hours, timedelta(hours=1)) == timedelta(days=1)
-    assert _stretch(hours[:MAX_PERIODS], timedelta(hours=1)) == timedelta(hours=1)
+    assert _choose_period_length(hours, timedelta(hours=1)) == timedelta(days=1)
+    assert _choose_period_length(hours[:MAX_PERIODS], timedelta(hours=1)) == timedelta(hours=1)
     century = pd.date_range(START, periods=36_500, freq="D")
-    assert _stretch(century, timedelta(days=1)) * MAX_PERIODS >= timedelta(days=36_500)
+    assert _choose_period_length(century, timedelta(days=1)) * MAX_PERIODS >= timedelta(days=36_500)
     assert len(render_html(facts(periods=366))) < 400_000
 
 
@@ -170,11 +170,11 @@ def test_local_days_are_drawn_each_by_itself(zone, start):
     assert {grid.every} != grid.lengths(range(6))
     instants = pd.Index([grid.datetime_of(number) for number in range(6)])
     bounds = [(grid.name(number), grid.name(number + 1)) for number in range(6)]
-    drawn = _resampled(pd.Series(range(6), index=_local(instants, ZoneInfo(zone))), timedelta(days=1)).sum()
-    assert list(zip(drawn, _bounds(drawn.index, timedelta(days=1), ZoneInfo(zone)), strict=True)) == [
+    drawn = _resample(pd.Series(range(6), index=_to_local_times(instants, ZoneInfo(zone))), timedelta(days=1)).sum()
+    assert list(zip(drawn, _create_bounds(drawn.index, timedelta(days=1), ZoneInfo(zone)), strict=True)) == [
         *enumerate(bounds)
     ]
-    spans = _spans(pd.Series(range(6), index=instants), _Stretch(grid, 2))
+    spans = _create_spans(pd.Series(range(6), index=instants), _SpanGrid(grid, 2))
     assert [(one.start, one.end, one.min_value, one.max_value) for one in spans] == [
         (bounds[n][0], bounds[n + 1][1], n, n + 1) for n in (0, 2, 4)
     ]
@@ -203,8 +203,8 @@ def test_the_delay_to_vary_is_that_of_the_input_which_holds_most_back():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("report.pdf", "the name of a report ends in .html, .md, .json"),
-        ("nowhere/report.html", "there is no folder .*nowhere; make it first"),
+        ("report.pdf", "unknown suffix. Use a file name that ends in .html, .md, .json"),
+        ("nowhere/report.html", "the folder .*nowhere does not exist. "),
     ],
 )
 def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path, name, told):

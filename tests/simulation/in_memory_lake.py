@@ -410,7 +410,13 @@ def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted
         tables["quarantined"] = world.stage("quarantined", run, {n: rows for n, rows in aside.items() if rows})
     rows_of_ledger = tuple({"commit": number, "entry": entry} for entry in entries)
     return JobResult(
-        slices, StagedRun(run, slices, tables), tuple(entries), rows_of_ledger, SimpleNamespace(gx_result_ids=()), 0.0, {}
+        slices,
+        StagedRun(run, slices, tables),
+        tuple(entries),
+        rows_of_ledger,
+        SimpleNamespace(gx_result_ids=()),
+        0.0,
+        {},
     )
 
 

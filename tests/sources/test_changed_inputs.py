@@ -84,9 +84,7 @@ def test_missing_input_column_stops_run_unless_select_names_output(spark, lake, 
     path = f"delta.`{lake}/left`"
     spark.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE {path} RENAME COLUMN w TO weight")
-    message = (
-        "input left no longer has w, which slices up to 2024-01-01T01:00Z have emitted; bring it back, or name the"
-    )
+    message = "input left no longer has w, which slices up to 2024-01-01T01:00Z have emitted. Restore it, or name the"
     with pytest.raises(InputError, match=message):
         run_until(settings, 2)
     with_select = pipeline(select=["left_k", "left_v", "left_weight", "right_w"])

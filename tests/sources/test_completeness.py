@@ -181,6 +181,6 @@ def test_completeness_rule_does_not_affect_output(pipeline):
 def test_plan_stops_at_slices_end(lake, pipeline, inputs):
     settings = pipeline(left__complete=None, right__complete=None, slices__end="2024-01-01T02:00Z")
     plan = plan_without_spark(settings, lake)
-    assert (plan.slices, plan.notes) == (2, ("rows lie behind slices.end, 2024-01-01T02:00Z, and take no part",))
+    assert (plan.slices, plan.notes) == (2, ("rows lie after slices.end, 2024-01-01T02:00Z, and take no part",))
     with pytest.raises(SliceOrderError, match="--to 2024-01-01T03:00Z is after the pipeline's last slice"):
         plan_without_spark(settings, lake, end=at(3))

@@ -90,16 +90,16 @@ def run_job(
     """
     began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
     progress("reading")
-    with ExitStack() as held:
-        held.enter_context(log_context(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
-        tuning = held.enter_context(ExitStack())
+    with ExitStack() as resources:
+        resources.enter_context(log_context(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
+        tuning = resources.enter_context(ExitStack())
         tuning.enter_context(_tuned(spark, tiny=task.expected_tiny))
-        found = read(spark, task)
-        seen = judge_inputs(task, found.rows)
-        if refusal := refused(task, seen):
-            before = run_job(spark, plan, ledger, slices[: seen.publishable_count], uncommitted, progress)
+        job_input = read(spark, task)
+        input_result = judge_inputs(task, job_input.rows)
+        if refusal := refused(task, input_result):
+            before = run_job(spark, plan, ledger, slices[: input_result.publishable_count], uncommitted, progress)
             return replace(before, refusal=before.refusal or refusal)
-        replayed = _replayed(task, found)
+        replayed = _replayed(task, job_input)
         tiny = is_tiny(replayed.read, task.carry_in)
         if tiny != task.expected_tiny:
             tuning.close()
@@ -108,7 +108,7 @@ def run_job(
         written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
         tallied = tally(task, replayed, written)
         progress("checking")
-        judgement = judge(task, written, tallied, seen)
+        judgement = judge(task, written, tallied, input_result)
         published = publishable(task, written, judgement.verdict)
         staged = _with_measures(task, published.staged, judgement.verdict)
         changes = _changes(spark, task, published)
@@ -144,13 +144,13 @@ def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]
 
 def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[int, EmissionChange]:
     """What becomes of the emissions of slices that have run before."""
-    again = [number for number in task.slices if task.ledger.entry(number)]
-    if not again:
+    rerun_slices = [number for number in task.slices if task.ledger.entry(number)]
+    if not rerun_slices:
         return {}
-    grid, span = task.plan.grid, range(again[0], again[-1] + 1)
+    grid, span = task.plan.grid, range(rerun_slices[0], rerun_slices[-1] + 1)
     old = read_slices(spark, task.plan.tables, "emissions", grid, span)
     new = within(published.output, "emissions", grid, span.start, span.stop)
-    return compare_emissions(new.limit(0) if old is None else old, new, again, grid)
+    return compare_emissions(new.limit(0) if old is None else old, new, rerun_slices, grid)
 
 
 def _ledger_row(
@@ -159,9 +159,9 @@ def _ledger_row(
     left, right = tallied.counts[entry.number]
     waivers = task.waivers.get(task.plan.grid.start_of(entry.number), {})
     waived = [waivers[one.expectation].to_dict() for one in verdict.failures if one.on_failure == "waived"]
-    told = task.ledger.row(entry)
+    ledger_values = task.ledger.row(entry)
     return {
-        **told,
+        **ledger_values,
         "pipeline": task.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
         "emissions": int(tallied.facts["emissions"][entry.number]) - quarantined,

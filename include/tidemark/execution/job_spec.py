@@ -32,9 +32,9 @@ class Task:
     carry_in: Entry | None
     """The slice before, whose state it continues; None for empty state."""
     attempts: Mapping[int, int]
-    """How often each slice has run, this time included."""
+    """Number of runs of each slice, including this one."""
     landing: Landing
-    """What becomes of rows of earlier slices that have landed since."""
+    """Policy for late-arriving rows of earlier slices."""
     lane: Lane
     """The stream, with its watermarks when the first slice starts."""
     uncommitted: Mapping[str, StagedRun]
@@ -66,11 +66,11 @@ class Task:
 
     @property
     def expected_tiny(self) -> bool:
-        """Whether slices like the one before make a tiny job; not known of the first."""
+        """True if slices as large as the previous one make a tiny job; False for the first slice."""
         before = self.carry_in
         return before is not None and is_tiny(sum(before.read) * len(self.slices), before)
 
 
 def is_tiny(read: int, carry_in: Entry | None) -> bool:
-    """Whether a job that reads so many rows, and continues a slice, is tiny."""
+    """True if the rows read and carried in are at most `TINY_ROWS`."""
     return read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS

@@ -1,4 +1,4 @@
-"""Which late rows would have matched, had they come in time: a look back into the inputs."""
+"""Find late rows that would have matched had they been on time."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def with_would_match(
     ]
     if not hits:
         return late.withColumn("would_match", F.lit(None).cast("boolean")).drop("row")
-    found = reduce(DataFrame.unionByName, hits).distinct().withColumn("hit", F.lit(True))
+    matched_rows = reduce(DataFrame.unionByName, hits).distinct().withColumn("hit", F.lit(True))
     would_match = F.when(F.col("watermark").isNotNull(), F.coalesce("hit", F.lit(False)))
-    return late.join(found, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
+    return late.join(matched_rows, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
 
 
 def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame, *, few: bool) -> DataFrame:

@@ -54,12 +54,12 @@ def tally(task: Task, replayed: Replay, written: Written) -> Tally:
 
 
 def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, written: Written) -> dict[int, Counts]:
-    aside = written.late[written.late["side"] == side].groupby("number")
-    late, rejected = aside["late"].sum(), aside["rejected"].sum()
+    late_groups = written.late[written.late["side"] == side].groupby("number")
+    late, rejected = late_groups["late"].sum(), late_groups["rejected"].sum()
     carried = written.carried[written.carried["side"] == side]
-    came = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
+    entered = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
     left = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
-    kept = (came - left).cumsum()
+    remaining = (entered - left).cumsum()
     counts = {}
     for number in slices:
         counts[number] = Counts.with_remaining_evicted(
@@ -67,7 +67,7 @@ def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, wr
             carried_in,
             int(late.get(number, 0)),
             int(rejected.get(number, 0)),
-            carried_out=int(kept[number]),
+            carried_out=int(remaining[number]),
         )
         carried_in = counts[number].carried_out
     return counts

@@ -99,8 +99,8 @@ class _Work:
             return self.ahead.pop(0) if self.ahead else None
         first = min(self.stale)
         old = self.plan.ledger.runs
-        kept = self.ledger.runs - old | (self.plan.available_checkpoints & old)
-        start, stop = restorable(self.ledger, first, kept), planned[0] if planned else None
+        available_runs = self.ledger.runs - old | (self.plan.available_checkpoints & old)
+        start, stop = restorable(self.ledger, first, available_runs), planned[0] if planned else None
         last = first
         while last + 1 - first < self.ripple and last + 1 in self.ledger.entries and last + 1 != stop:
             last += 1
@@ -110,8 +110,8 @@ class _Work:
     def run(self, slices: range) -> JobResult:
         """Run a job; one that repairs stale slices gives up those that turn out to be right."""
         repairs = self.stale.intersection(slices)
-        known = [result.staged for result in self.uncommitted] + ([self.last] if self.last else [])
-        staged = {one.run: one for one in known}
+        staged_runs = [result.staged for result in self.uncommitted] + ([self.last] if self.last else [])
+        staged = {one.run: one for one in staged_runs}
         result = run_job(self.spark, self.plan, self.ledger, slices, staged, partial(self.progress, slices))
         self.uncommitted.append(result)
         self.last = result.staged
@@ -119,8 +119,8 @@ class _Work:
             result = self.uncommitted[-1] = result.upto(repaired_until(self.ledger, result.entries))
         self.ledger = self.ledger.with_entries(result.entries)
         done = result.slices
-        behind = stale(self.ledger, after=done[-1])
-        self.stale = {number for number in self.stale if number < done[0]} | set(behind)
+        later_stale = stale(self.ledger, after=done[-1])
+        self.stale = {number for number in self.stale if number < done[0]} | set(later_stale)
         return result
 
     def commit(self, results: Iterable[JobResult]) -> None:
@@ -128,12 +128,12 @@ class _Work:
         done = list(results)
         self.progress(done[-1].slices, "committing")
         runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in done]
-        again = [entry.number for result in done for entry in result.entries if entry.attempt > 1]
-        ready = prepare_commit(self.spark, self.plan.tables, self.plan.grid, runs, again, self.opened)
+        rerun_slices = [entry.number for result in done for entry in result.entries if entry.attempt > 1]
+        prepared = prepare_commit(self.spark, self.plan.tables, self.plan.grid, runs, rerun_slices, self.opened)
         rows = [row for result in done for row in result.rows]
         number = rows[0]["commit"]
-        self.ledger.commit(rows, number, ready.references, ready.before, self.opened)
-        apply_to_tables(self.plan.tables, self.plan.grid, number, ready.references, self.opened)
+        self.ledger.commit(rows, number, prepared.references, prepared.before, self.opened)
+        apply_to_tables(self.plan.tables, self.plan.grid, number, prepared.references, self.opened)
         self.uncommitted.clear()
         self.undocumented += [result for one in done for result in one.verdict.gx_result_ids]
         if time.monotonic() - self.documented_at > DOCUMENT_EVERY:

@@ -58,9 +58,9 @@ def _late(spark: SparkSession, task: Task, written: Written) -> DataFrame:
     """Late and rejected rows; where a job has none it writes none, and the slices before tell the columns."""
     if staged := written.staged.tables.get("late"):
         return staged.read(spark)
-    known = rows_of(spark, task, "late", range(task.ledger.last.number + 1 if task.ledger.last else 0))
-    assert known is not None, "the first slice has made the table"
-    return known.limit(0)
+    earlier_late = rows_of(spark, task, "late", range(task.ledger.last.number + 1 if task.ledger.last else 0))
+    assert earlier_late is not None, "the first slice has made the table"
+    return earlier_late.limit(0)
 
 
 def rows_of(spark: SparkSession, task: Task, table: str, slices: range) -> DataFrame | None:
@@ -76,5 +76,5 @@ def rows_of(spark: SparkSession, task: Task, table: str, slices: range) -> DataF
                 parts.append(read_slices(spark, plan.tables, table, plan.grid, span))
             elif staged := task.uncommitted[run].tables.get(table):
                 parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
-    found = [part for part in parts if part is not None]
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found) if found else None
+    stored_parts = [part for part in parts if part is not None]
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), stored_parts) if stored_parts else None

@@ -71,8 +71,8 @@ def _write_output(
     staged = stage_run(counted, plan.tables.emissions, task.run)
     facts = aggregate_output(staged.read(spark), plan.pipeline)
     by_number = facts.set_index(plan.grid.numbers_at(facts["slice_start"].to_numpy(dtype="int64")))
-    told = None if plan.pipeline.explode is None else _pairs_of_slices(task, joined)
-    return staged, by_number, int(observed.get.get("rows", 0)), told
+    pair_counts = None if plan.pipeline.explode is None else _pairs_of_slices(task, joined)
+    return staged, by_number, int(observed.get.get("rows", 0)), pair_counts
 
 
 _PAIRS = "pairs"
@@ -85,10 +85,10 @@ def _by_slice(task: Task) -> Column:
 
 
 def _pairs_of_slices(task: Task, joined: Observation) -> Mapping[int, int]:
-    found = Counter[int]()
+    pair_counts = Counter[int]()
     for place, rows in joined.get.get(_PAIRS) or ():
-        found[task.slices.start + round(place)] += round(rows)
-    return found
+        pair_counts[task.slices.start + round(place)] += round(rows)
+    return pair_counts
 
 
 def _write_carried(
@@ -112,9 +112,9 @@ def _write_late(
     if not replayed.suspected and task.ledger.entries:  # with the first slice the table was made
         return None, nothing
     late = computed_once(replayed.late.withColumn("row", F.monotonically_increasing_id()))
-    known = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
+    matched_late = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
     staged = stage_run(
-        select_late_table(known, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run
+        select_late_table(matched_late, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run
     )
     if not staged.files:
         return staged, nothing
