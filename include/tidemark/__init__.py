@@ -5,7 +5,7 @@ Example, for the lake in folder `lake`::
     import tidemark
 
     spark = tidemark.spark_session("backfill")
-    pipeline = tidemark.load_pipeline("pipelines/orders.yaml")
+    pipeline = tidemark.load_pipeline("orders.yaml")
     tidemark.run(spark, tidemark.plan(spark, pipeline, "lake"))
     tidemark.read_committed(spark, pipeline, "lake").show()
     tidemark.explain(spark, pipeline, "lake", "left", {"id": "7"})

@@ -105,7 +105,7 @@ def test_expectations_are_proposed_once_there_is_something_to_learn_from(orders,
     assert main(["quality", orders, "--report", str(page)]) == 0
     told = page.read_text()
     assert "2 committed slices" in told
-    assert all(name in told for name in ("late share, left input", "emissions for each row, right input"))
+    assert all(name in told for name in ("late share, left input", "emissions per row, right input"))
 
 
 @pytest.mark.slow

@@ -150,10 +150,13 @@ def test_failed_range_run_reports_committed_slices_and_notifies(airflow, there, 
         run, log = airflow(there | pager, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=1)
     [(_, headers, content)] = told
     assert headers["Authorization"] == "Bearer s3cret"
-    assert (content["outcome"], content["found"][0]["slices"]) == ("failed", ["2013-01-01T02:00Z"])
+    assert (content["outcome"], content["failures"][0]["slices"]) == ("failed", ["2013-01-01T02:00Z"])
     assert "AirflowFailException: quality gate: expect_column_values_to_be_in_set" in log.replace("\n", " ")
     assert "s3cret" not in log
-    assert "slack by connection tidemark_none was not told that clicked_views: quality failed: there is no such" in log
+    assert (
+        "slack was not notified by connection tidemark_none that clicked_views: quality failed. The connection does"
+        in log
+    )
     assert run["state"] == "failed"
     assert "AirflowFailException" in log
     assert "clicked_views: 2 slices from 2013-01-01T00:00Z to 2013-01-01T02:00Z, 3 emissions, 0 left and 0 right" in log
@@ -205,5 +208,5 @@ def test_run_without_connection_fails_with_error_line(airflow, environment):
     alone = {k: v for k, v in environment.items() if k != "AIRFLOW_CONN_SPARK_DEFAULT"}
     run, log = airflow(alone, "flights_weather__range", to="2013-01-02T00:00:00Z")
     assert run["state"] == "failed"
-    assert "connection spark_default is missing; add it in Airflow, or set AIRFLOW_CONN_SPARK_DEFAULT=" in log
+    assert "connection spark_default is missing. Add it in Airflow, or set AIRFLOW_CONN_SPARK_DEFAULT=" in log
     assert "spark-submit" not in log

@@ -101,7 +101,7 @@ def test_reprocess_dag_params_require_range_and_default_to_dry_run(demo):
 
 def test_dags_refuse_backfills_on_sqlite_only(demo, describe):
     assert demo["dags"]["flights_weather__slice"]["allowed_run_types"] == ["manual", "scheduled"]
-    assert "use these, not a\n  backfill" in demo["dags"]["flights_weather__slice"]["doc"]
+    assert "for committed slices, not a\n  backfill" in demo["dags"]["flights_weather__slice"]["doc"]
     postgres = describe(AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="postgresql+psycopg2://nobody@127.0.0.1:1/none")
     assert postgres["dags"]["flights_weather__slice"]["allowed_run_types"] == []
 
@@ -337,7 +337,7 @@ def test_two_files_with_same_pipeline_name_are_import_error(describe, pipeline_f
     pipeline_file("a.yaml", name="p", every="1 hour")
     answer = describe(TIDEMARK_PIPELINES=pipeline_file("b.yaml", name="p", every="1 day"))
     assert "a.yaml" in answer["dags"]["p__slice"]["doc"]
-    assert "b.yaml: name: p is already the pipeline of a.yaml; choose another" in answer["errors"][ERRORS]
+    assert "b.yaml: name: a.yaml already defines p. Choose another name." in answer["errors"][ERRORS]
 
 
 def test_user_error_fails_task_without_retry(describe, pipeline_file):

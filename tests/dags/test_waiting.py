@@ -72,7 +72,9 @@ def test_trigger_is_restored_from_serialized_form(trigger):
 
 def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):
     task = WaitForInputs(task_id="wait", file=tmp_path / "w.yaml", project=Project(tmp_path), start="", end="T")
-    with pytest.raises(AirflowFailException, match=r"waited until G, and up to T this was not complete: clicks"):
+    with pytest.raises(
+        AirflowFailException, match=r"inputs were not complete up to T when the wait ended at G: clicks"
+    ):
         task.resume({}, {"give_up": "G", "gave_up": SHORT})
     with pytest.raises(AirflowFailException, match="^there is no table"):
         task.resume({}, {"give_up": None, "mistake": "there is no table"})

@@ -52,7 +52,7 @@ def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
     def killed(*_, **__):
         raise Killed
 
-    for place in ("prepare", "publish"):
+    for place in ("prepare_commit", "apply_to_tables"):
         with monkeypatch.context() as patch:
             patch.setattr(running, place, killed)
             with pytest.raises(Killed):

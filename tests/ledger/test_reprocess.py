@@ -179,9 +179,7 @@ def test_rows_deleted_from_an_input_may_be_passed_over_as_a_stream_that_has_read
     assert read[0] <= now[0], "what was emitted stays"
     new = Counter((slice_.hour, left, right) for slice_, left, right in now[0] - read[0])
     assert new == Counter([(6, 61, 161), (7, 62, 161), (7, 62, 162), (7, 70, 170)])
-    told = (
-        "input right no longer has rows that slices from 2024-01-01T0{}:00Z on have read, so that running these again"
-    )
+    told = "input right no longer has rows that slices from 2024-01-01T0{}:00Z on have read, so rerunning these slices"
     for hour in (2, 5):
         with pytest.raises(InputError, match=told.format(hour)):
             go(settings, reprocess=True, start=at(hour), end=at(hour + 1))

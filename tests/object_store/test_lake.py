@@ -82,9 +82,9 @@ def test_a_lake_its_data_docs_and_reports_are_there_as_on_a_disk(store, tmp_path
     assert b"<html" in bytes(files.open_input_file("reports/quality.html").read())
     docs = files.get_file_info(pafs.FileSelector("orders/gx/uncommitted/data_docs/local_site", recursive=True))
     pages = {info.path for info in docs if info.path.endswith(".html")}
-    assert {path.rpartition("/")[2] for path in pages} >= {"index.html", "slices-facts.html"}
+    assert {path.rpartition("/")[2] for path in pages} >= {"index.html", "slices-invariants.html"}
     index = bytes(files.open_input_file("orders/gx/uncommitted/data_docs/local_site/index.html").read())
-    assert b"slices-facts.html" in index
+    assert b"slices-invariants.html" in index
     assert "s3a:" not in {path.name for path in tmp_path.iterdir()}
 
     with files.open_output_stream("orders/emissions/run=left_behind/part-0.parquet") as left:

@@ -73,7 +73,9 @@ def test_facts_that_hold_are_kept_as_the_library_would_and_shown_when_asked_for(
     tables = PipelineTables(str(tmp_path))
     by_library = validate_output(SOUND, NO_ROWS, BY_LIBRARY, tables, "library")
     assert replace(
-        validate_output(SOUND, NO_ROWS, BY_TIDEMARK, tables, "tidemark"), results=by_library.gx_result_ids, seconds=0
+        validate_output(SOUND, NO_ROWS, BY_TIDEMARK, tables, "tidemark"),
+        gx_result_ids=by_library.gx_result_ids,
+        seconds=0,
     ) == (replace(by_library, seconds=0))
     results = Path(tables.gx_folder, "uncommitted/validations")
     kept = {path.parts[-3]: json.loads(path.read_text()) for path in results.rglob("*.json")}
@@ -81,7 +83,7 @@ def test_facts_that_hold_are_kept_as_the_library_would_and_shown_when_asked_for(
     assert kept["tidemark"]["meta"]["run_id"]["run_name"] == "tidemark"
     update_data_docs(tables)
     pages = {
-        path.parts[-3]: path.read_text() for path in Path(get_docs_index(tables)).parent.rglob("slices-facts.html")
+        path.parts[-3]: path.read_text() for path in Path(get_docs_index(tables)).parent.rglob("slices-invariants.html")
     }
     assert set(pages) == {"tidemark", "library"}
     assert all("null_keys" in page for page in pages.values())
@@ -116,10 +118,10 @@ def test_results_that_are_old_go_with_their_pages_and_the_first_page_is_without_
         folder.rename(folder.with_name(then))
     before = datetime.now(UTC) - timedelta(days=1)
     would = delete_results_before(tables, before, dry_run=True)
-    assert [path.rsplit("/", 1)[1] for path in would.files] == ["slices-facts.html", "slices-facts.json"]
+    assert [path.rsplit("/", 1)[1] for path in would.files] == ["slices-invariants.html", "slices-invariants.json"]
     assert delete_results_before(tables, before, dry_run=False) == would
     assert delete_results_before(tables, before, dry_run=False) == RemovedFiles()
-    assert {path.parts[-3] for path in site.rglob("slices-facts.html")} == {"new"}
+    assert {path.parts[-3] for path in site.rglob("slices-invariants.html")} == {"new"}
     told = Path(get_docs_index(tables)).read_text()
     assert ("/old/" in told, "/new/" in told) == (False, True)
     assert [path.parts[-3] for path in result_store.list_results(tables)] == ["new"]

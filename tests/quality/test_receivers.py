@@ -81,9 +81,9 @@ def test_a_webhook_gets_the_verdict_as_data_with_the_secret_in_a_header_alone(to
     [(path, headers, content)] = had
     assert (path, headers["Authorization"]) == ("/", "Bearer s3cret")
     assert "s3cret" not in json.dumps(content)
-    [found] = content["found"]
-    assert (content["outcome"], content["run"], content["slices"]) == ("failed", "run7", 3)
-    assert (found["slices"], found["of"]) == (["2024-01-01T01:00Z", "2024-01-01T02:00Z"], 2)
+    [failure] = content["failures"]
+    assert (content["outcome"], content["run"], content["slice_count"]) == ("failed", "run7", 3)
+    assert (failure["slices"], failure["slice_count"]) == (["2024-01-01T01:00Z", "2024-01-01T02:00Z"], 2)
 
 
 def test_a_mail_goes_to_everyone_named(told):
@@ -116,7 +116,7 @@ def test_who_is_told_when():
 def test_a_receiver_that_refuses_is_a_warning_without_the_address(told, way):
     with webhooks(status=403) as (url, _):
         [line] = told(by(way), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
-    assert line.startswith(f"warning: {way} by connection tidemark_x was not told that orders: quality failed: ")
+    assert line.startswith(f"warning: {way} was not notified by connection tidemark_x that orders: quality failed. ")
     assert "s3cret" not in line
     [line] = told(by(way), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
     assert "s3cret" not in line
@@ -129,16 +129,19 @@ def test_a_receiver_that_never_answers_is_waited_for_no_longer_than_that(told, m
         lines = told(by("slack"), by("teams"), tidemark_x={"conn_type": "http", "host": url})
         assert time.monotonic() - began < 5
     assert len(had) == 2
-    assert [line.partition("quality failed: ")[2] for line in lines] == ["no answer within 0.3 s"] * 2
+    assert [line.partition("quality failed. ")[2] for line in lines] == ["No response within 0.3 s."] * 2
 
 
 @pytest.mark.parametrize(
     ("connection", "says"),
     [
-        (None, "there is no such connection; add it in Airflow, or set AIRFLOW_CONN_TIDEMARK_X="),
-        ("https://hooks.example.org/s3cret", "AIRFLOW_CONN_TIDEMARK_X is not JSON such as"),
-        ('{"conn_type": "postgres", "host": "s3cret"}', "the connection's type is postgres, and webhook takes http"),
-        ('{"conn_type": "http"}', "the connection names no host"),
+        (None, "The connection does not exist. Add it in Airflow, or set AIRFLOW_CONN_TIDEMARK_X="),
+        ("https://hooks.example.org/s3cret", "AIRFLOW_CONN_TIDEMARK_X is not valid JSON. Write it as"),
+        (
+            '{"conn_type": "postgres", "host": "s3cret"}',
+            "The connection has type postgres. Use http or https for webhook.",
+        ),
+        ('{"conn_type": "http"}', "The connection has no host."),
     ],
 )
 def test_a_connection_that_does_not_serve_is_told_with_the_remedy(told, monkeypatch, connection, says):

@@ -114,10 +114,10 @@ def test_the_worst_value_is_told_and_where_it_was(year, capsys):
     told = {one["expectation"].partition("(")[0]: one for one in json.loads(capsys.readouterr().out)}
     at = "2024-06-15T16:00Z"
     count, keys, known = (told[one["type"]] for one in (ROWS, KEYS, SET))
-    assert (count["judged"], count["outcomes"]) == (YEAR, {"passed": YEAR - 1, "warned": 1})
-    assert (count["worst"], count["worst_in"]) == (900, at)
-    assert (keys["outcomes"]["waived"], keys["worst"], keys["worst_in"]) == (1, 0.5, at)
-    assert (known["outcomes"], known["worst"]) == ({"passed": YEAR}, None)
+    assert (count["evaluated"], count["outcomes"]) == (YEAR, {"passed": YEAR - 1, "warned": 1})
+    assert (count["worst_value"], count["worst_slice"]) == (900, at)
+    assert (keys["outcomes"]["waived"], keys["worst_value"], keys["worst_slice"]) == (1, 0.5, at)
+    assert (known["outcomes"], known["worst_value"]) == ({"passed": YEAR}, None)
 
 
 def test_the_table_names_expectations_slices_and_data_docs(year, capsys):

@@ -24,22 +24,21 @@ FOREIGN = {
     "compare": {"every", "reference", "table"},
     "slices": {"end", "every", "start", "time_zone"},
     "report": {"html", "md", "json"},
-    "delta": {"enableChangeDataFeed", "tables"},
+    "delta": {
+        "deletedFileRetentionDuration", "enableChangeDataFeed", "enableInCommitTimestamps", "enableRowTracking",
+        "logRetentionDuration", "tables",
+    },
 }  # fmt: skip
 """Second parts of dotted names that begin like a package of ours, and are settings or files."""
 EXTERNAL_MEMBERS = {"BaseModel": {"model_dump", "model_json_schema", "model_validate"}}
 """Attributes of classes of other packages; a class that is not among them may have any."""
-OTHER_OPTIONS = {
-    "--conf",
-    "--digests",
-    "--depth",
-    "--help",
-    "--jars",
-    "--one-by-one",
-    "--only-binary",
-    "--rate",
-    "--rows",
-}
+_OTHER_OPTIONS = """
+    --also --case --conf --dag-id --depth --digests --from-date --generate-hashes --help --host --image --jars
+    --list --master --neglected --no-annotate --no-deps --no-emit-index-url --no-header --one-by-one
+    --only-binary --peer --py-files --python-version --rate --reprocess-behavior --rows --server --slices
+    --to-date
+"""
+OTHER_OPTIONS = frozenset(_OTHER_OPTIONS.split())
 """Options of programs other than `tidemark`, in `bin/`, `benchmarks/` and elsewhere."""
 
 
@@ -141,8 +140,8 @@ def missing_files(text: str) -> list[str]:
     """Return the paths of Python and YAML files, of decisions and of tests that are named and do not exist."""
     paths = re.findall(r"(?<![\w/.<{-])((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml|java))\b", text)
     folders = (ROOT, *PACKAGES, ROOT / "docs", ROOT / "include", ROOT / "tests")
-    known = {folder.name for root in folders for folder in root.iterdir() if folder.is_dir()}
-    named = [path for path in paths if path.split("/")[0] in known]
+    top_folders = {folder.name for root in folders for folder in root.iterdir() if folder.is_dir()}
+    named = [path for path in paths if path.split("/")[0] in top_folders]
     return [path for path in named if not any((folder / path).exists() for folder in folders)]
 
 
@@ -161,10 +160,20 @@ def document_references() -> Iterator[tuple[str, str]]:
         links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
         broken += [link for link in links if not (page.parent / link).exists()]
         broken += [test for test in set(re.findall(r"\btest_\w+\b", text)) if test not in tests()]
-        code = "\n".join(re.findall(r"`[^`]+`", text))
+        fences = re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
+        inline = re.findall(r"`[^`]+`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+        code = "\n".join([*fences, *(part.strip("`") for part in inline)])
         broken += [option for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)) if option not in options]
-        broken += [name for name in set(re.findall(r"\btidemark ([a-z][a-z-]+)", code)) if name not in commands]
-        broken += [name for name in set(re.findall(r"\bmake ([a-z][a-z0-9-]+)", code)) if name not in targets]
+        broken += [
+            name
+            for name in set(re.findall(r"^(?:\$ )?tidemark ([a-z][a-z-]+)", code, re.MULTILINE))
+            if name not in commands
+        ]
+        broken += [
+            name
+            for name in set(re.findall(r"^(?:\$ )?make ([a-z][a-z0-9-]+)", code, re.MULTILINE))
+            if name not in targets
+        ]
         yield from ((place, name) for name in broken)
 
 

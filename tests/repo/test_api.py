@@ -38,7 +38,7 @@ def test_api_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline
         write(side, [(number, "a", AT, AT)], ROW)
     pipeline()
     orders = tidemark.load_pipeline(tmp_path / "pipeline.yaml")
-    with pytest.raises(SliceOrderError, match="orders has no committed slice to read; run it first"):
+    with pytest.raises(SliceOrderError, match="orders has no committed slice to read. Run it first"):
         tidemark.read_committed(spark, orders, lake)
     told = []
     (job,) = tidemark.run(spark, tidemark.plan(spark, orders, lake, drain=True), lambda _, step: told.append(step))

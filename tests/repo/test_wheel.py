@@ -97,7 +97,7 @@ def test_wheel_without_extras_validates_file_and_names_missing_extra(installed, 
     assert (told.returncode, told.stdout) == (0, "orders\n"), told.stderr
     ended = run("tidemark", "plan", "orders.yaml")
     assert ended.returncode == 2
-    assert ended.stderr.endswith(" is not installed; pip install 'tidemark[spark]'\n")
+    assert ended.stderr.endswith(" is not installed. Run pip install 'tidemark[spark]'.\n")
     assert ended.stderr.count("\n") == 1
     listed = run("pip", "list", "--format=freeze").stdout.lower()
     assert not [name for name in ("pyspark", "airflow", "deltalake", "altair") if name in listed]

@@ -22,7 +22,7 @@ from tidemark.report.quality_trends import _create_spans, _SpanGrid
 from tidemark.report.render import render_html, render_json, render_markdown
 from tidemark.timegrid.slices import LocalDays
 
-PARTS = ["agreement", "causes", "lateness", "what-if", "state", "lives", "settings", "again"]
+PARTS = ["agreement", "causes", "lateness", "what-if", "state", "row-histories", "settings", "repeat"]
 CONTRAST = """(() => {
   const light = text => {
     const linear = text.match(/[\\d.]+/g).slice(0, 3).map(c => c / 255)
@@ -119,7 +119,7 @@ def test_no_difference_is_said_as_well():
     assert "No row differs." in told
     assert 'class="first none"' in told
     assert "Both sides agree in all 40 periods of 1 day." in told
-    assert "Not asked: orders runs in order of event time, where no delay decides." in told
+    assert "Other delays were not tried: orders runs in order of event time, where no delay decides." in told
     assert "rows that differ</text>" not in told
     assert render_markdown(without_differences()).startswith(
         "# orders and streamed/orders: 0 unexplained\n\nNo row differs."
@@ -134,15 +134,15 @@ def test_markdown_has_whole_tables_and_no_markup():
         assert {header} == {rule, *rows}, table
         assert rows, table
     assert not re.search(r"\n\n\n", text)
-    for title in ("Causes", "How late rows were", "What other delays would have kept", "State over time", "Settings"):
+    for title in ("Causes", "Lateness", "Effect of other watermark delays", "State", "Settings"):
         assert f"\n\n## {title}\n\n" in text
 
 
 def test_json_has_all_of_it():
     told = json.loads(render_json(facts()))
     assert told["comparison"]["unexplained"] == 2
-    assert told["causes"][0]["examples"][0]["stories"] == [told["stories"][0]["name"]]
-    assert told["stories"][0]["life"]["row"] == {"k": HOSTILE}
+    assert told["causes"][0]["examples"][0]["row_histories"] == [told["row_histories"][0]["name"]]
+    assert told["row_histories"][0]["history"]["row"] == {"k": HOSTILE}
     assert told["what_if"]["recommendation"]
     assert len(told["periods"]) == 40
 
@@ -194,7 +194,7 @@ def test_delays_to_try_go_up_to_what_the_latest_row_asks_for():
 def test_the_delay_to_vary_is_that_of_the_input_which_holds_most_back():
     late = facts().lateness
     assert choose_varied_input(late) == "left"
-    held_by_right = replace(late.inputs[0], held_by={"left": 1, "right": 2})
+    held_by_right = replace(late.inputs[0], rows_by_watermark_input={"left": 1, "right": 2})
     assert choose_varied_input(replace(late, inputs=(held_by_right, late.inputs[1]))) == "right"
     without = tuple(replace(one, delay_ms=None) for one in late.inputs)
     assert choose_varied_input(replace(late, inputs=without)) is None

@@ -59,7 +59,7 @@ def _describe_catalog_table(spark: SparkSession, name: str) -> Row | None:
                 "read; name the Delta table behind it, or write its rows to one"
             ) from None
         return None
-    # A path has no name: Spark would take `delta.x` for one.
+    # A path has no name: Spark would take the text after `delta.` for one.
     return detail if detail and detail["name"] else None
 
 

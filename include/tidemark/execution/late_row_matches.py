@@ -52,7 +52,7 @@ def with_would_match(
 def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame, *, few: bool) -> DataFrame:
     """`row` of each row of a side that a row of the other input matches.
 
-    Event time is binned, as in `joins.datastream_interval.candidates`; here the late rows, which are few, reach several bins.
+    Event time is binned, as in `joins.datastream_interval`. Here the late rows, which are few, reach several bins.
     """
     keys = key_columns(behind)
     late = behind.where(F.col("side") == side)

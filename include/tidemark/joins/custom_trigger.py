@@ -71,7 +71,7 @@ class CustomTriggerJoin(Join):
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join windows in closed form if they have one, and replay the others."""
         watermarks, labels = job_rows.watermarks, {"now": self.now, "row_hash": _row_hash(job_rows.late_candidates)}
-        rows = computed_once(job_rows.select_participating().withColumns(labels))
+        rows = computed_once(job_rows.select_participating().transform(with_columns, labels))
         closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
         if to_replay is None:
             assert closed_form is not None

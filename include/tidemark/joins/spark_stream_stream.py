@@ -74,7 +74,7 @@ class StreamStreamJoin(Join):
         )
         read = self.condition.side_columns("left") | self.condition.side_columns("right")
         labels = {"rejected": reason, "fails_alone": ~passes_alone}
-        return rows.transform(with_columns, read).withColumns(labels).drop(*read)
+        return rows.transform(with_columns, read).transform(with_columns, labels).drop(*read)
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -239,7 +239,7 @@ class StreamStreamJoin(Join):
         if not self.rules.tracks_matches(side):  # the first copy has the last window
             null = F.lit(None).cast(_MATCHED_DTYPE)
             labels = {"eviction_slice": F.col("evicted_in"), "matched": null}
-            return self._select_row_columns(copies.where(F.col("copy") == 0).withColumns(labels))
+            return self._select_row_columns(copies.where(F.col("copy") == 0).transform(with_columns, labels))
         is_semi = self.rules.join_type.is_in("semi") if side == "left" else F.lit(False)
         leaves_in = F.when(is_semi, F.least("evicted_in", "matched_in")).otherwise(F.col("evicted_in"))
         is_matched = F.col("matched_in").isNotNull()

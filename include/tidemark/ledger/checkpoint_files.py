@@ -1,7 +1,7 @@
-"""Checkpoints: the rows that the join carries from slice to slice, as a Delta table.
+"""Read and write checkpoints, the rows that the join carries between slices, in a Delta table.
 
-One job stores a row once, with the slices at whose end it is in the buffers: carried_from <= slice < carried_until. The
-state after any slice is a filter over the table as it stands.
+A job stores a row once, with the slices at whose end it is in the buffers: carried_from <= slice < carried_until. The
+state after a slice is a filter over the table.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SLICES = ("slice", "carried_from", "carried_until")
 
 
 def buffered_after(carried: DataFrame, number: int) -> DataFrame:
-    """The rows in the buffers at the end of slice `number`, of those that a job carried (`Replay.carried`)."""
-    still = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
-    return carried.where((F.col("carried_from") <= number) & still).drop("carried_from", "evicted_in")
+    """Filter a job's carried rows (`Replay.carried`) to the rows in the buffers at the end of slice `number`."""
+    is_buffered = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
+    return carried.where((F.col("carried_from") <= number) & is_buffered).drop("carried_from", "evicted_in")
 
 
 def to_table_rows(carried: DataFrame, slices: range, grid: Grid, join: Join) -> DataFrame:
-    """Carried rows of a job's slices (`Replay.carried`) as the table holds them: slices as times, and their hash."""
+    """Convert a job's carried rows (`Replay.carried`) to table rows: slices as timestamps, and a row hash."""
     hashed = carried.withColumn(ROW_HASH, carried_hash(carried, join)).drop("lane")
     until = F.least(F.coalesce("evicted_in", F.lit(slices.stop)), F.lit(slices.stop)).cast("long")
     rows = hashed.withColumn("evicted_in", until).withColumnRenamed("evicted_in", "carried_until")
@@ -41,22 +41,31 @@ def to_table_rows(carried: DataFrame, slices: range, grid: Grid, join: Join) -> 
 
 
 def with_slice_numbers(stored: DataFrame, grid: Grid) -> DataFrame:
-    """Rows as the table holds them, slices as numbers."""
+    """Convert the slice columns of table rows from timestamps to numbers."""
     return stored.withColumns({name: _slice_number(name, grid) for name in _SLICES})
 
 
 def read_buffered_rows(
     spark: SparkSession, tables: PipelineTables, number: int, grid: Grid, run: str | None = None
 ) -> DataFrame:
-    """The rows in the buffers at the end of a committed slice; with `run` it has to be that one of the slice's runs.
+    """Read the rows in the buffers at the end of a committed slice, as a replay reads them.
+
+    Args:
+        spark: A session.
+        tables: The pipeline's tables.
+        number: The slice.
+        grid: The grid of slices.
+        run: Expected run of the slice.
 
     Raises:
-        InputError: the table is gone.
-        OvertakenError: the table has the rows of another run by now.
+        InputError: The checkpoint table does not exist.
+        CommitConflictError: The table has rows of another run than `run`.
     """
     log = DeltaTableHandle.open(tables.checkpoint)
     if log is None:
-        raise InputError(f"{tables.checkpoint} is gone, which the next slice continues; restore it, or reprocess all")
+        raise InputError(
+            f"{tables.checkpoint} does not exist, and the next slice needs it. Restore it, or reprocess all."
+        )
     paths = []
     for path, span in spans(log, "checkpoint", grid).items():
         if span is None or number in span:
@@ -68,17 +77,17 @@ def read_buffered_rows(
 
 
 def to_replay_rows(rows: DataFrame, grid: Grid) -> DataFrame:
-    """Rows of the table, of one slice, as a replay takes them (`Replay.carried`)."""
+    """Convert table rows of one slice to rows of a replay (`Replay.carried`)."""
     return with_slice_numbers(rows, grid).drop("carried_from", "carried_until", ROW_HASH)
 
 
 def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry], grid: Grid) -> frozenset[str]:
-    """The runs of committed slices whose checkpoints have not expired; those that carried nothing have none."""
+    """Return the runs of committed slices whose checkpoints have not expired. Slices without state have none."""
     log = DeltaTableHandle.open(tables.checkpoint)
     if log is None:
         return frozenset()
     ranges_ = sorted((span.start, span.stop) for span in spans(log, "checkpoint", grid).values() if span)
-    # Of files that begin up to a slice, how far the furthest reaches.
+    # Running maximum of the files' ends, by start.
     starts, reach = [start for start, _ in ranges_], list(accumulate((stop for _, stop in ranges_), max))
 
     def is_covered(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""What readers see of a pipeline's answer, now and as it was."""
+"""Read a pipeline's committed rows, current or as of an earlier watermark."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ TableName = Literal["emissions", "late"]
 def read_committed_rows(
     spark: SparkSession, ledger: Ledger, name: TableName, as_of: datetime | int | None = None
 ) -> DataFrame:
-    """The rows of a table, as they stand now: a plain read, once the table has come to the ledger.
+    """Read the committed rows of a table, current or as readers saw them at an earlier watermark.
 
-    With `as_of`, a combined watermark (an instant, or ms since 1970 UTC), what readers saw while it stood there: the
-    slices at whose end it was at most that (inclusive), each in its newest attempt among the ledger's commits up to
-    the one that took it further. What was reprocessed after that is left out.
+    Args:
+        spark: A session.
+        ledger: The ledger, which the tables have to follow.
+        name: Name of the table.
+        as_of: Combined watermark (an instant, or ms since 1970 UTC). The result has the slices at whose end the
+            watermark was at most that (inclusive), each in its newest attempt among the commits up to the one that
+            passed it. Later reprocessing is excluded.
 
     Raises:
-        UserError: the table has not been kept as it was then.
+        UserError: The ledger does not record the table's version at that time.
     """
     path = getattr(ledger.tables, name)
     if as_of is None:
@@ -42,23 +46,28 @@ def read_committed_rows(
     if not beyond.any():
         return read_newest(spark, path)
     passed = int(stored["commit"][beyond].min())
-    standing = attempts_visible_before(stored, beyond)
-    late = standing["commit"] == passed
+    visible = attempts_visible_before(stored, beyond)
+    is_of_passing_commit = visible["commit"] == passed
     before, after = (
         _version_before_commit(ledger, stored, name, passed),
         _version_before_commit(ledger, stored, name, passed + 1),
     )
     parts = [
-        _rows_of_slices(spark, ledger, _read_version(spark, path, version), standing["number"][chosen])
-        for version, chosen in ((before, ~late), (after, late))
+        _rows_of_slices(spark, ledger, _read_version(spark, path, version), visible["number"][chosen])
+        for version, chosen in ((before, ~is_of_passing_commit), (after, is_of_passing_commit))
     ]
     return parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
 def attempts_visible_before(stored: pd.DataFrame, beyond: pd.Series[bool]) -> pd.DataFrame:
-    """Of attempts those that readers saw before the first one beyond a watermark, which its commit may have had too.
+    """Select the attempts that readers saw before the first attempt beyond a watermark.
 
-    Where a job has restarted, watermarks are lower again behind that one.
+    The commit of that attempt may also have earlier slices, which are included. After a job restart watermarks are
+    lower again, so later attempts may not be beyond the watermark; they are excluded.
+
+    Args:
+        stored: All attempts.
+        beyond: True for attempts beyond the watermark, at least one.
     """
     passed = stored["commit"][beyond].min()
     first = stored["number"][beyond & (stored["commit"] == passed)].min()
@@ -68,7 +77,7 @@ def attempts_visible_before(stored: pd.DataFrame, beyond: pd.Series[bool]) -> pd
 
 
 def _combined_watermarks(stored: pd.DataFrame) -> pd.Series[float]:
-    """The combined watermark at the end of each slice; NaN where it is not known."""
+    """Return the combined watermark at the end of each slice, in ms; NaN if unknown."""
     left, right = (pd.to_numeric(stored[f"{side}_watermark_ms"]) for side in ("left", "right"))
     both = pd.concat([left, right], axis=1).min(axis=1, skipna=False)
     batch_watermarks = pd.to_numeric(stored["batch_watermark_ms"])
@@ -76,16 +85,15 @@ def _combined_watermarks(stored: pd.DataFrame) -> pd.Series[float]:
 
 
 def _version_before_commit(ledger: Ledger, stored: pd.DataFrame, name: str, commit: int) -> int | None:
-    """The version of a table that held the answer before a commit; None for how it stands now.
+    """Return a table's version before a commit of the ledger; None for the current version.
 
     Raises:
-        UserError: it is of before the tables were taken over.
+        UserError: The ledger does not record the version.
     """
     versions = stored["tables_before"][(stored["commit"] == commit)].dropna()
     if versions.empty and commit <= ledger.number:
         raise UserError(
-            f"{getattr(ledger.tables, name)} has not been kept as it was before commit {commit}: the tables were taken "
-            "over from an earlier format since; choose a later as_of"
+            f"the ledger has no version of {getattr(ledger.tables, name)} before commit {commit}. Choose a later as_of."
         )
     return None if versions.empty else versions.iloc[0][name]
 

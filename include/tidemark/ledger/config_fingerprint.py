@@ -1,4 +1,4 @@
-"""The settings that decide an answer, as the ledger has them of each run."""
+"""Compare the output-affecting settings that the ledger records for each run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from tidemark.timegrid.slices import Grid
 
 _RESTARTS = "restarts"
 parse_settings = cache(json.loads)
-"""`Entry.settings` as data; nearly all entries have the same."""
+"""Parse `Entry.settings`. Cached, because nearly all entries have the same settings."""
 
 
 def serialize_settings(pipeline: Pipeline) -> str:
-    """The settings that decide a pipeline's answer, as `Entry.settings` has them."""
+    """Serialize a pipeline's output-affecting settings as in `Entry.settings`."""
     return json.dumps(pipeline.output_affecting_settings(), sort_keys=True)
 
 
 def settings_up_to_slice(settings: str, grid: Grid, number: int) -> str:
-    """Of settings those that decide the answer up to a slice, inclusive: without restarts behind it.
+    """Remove restarts after a slice, and restarts before the first slice, which have no effect.
 
-    Nor has a restart before any row come to anything.
+    Returns:
+        The settings that affect the output up to slice `number` (inclusive).
     """
     parsed = parse_settings(settings)
     if _RESTARTS not in parsed:
@@ -38,9 +39,9 @@ def settings_up_to_slice(settings: str, grid: Grid, number: int) -> str:
 
 
 def describe_setting_diff(was: str, now: str) -> str:
-    """In which settings two runs differ, in words; empty where in none.
+    """Describe the settings in which two runs differ, in words; empty if they are equal.
 
-    >>> settings_apart('{"join": {"keys": ["a"]}}', '{"join": {"keys": ["b"]}}')
+    >>> describe_setting_diff('{"join": {"keys": ["a"]}}', '{"join": {"keys": ["b"]}}')
     'join.keys.0 was a, now b'
     """
     if was == now:
@@ -54,7 +55,7 @@ def describe_setting_diff(was: str, now: str) -> str:
 
 
 def slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
-    """The slices that have run under other settings than these, and in which ones, in words."""
+    """Yield slices that ran under other settings, with a description of the difference."""
     for entry in entries:
         if setting_diff := describe_setting_diff(entry.settings, settings_up_to_slice(settings, grid, entry.number)):
             yield entry.number, setting_diff

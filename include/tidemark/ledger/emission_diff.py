@@ -1,4 +1,4 @@
-"""What a rerun of committed slices changed: the emissions of both attempts, compared as multisets."""
+"""Compare the emissions of two attempts of a slice as multisets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.timegrid.slices import Grid
 
 @dataclass(frozen=True)
 class EmissionChange:
-    """The emissions of one slice against those of the attempt before."""
+    """Numbers of emissions of a slice that differ from its previous attempt."""
 
     added: int
     removed: int
@@ -25,7 +25,7 @@ class EmissionChange:
 def compare_emissions(
     old: DataFrame, new: DataFrame, numbers: Collection[int], grid: Grid
 ) -> Mapping[int, EmissionChange]:
-    """Compare what is committed of some slices with what a job emits of them, in one aggregation."""
+    """Compare the committed emissions of some slices with a job's new ones, in one aggregation."""
     both = old.withColumn("_sign", F.lit(-1)).unionByName(new.withColumn("_sign", F.lit(1)), allowMissingColumns=True)
     rows = _sort_arrays(both)
     names = [name for name in rows.columns if name not in {"_sign", "_slice"}]
@@ -46,6 +46,6 @@ def compare_emissions(
 
 
 def _sort_arrays(emissions: DataFrame) -> DataFrame:
-    """The emissions with the arrays of a coGroup sorted: their order means nothing."""
-    arrays = [name for name, kind in emissions.dtypes if name in {"left", "right"} and kind.startswith("array<")]
+    """Sort the arrays of coGroup emissions, whose order has no meaning."""
+    arrays = [name for name, dtype in emissions.dtypes if name in {"left", "right"} and dtype.startswith("array<")]
     return emissions.transform(with_columns, {name: F.sort_array(name) for name in arrays})

@@ -1,7 +1,7 @@
-"""The ledger: one row per committed slice run. A slice counts only when its ledger row says so.
+"""Read and append the ledger, which has one row per committed run of a slice.
 
-It is a sequence of commits, each numbered one above those that its process knew of: who does not know the last one
-cannot commit.
+A slice is committed once its row is in the ledger. Commits are numbered in sequence, and a process can only commit on
+top of the last commit (optimistic concurrency).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT = 1
 """Version of the layout of a pipeline's tables. Other versions are refused."""
 
 COMPACT_EVERY = 100
-"""After so many commits their files, of a few rows each, become one: each plan reads them all."""
+"""Number of commits after which the ledger's small files are compacted, because each plan reads them all."""
 WATERMARK_COLUMNS = {
     "left": "left_watermark",
     "right": "right_watermark",
@@ -47,13 +47,13 @@ WATERMARK_COLUMNS = {
     "left_last_cleanup": "left_swept",
     "right_last_cleanup": "right_swept",
 }
-"""The ledger's names, in ms, of the fields of `Watermarks`; null where they are not known."""
+"""Ledger column (without `_ms`) by field of `Watermarks`; the value is in ms, null if unknown."""
 
 _TIME, _TEXT, _LONG = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
 
 
-def _struct(names: str, kind: pa.DataType = _LONG) -> pa.StructType:
-    return pa.struct([(name, kind) for name in names.split()])
+def _struct(names: str, dtype: pa.DataType = _LONG) -> pa.StructType:
+    return pa.struct([(name, dtype) for name in names.split()])
 
 
 _COUNTS = _struct("read carried_in late rejected evicted carried_out")
@@ -104,8 +104,8 @@ SCHEMA = pa.schema(
         "files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),
     }
 )
-"""The ledger's columns. On the first row of a commit, `tables_before` has the versions of the tables that hold what was
-committed before it, `files` those that it adds to them (`references`), and `dropped` those that it lets go by name."""
+"""The ledger's columns. The first row of a commit also has the tables' versions before it (`tables_before`), the files
+that it adds (`files`), and the files that it removes by path (`dropped`)."""
 Landing = Literal["append", "reprocess", "start"]
 
 
@@ -122,19 +122,19 @@ class Counts:
 
     @classmethod
     def with_remaining_evicted(cls, read: int, carried_in: int, late: int, rejected: int, carried_out: int) -> Counts:
-        """The counts, with what is left over as evicted."""
+        """Create counts in which the remaining rows were evicted."""
         return cls(read, carried_in, late, rejected, read + carried_in - late - rejected - carried_out, carried_out)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed slice run, as other slices need it."""
+    """A committed run of a slice."""
 
     number: int
     run: str
     attempt: int
     commit: int
-    """Number of the ledger's commit in which it ran; 0 in ledgers of format 1, which did not count."""
+    """Number of the ledger's commit in which the slice ran."""
     settings: str
     """`Pipeline.output_affecting_settings` as JSON."""
     versions: tuple[int, int]
@@ -142,73 +142,73 @@ class Entry:
     watermarks: Watermarks
     """The watermarks at the slice's end."""
     read: tuple[int, int]
-    """How many left and right rows it read."""
+    """Number of left and right rows read."""
     carried: tuple[int, int]
-    """How many left and right rows are in its checkpoint."""
+    """Number of left and right rows in the checkpoint."""
     drained: bool
     digest: str | None = None
-    """The digest of its checkpoint; None in format 1."""
+    """Fingerprint of the checkpoint."""
     carried_in_digest: str | None = None
-    """The digest of the checkpoint that it continued, None for empty state."""
+    """Fingerprint of the checkpoint that the slice continued; None for empty state."""
     landing: Landing = "append"
-    """What its job did with rows of earlier slices that had landed since: took them, left them to `reprocess`, or left
-    them out for good, having started from empty state."""
+    """Policy of the job for late-arriving rows of earlier slices: `append` reads them, `reprocess` leaves them to a
+    reprocess, `start` excludes them for good, because the job began with empty state."""
     landed: int | None = None
-    """How many rows of earlier slices, or of none, it took; None where it is not the first slice of its job."""
+    """Number of late-arriving rows read, with rows without a usable clock; None unless it is its job's first slice."""
     landed_from: int | None = None
-    """The earliest slice that those rows belong to; 0 for rows without a usable clock."""
+    """Earliest slice of the late-arriving rows; 0 for rows without a usable clock."""
     waiting: tuple[int, ...] | None = None
-    """Under `reprocess`: slices that rows had landed for when its job was planned, and not been taken."""
+    """Under `reprocess`: slices with late-arriving rows that were unread when the job was planned."""
     counts: tuple[Counts, Counts] | None = None
-    """Where its left and right rows went."""
+    """Counts of left and right rows."""
     filtered: tuple[int, int] | None = None
-    """How many left and right rows `where` has left out, which are not among those read; None where none was asked
-    for, or at the source, where nobody sees them."""
+    """Number of left and right rows that `where` excluded, which are not in `read`; None without a filter, or if rows
+    are filtered before the watermark, where they are not counted."""
     emissions: int | None = None
-    """How many there were, those in quarantine among them."""
+    """Number of emissions, with quarantined ones."""
     pairs: int | None = None
-    """Of how many pairs `explode` made them; None without it, where each is one."""
+    """Number of pairs from which `explode` made the emissions; None without `explode`, where each pair is one."""
     released: int | None = None
-    """Number of the last commit that has released quarantined rows of it, has had rows of it forgotten, or brought it
-    from a shadow or back; None where none has."""
+    """Number of the last commit that released quarantined rows of the slice, erased rows of it, or promoted or rolled
+    it back; None without any."""
 
     left_out: str | None = None
-    """What was forgotten when it ran, so that it has read no such row: `forgotten.as_text`."""
+    """Predicates of erased rows that the run excluded, as JSON (`erasure_records.predicates_to_json`)."""
     forgotten: str | None = None
-    """What was taken out of it since, a JSON list: `forgotten.Forgotten`."""
+    """Erasures since the run, as a JSON list of `erasure_records.ErasureRecord`."""
 
     @property
     def output_version(self) -> str:
-        """What tells its emissions from those that it has had, or will have: the run, and what was released since."""
+        """Identifier of the slice's current emissions: the run, and the last commit that changed its rows since."""
         return self.run if self.released is None else f"{self.run}+{self.released}"
 
     @property
     def consumes_late_arrivals(self) -> bool:
-        """Whether no row of an earlier slice that was in the inputs then is left for a later slice."""
+        """True if the job read all late-arriving rows that its input versions had."""
         return self.landed is not None and self.landing != "reprocess"
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one pipeline, as it stood when read, or as it stands after further commits."""
+    """The ledger of one pipeline as it was read, possibly with entries committed since."""
 
     tables: PipelineTables
     grid: Grid
     rows: pd.DataFrame = field(repr=False, compare=False)
-    """The newest attempt of each slice, in order, as stored when the ledger was read."""
+    """Newest attempt of each slice, in order, as stored when the ledger was read."""
     entries: dict[int, Entry]
-    """The newest attempt of each slice, by its number, in order."""
+    """Newest attempt of each slice by number, in order."""
     runs: frozenset[str]
-    """Every run that has been committed, of whatever attempt."""
+    """All committed runs of all attempts."""
     number: int
-    """The number of the last commit, 0 before the first."""
+    """Number of the last commit; 0 before the first."""
 
     @classmethod
     def from_pipeline(cls, pipeline: Pipeline, lake: str) -> Ledger:
-        """The ledger of a pipeline in a lake, as `read`.
+        """Read the ledger of a pipeline in a lake, and apply its commits to the tables.
 
         Raises:
-            UserError: it is that of another pipeline.
+            UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
         """
         ledger = cls.read(PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
@@ -221,7 +221,10 @@ class Ledger:
 
     @classmethod
     def read(cls, tables: PipelineTables, grid: Grid) -> Ledger:
-        """The ledger as it stands now, with the tables brought up to it; empty where there is none.
+        """Read the ledger, and apply its commits to tables that lack them.
+
+        Returns:
+            The ledger; an empty one if there is none.
 
         Raises:
             UserError: Another version of Tidemark wrote it.
@@ -239,7 +242,7 @@ class Ledger:
 
     @classmethod
     def read_without_sync(cls, tables: PipelineTables, grid: Grid) -> Ledger:
-        """As `read`, with the tables left as they are: for who only looks, while others run."""
+        """Read the ledger without changing the tables, for read-only commands."""
         log = DeltaTableHandle.open(tables.ledger)
         if log is None:
             return cls.empty(tables, grid)
@@ -249,12 +252,12 @@ class Ledger:
 
     @classmethod
     def empty(cls, tables: PipelineTables, grid: Grid) -> Ledger:
-        """The ledger before the first commit."""
+        """Create a ledger without commits."""
         return cls(tables, grid, pd.DataFrame({"number": pd.Series(dtype="int64")}), {}, frozenset(), 0)
 
     @classmethod
     def from_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:
-        """The ledger that has these rows (`attempts`)."""
+        """Create the ledger from its stored rows (`read_attempts`)."""
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
         entries = {int(row["number"]): _create_entry(row) for row in rows.to_dict("records")}
         number = int(stored["commit"].max()) if len(stored) else 0
@@ -266,31 +269,36 @@ class Ledger:
         return next(reversed(self.entries.values()), None)
 
     def entry(self, number: int) -> Entry | None:
-        """The newest committed run of a slice, None where there is none."""
+        """Return the newest committed run of a slice; None if there is none."""
         return self.entries.get(number)
 
     def resolve_run(self, run: str, number: int) -> str:
-        """The run whose rows of a slice a file of a run has: of one in which runs were merged, that of the slice then.
+        """Return the run that wrote a slice's rows in a file.
 
-        Of a slice that has run again since, it is what was merged itself.
+        Args:
+            run: Run in the file's path, possibly of a merged file.
+            number: The slice.
+
+        Returns:
+            For a merged file, the slice's run at the time of the merge, or `run` if the slice was rerun since.
         """
         entry, merged = self.entry(number), merged_at(run)
         return entry.run if entry and merged is not None and entry.commit <= merged else run
 
     def is_current(self, run: str, number: int) -> bool:
-        """Whether the rows that a file of a run has of a slice are those that are committed."""
+        """Return True if a slice's rows in a file of a run are the committed ones."""
         entry = self.entry(number)
         return entry is not None and entry.run == self.resolve_run(run, number)
 
     def with_entries(self, entries: Iterable[Entry]) -> Ledger:
-        """The ledger once these are committed too."""
+        """Return the ledger with further committed entries."""
         added = {entry.number: entry for entry in entries}
         runs = self.runs | {entry.run for entry in added.values()}
         number = max([self.number, *(entry.commit for entry in added.values())])
         return replace(self, entries=dict(sorted({**self.entries, **added}.items())), runs=runs, number=number)
 
     def row(self, entry: Entry) -> dict[str, Any]:
-        """The columns of the ledger that an entry tells, for `commit`."""
+        """Convert an entry to ledger columns, for `commit`."""
         plain = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in _NOT_COLUMNS}
         marks = {
             f"{name}_ms": _mark_or_none(getattr(entry.watermarks, part)) for part, name in WATERMARK_COLUMNS.items()
@@ -312,7 +320,7 @@ class Ledger:
         }
 
     def create_conflict_error(self, first: int) -> SliceOrderError:
-        """The error of a process that has looked before another one committed; `first` is its slice."""
+        """Create the error for a process whose ledger is outdated; `first` is the first slice it could not commit."""
         return SliceOrderError(
             f"another process has committed slices of {self.tables.root} since this one looked, so slice "
             f"{self.grid.name(first)} and those after it were not published; run the same command again"
@@ -326,13 +334,19 @@ class Ledger:
         before: Mapping[str, int],
         opened: OpenTables,
     ) -> None:
-        """Append rows (`row`, and what else the ledger holds) as commit `number`: they count from then on, all or none.
+        """Append rows as one atomic commit.
 
-        Every commit of a pipeline is a transaction of one Delta application, with its number as the version, on top of
-        what it has seen. `references` is what it makes of the tables, and `before` has their versions until then.
+        Each commit is a transaction of one Delta application, with the commit number as its version.
+
+        Args:
+            rows: Ledger rows (`row` and further columns).
+            number: Number of the commit.
+            references: The commit's changes of the tables.
+            before: The tables' versions before the commit.
+            opened: Tables that are open, by path. The ledger is replaced by its new version.
 
         Raises:
-            SliceOrderError: another process has committed since this ledger was read.
+            SliceOrderError: Another process has committed since this ledger was read.
         """
         first, *more = rows
         records = [{**first, "files": to_file_rows(references), "tables_before": dict(before)}, *more]
@@ -343,7 +357,7 @@ class Ledger:
         path = self.tables.ledger
         log = opened.pop(path, None) or DeltaTableHandle.open(path) or create_arrow_table(path, SCHEMA)
         create_conflict_error = self.create_conflict_error(self.grid.number_at(to_micros(first["slice"])))
-        # The id alone does not keep out who opens the table after another has committed.
+        # Delta rejects a version only if it conflicts with a commit since the table was opened.
         if log.txn_version >= number:
             raise create_conflict_error
         try:
@@ -357,12 +371,20 @@ class Ledger:
 
 
 def newest_row(tables: PipelineTables, slice_: datetime) -> dict[str, Any]:
-    """The row that counts of a committed slice, as it is stored, without its files."""
+    """Read the newest stored row of a committed slice, without its files."""
     return newest_rows(tables, ds.field("slice") == pa.scalar(slice_, _TIME))[slice_]
 
 
 def newest_rows(tables: PipelineTables, where: ds.Expression | None = None) -> dict[datetime, dict[str, Any]]:
-    """The same of all slices, by their starts in order: of those that a filter lets through the newest counts."""
+    """Read the newest stored row of each slice, without its files.
+
+    Args:
+        tables: The pipeline's tables.
+        where: Filter, applied before the newest row is chosen.
+
+    Returns:
+        Rows by slice start, in order.
+    """
     log = DeltaTableHandle.open(tables.ledger)
     assert log is not None, "something is committed"
     columns = [name for name in SCHEMA.names if name not in {"files", "tables_before", "dropped"}]
@@ -373,9 +395,10 @@ def newest_rows(tables: PipelineTables, where: ds.Expression | None = None) -> d
 
 
 def read_attempts(log: DeltaTableHandle, grid: Grid) -> pd.DataFrame:
-    """What a ledger's table holds, all attempts in order of slice and attempt, without `files`.
+    """Read all attempts of a ledger's table by slice and attempt, without `files` and `dropped`.
 
-    Adds `number`, of the slice; `landed_from` and `waiting` are numbers too.
+    Returns:
+        The stored columns and `number`, the slice's number. Slices in `landed_from` and `waiting` are numbers too.
     """
     fields_ = [item for item in SCHEMA if item.name not in {"files", "dropped"}]
     stored = log.read([item.name for item in fields_])
@@ -411,7 +434,7 @@ def require_supported_format(tables: PipelineTables, stored: pd.DataFrame) -> No
 
 
 def _read_table_changes(log: DeltaTableHandle, grid: Grid, after: int) -> dict[int, TableChanges]:
-    """What each commit behind one makes of the tables, in order."""
+    """Read the table changes of each commit after number `after` (exclusive), in order."""
     columns = ["slice", "attempt", "commit", "files", "ran_in", "brought", "dropped"]
     rows = log.read(columns, ds.field("commit") > after).to_pylist()
     changes: dict[int, TableChanges] = {}
@@ -429,7 +452,7 @@ def _read_table_changes(log: DeltaTableHandle, grid: Grid, after: int) -> dict[i
 
 
 def _parse_dropped_files(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]] | None:
-    """The files that a commit lets go by name, by their table; None where it is none of that kind."""
+    """Return the files that a commit removes by path, by table; None if the commit removes none that way."""
     entries = next((row["dropped"] for row in rows if row.get("dropped") is not None), None)
     if entries is None:
         return None
@@ -454,7 +477,7 @@ def _create_entry(row: Mapping[Hashable, Any]) -> Entry:
     def int_or_none(name: str) -> int | None:
         return None if pd.isna(row[name]) else int(row[name])
 
-    def text_or_none(name: str) -> str | None:
+    def str_or_none(name: str) -> str | None:
         return None if pd.isna(row[name]) else str(row[name])
 
     marks = {part: int_or_none(f"{name}_ms") for part, name in WATERMARK_COLUMNS.items()}
@@ -471,8 +494,8 @@ def _create_entry(row: Mapping[Hashable, Any]) -> Entry:
         read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),
-        digest=text_or_none("digest"),
-        carried_in_digest=text_or_none("carried_in_digest"),
+        digest=str_or_none("digest"),
+        carried_in_digest=str_or_none("carried_in_digest"),
         landing=row["landing"],
         landed=int_or_none("landed"),
         landed_from=int_or_none("landed_from"),
@@ -486,8 +509,8 @@ def _create_entry(row: Mapping[Hashable, Any]) -> Entry:
         else published + (int_or_none("quarantined") or 0),
         pairs=int_or_none("pairs"),
         released=None if ran_in is None else int(row["commit"]),
-        left_out=text_or_none("left_out"),
-        forgotten=text_or_none("forgotten"),
+        left_out=str_or_none("left_out"),
+        forgotten=str_or_none("forgotten"),
     )
 
 

@@ -1,6 +1,6 @@
-"""What a commit needs before the ledger can have it: tables with the right columns, files that can go as a whole.
+"""Prepare the tables for a commit of the ledger: evolve schemas, and split files at slice bounds.
 
-Nothing here changes what a reader of the tables sees.
+Nothing here changes the rows that readers of the tables see.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidemark.timegrid.slices import Grid, ranges
 
 @dataclass(frozen=True)
 class PreparedCommit:
-    """A commit of the ledger that only has to be made."""
+    """A commit whose table changes are prepared."""
 
     references: TableChanges
-    """What it makes of the tables."""
+    """Changes of the tables."""
     before: dict[str, int]
-    """The versions of the tables until then."""
+    """Versions of the tables before the commit."""
 
 
 def prepare_commit(
@@ -39,14 +39,22 @@ def prepare_commit(
     opened: OpenTables,
     released: Iterable[int] = (),
 ) -> PreparedCommit:
-    """Make ready for the commit of some runs; where two have a slice the later one's rows count.
+    """Prepare the tables for the commit of some runs.
 
-    Files with rows of slices that are `superseded`, and of others beside, are written again as files that have either:
-    a commit that changes no data.
+    Files that also have rows of slices that are not superseded are split, in a commit that changes no data.
+
+    Args:
+        spark: A session.
+        tables: The pipeline's tables.
+        grid: The grid of slices.
+        runs: Staged runs. If two have the same slice, the later one's rows are committed.
+        superseded: Slices that were committed before.
+        opened: Tables that are open, by path. They are replaced by their new versions.
+        released: Slices whose quarantined rows are released.
 
     Raises:
-        UserError: a column has a type in which the values that the table has of it cannot all be.
-        FaultError: other processes never let go of a table.
+        UserError: The new type of a column cannot represent all values in the table.
+        FaultError: Other processes keep committing to a table.
     """
     newest = list(_without_superseded_slices(spark, grid, runs))
     added: dict[str, tuple[DataFile, ...]] = {}
@@ -67,12 +75,12 @@ def prepare_commit(
             added[name] = tuple(file for part in staged for file in part.files)
             break
         else:
-            raise FaultError(f"other processes keep writing to {path}; run the command again")
+            raise FaultError(f"other processes keep writing to {path}. Run the command again.")
     return PreparedCommit(references, before)
 
 
 def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Iterable[StagedRun]:
-    """The runs without slices that later ones have run again."""
+    """Yield the runs without slices that later runs have too."""
     for number, run in enumerate(runs):
         later = {n for other in runs[number + 1 :] for n in other.slices}
         for slices in ranges(n for n in run.slices if n not in later):
@@ -82,7 +90,7 @@ def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[S
 def _evolve_table(
     spark: SparkSession, log: DeltaTableHandle | None, path: str, name: str, staged: Sequence[StagedFiles]
 ) -> DeltaTableHandle | None:
-    """A table with all the columns that are staged for it; None where there is none, and nothing for it."""
+    """Evolve a table to the schemas of staged files. Return None if there is neither a table nor a staged file."""
     for part in staged:
         log = evolve_schema(spark, log, path, part.schema, change_feed=name == "emissions")
     return log
@@ -91,7 +99,7 @@ def _evolve_table(
 def _split_files(
     spark: SparkSession, log: DeltaTableHandle, name: str, grid: Grid, superseded: Iterable[range]
 ) -> DeltaTableHandle:
-    """The table, once no file has rows of slices that are superseded and of others."""
+    """Split files with rows of superseded and of other slices. Return the table's new version."""
     for slices in superseded:
         across = [path for path, place in classify_files(log, name, grid, slices).items() if place == "across"]
         if across:
@@ -102,7 +110,7 @@ def _split_files(
 def _rewrite_files(
     spark: SparkSession, log: DeltaTableHandle, name: str, grid: Grid, slices: range, paths: Sequence[str]
 ) -> list[DataFile]:
-    """The rows of files once more: those before some slices, of them, and behind them, each in files of their own."""
+    """Rewrite files as separate files for rows before, in and after some slices."""
     parts = ((None, slices.start), (slices.start, slices.stop), (slices.stop, None))
     files: list[DataFile] = []
     for run in sorted({run_of(path) for path in paths}):
@@ -113,11 +121,11 @@ def _rewrite_files(
 
 
 def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
-    """Add rows of a run to a table of no commit's, made where there is none.
+    """Append rows of a run to a table that does not follow the ledger. Create the table if needed.
 
     Raises:
-        UserError: as `prepare`.
-        FaultError: other processes never let go of the table.
+        UserError: The new type of a column cannot represent all values in the table.
+        FaultError: Other processes keep committing to the table.
     """
     staged = stage_run(rows, path, run)
     for _ in range(TRIES):
@@ -128,4 +136,4 @@ def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
         except CommitConflictError:
             continue
         return
-    raise FaultError(f"other processes keep writing to {path}; run the command again")
+    raise FaultError(f"other processes keep writing to {path}. Run the command again.")

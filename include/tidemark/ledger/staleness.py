@@ -1,6 +1,6 @@
-"""What committed slices say about each other: which no longer hold, and what of the inputs has been taken.
+"""Find stale slices, and the input versions that committed slices have read.
 
-Nothing here reads a table; docs/decisions/0012-attempts-and-ripple.md has the rules.
+Nothing here reads a table. Rules: docs/decisions/0012-attempts-and-ripple.md.
 """
 
 from __future__ import annotations
@@ -18,70 +18,84 @@ Why = Literal["another state", "landed rows went home", "changed settings"]
 
 @dataclass(frozen=True)
 class ConsumedVersions:
-    """The version of one input up to which rows were taken before a job starts, by the slice that they belong to."""
+    """Versions of one input up to which rows were read before a job, by the rows' slice."""
 
     by_slice: tuple[tuple[int | None, int], ...]
-    """First slice (None for any before) and version, in order; empty where rows of earlier slices are not taken."""
+    """First slice (None: no lower bound) and version, in order; empty if rows of earlier slices are not read."""
     unplaced: int | None
-    """The same for rows without a usable clock; None where none has been taken."""
+    """Version for rows without a usable clock; None if none were read."""
 
 
 NOTHING_CONSUMED = ConsumedVersions((), None)
-"""Before the first slice."""
+"""Consumed versions before the first slice."""
 
 
 def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
-    """What slices, in order, have taken of an input (0: left, 1: right).
+    """Compute the versions of an input that slices have read.
 
-    A row belongs to the slice of its clock. It has been taken with that slice, or by a later one that took all that had
-    landed for earlier slices.
+    A row belongs to the slice of its clock. It was read with that slice, or by a later one that read all late-arriving
+    rows.
+
+    Args:
+        entries: Slices, in order.
+        side: 0 for the left input, 1 for the right one.
     """
     by_slice: list[tuple[int | None, int]] = []
-    taken, above, unplaced = -1, None, None
+    consumed, next_number, unplaced = -1, None, None
 
-    def add(home: int | None, version: int) -> None:
+    def add(first: int | None, version: int) -> None:
         if by_slice and by_slice[-1][1] == version:
             by_slice.pop()
-        by_slice.append((home, version))
+        by_slice.append((first, version))
 
     for entry in reversed(list(entries)):
         version = entry.versions[side]
-        if above is not None and entry.number + 1 < above:
-            add(entry.number + 1, taken)
-        add(entry.number, max(version, taken))
+        if next_number is not None and entry.number + 1 < next_number:
+            add(entry.number + 1, consumed)
+        add(entry.number, max(version, consumed))
         if entry.consumes_late_arrivals:
-            taken = max(taken, version)
+            consumed = max(consumed, version)
         if entry.landed is not None:
             unplaced = version if unplaced is None else max(unplaced, version)
-        above = entry.number
+        next_number = entry.number
     if by_slice:
-        add(None, taken)
+        add(None, consumed)
     return ConsumedVersions(tuple(reversed(by_slice)), unplaced)
 
 
 def reads(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
-    """The slices whose rows of an input (0: left, 1: right) each entry has taken, at least, and at which version."""
+    """Yield, for each entry, a range of slices that has all slices of its rows, and the input version it read.
+
+    Args:
+        entries: Committed slices.
+        side: 0 for the left input, 1 for the right one.
+    """
     for entry in entries:
         first = entry.number if entry.landed_from is None else min(entry.landed_from, entry.number)
         yield range(first, entry.number + 1), entry.versions[side]
 
 
 def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
-    """Committed slices behind slice `after` whose answer no longer follows from what stands before them, and why."""
-    found: dict[int, Why] = {}
-    newer: list[Entry] = []  # those before the slice at hand that no later one of them was committed after
+    """Find committed slices after slice `after` (exclusive) that do not follow from their predecessors any more.
+
+    Returns:
+        The reason by slice.
+    """
+    reasons: dict[int, Why] = {}
+    # Monotonic stack of earlier slices: each was committed after all slices between it and the current one.
+    newer: list[Entry] = []
     for number, entry in ledger.entries.items():
         while newer and newer[-1].commit <= entry.commit:
             newer.pop()
         before, newest = ledger.entry(number - 1), newer[-1].number if newer else None
         if number > after and (why := _why_stale(ledger.grid, before, entry, newest)):
-            found[number] = why
+            reasons[number] = why
         newer.append(entry)
-    return found
+    return reasons
 
 
 def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
-    """The slice from which a committed one, by default the last, can be reached without a gap."""
+    """Find the first slice of the gapless chain that ends with a committed slice, by default the last."""
     entry = entry or ledger.last
     while entry and (before := ledger.entry(entry.number - 1)):
         entry = before
@@ -89,38 +103,44 @@ def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
 
 
 def waiting(ledger: Ledger) -> tuple[tuple[int, int], tuple[int, ...]] | None:
-    """Under policy `reprocess`: the input versions up to which late rows are known, and the slices that wait for them.
+    """Find slices with late-arriving rows that a reprocess has to read (policy `reprocess`).
 
-    None where no commit has told.
+    Returns:
+        The input versions up to which late-arriving rows were detected, and the slices; None if no commit recorded any.
     """
     newest = max(ledger.entries.values(), key=lambda entry: entry.commit, default=None)
     if newest is None or newest.waiting is None:
         return None
-    known = newest.versions
-    behind = (number for number in newest.waiting if not _read(ledger.entries[number], known))
-    return known, tuple(behind)
+    unread = (number for number in newest.waiting if not _has_read(ledger.entries[number], newest.versions))
+    return newest.versions, tuple(unread)
 
 
-def restorable(ledger: Ledger, first: int, kept: Collection[str]) -> int:
-    """The nearest slice up to `first` whose predecessor had no state, or a checkpoint among the runs that are kept."""
-    while (before := ledger.entry(first - 1)) and any(before.carried) and before.run not in kept:
+def restorable(ledger: Ledger, first: int, available_runs: Collection[str]) -> int:
+    """Find the last slice up to `first` (inclusive) whose state before it can be restored.
+
+    Args:
+        ledger: The ledger.
+        first: The slice to begin with.
+        available_runs: Runs whose checkpoints have not expired.
+    """
+    while (before := ledger.entry(first - 1)) and any(before.carried) and before.run not in available_runs:
         first -= 1
     return first
 
 
 def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
-    """How many slices of a job that repairs stale ones to commit: up to where the old ones are right again."""
-    known = dict(ledger.entries)
+    """Count the slices that a job that reruns stale slices has to commit, until the next committed one is not stale."""
+    committed = dict(ledger.entries)
     for count, entry in enumerate(entries[:-1], start=1):
-        known[entry.number] = entry
-        behind = known.get(entry.number + 1)
-        if behind and _why_stale(ledger.grid, entry, behind, entry.number) is None:
+        committed[entry.number] = entry
+        following = committed.get(entry.number + 1)
+        if following and _why_stale(ledger.grid, entry, following, entry.number) is None:
             return count
     return len(entries)
 
 
 def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> Why | None:
-    """Why a slice is stale; `newer` is the nearest one before it that was committed after it."""
+    """Return why a slice is stale; `newer` is the nearest earlier slice that was committed after it."""
     if before and before.settings != settings_up_to_slice(entry.settings, grid, before.number):
         return "changed settings"
     if before and before.digest != entry.carried_in_digest:
@@ -130,5 +150,5 @@ def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None
     return None
 
 
-def _read(entry: Entry, versions: tuple[int, int]) -> bool:
-    return all(mine >= known for mine, known in zip(entry.versions, versions, strict=True))
+def _has_read(entry: Entry, versions: tuple[int, int]) -> bool:
+    return all(read >= version for read, version in zip(entry.versions, versions, strict=True))

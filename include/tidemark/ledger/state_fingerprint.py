@@ -1,4 +1,4 @@
-"""Digests that tell whether two states are the same, whatever the order of rows and however slices were grouped."""
+"""Compute fingerprints of join state, independent of row order and of how slices were grouped into jobs."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _UNHASHED = ("map<", "variant")
 
 
 def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
-    """A long that tells rows apart by these columns; a null, such as a column added later, does not change it."""
-    kinds = {one.name: one.dataType for one in rows.schema}
-    return F.xxhash64(*(_hashable(name, kinds[name]) for name in names))
+    """Hash columns of a row to a long. Nulls do not change the hash, so a column may be added later."""
+    dtypes = {field.name: field.dataType for field in rows.schema}
+    return F.xxhash64(*(_hashable(name, dtypes[name]) for name in names))
 
 
 def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
-    """The same as `row_hash`, but for nulls: a value in one column is not the same value in another."""
+    """Hash columns of a row like `row_hash`, but with nulls: equal values in different columns differ."""
     names = list(names)
     return F.xxhash64(row_hash(rows, names), *(F.col(quote_identifier(name)).isNull() for name in names))
 
 
 def carried_hash(carried: DataFrame, join: Join) -> Column:
-    """`row_hash` of a buffered row (`Replay.carried`), without what it met after the slice of its arrival.
+    """Hash a buffered row (`Replay.carried`) without columns that change after the slice of its arrival.
 
-    The watermark beside a row that came on time depends on how the clock was cut; that it was on time does not.
+    The watermark is hashed for late rows, or if the join needs exact ones. For a row on time it depends on how time was
+    cut into slices.
     """
-    beside = {"lane", "carried_from", "evicted_in", *join.slice_valued_columns}
-    names = [name for name in carried.columns if name not in beside]
+    unhashed = {"lane", "carried_from", "evicted_in", *join.slice_valued_columns}
+    names = [name for name in carried.columns if name not in unhashed]
     hashed = row_hash(carried, (name for name in names if name != "watermark"))
     if "watermark" not in names:
         return hashed
@@ -49,24 +50,27 @@ def carried_hash(carried: DataFrame, join: Join) -> Column:
 
 
 def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
-    """What a checkpoint's rows hold, by `side` and the slices `since` <= n < `until`.
+    """Aggregate a checkpoint's rows by `side` and the slices in which they are buffered.
 
-    `rows` is how many rows begin, `high` and `low` sum the halves of their hashes. What a row has met later than it
-    came (`Join.slice_valued_columns`) is a part of its own, from that slice on. Slices are numbers.
+    A value that a row gets after its arrival (`Join.slice_valued_columns`) is a part of its own, from that slice on.
+
+    Returns:
+        Columns `side`, `since` and `until` (slice numbers, since <= n < until), `rows` (number of rows that begin),
+        `high` and `low` (sums of the halves of their hashes).
     """
     since = F.col("carried_from")
     parts = F.array(F.struct(since.alias("since"), F.col(ROW_HASH).alias("hash"), F.lit(1).alias("rows")))
-    nothing, kinds = F.slice(parts, 1, 0), dict(checkpoint.dtypes)
-    met = []
-    for name in (name for name in join.slice_valued_columns if name in kinds):
+    no_parts, dtypes = F.slice(parts, 1, 0), dict(checkpoint.dtypes)
+    later_parts = []
+    for name in (name for name in join.slice_valued_columns if name in dtypes):
         label = F.lit(name)
-        if kinds[name].startswith("map<"):
-            entries = _met(F.map_values(name), label, F.map_keys(name))
+        if dtypes[name].startswith("map<"):
+            entries = _later_parts(F.map_values(name), label, F.map_keys(name))
         else:
-            entries = F.when(F.col(name).isNotNull(), _met(F.array(name), label, F.array(label)))
-        met.append(F.coalesce(entries, nothing))
+            entries = F.when(F.col(name).isNotNull(), _later_parts(F.array(name), label, F.array(label)))
+        later_parts.append(F.coalesce(entries, no_parts))
     exploded = checkpoint.select(
-        "side", F.col("carried_until").alias("until"), F.explode(F.concat(parts, *met)).alias("part")
+        "side", F.col("carried_until").alias("until"), F.explode(F.concat(parts, *later_parts)).alias("part")
     )
     part = F.col("part")
     return exploded.groupBy("side", part["since"].alias("since"), "until").agg(
@@ -79,10 +83,13 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
 def digests(
     parts: pd.DataFrame, ends: Mapping[int, Watermarks], forgotten: Mapping[int, int] | None = None
 ) -> dict[int, str]:
-    """The digest of the state after each slice of a job: of `state_parts`, collected, and its watermarks.
+    """Compute the fingerprint of the state after each slice of a job.
 
-    A state that some rows were `forgotten` of, so many after a slice, is not the same as one that never had them: the
-    slices behind it have met them.
+    Args:
+        parts: Collected `state_parts`.
+        ends: Watermarks at the end of each slice.
+        forgotten: Number of rows erased from the state after a slice. Later slices have read these rows, so the
+            state differs from one that never had them.
     """
     lost = forgotten or {}
     sums = [int(high) * _HALF + int(low) for high, low in zip(parts["high"], parts["low"], strict=True)]
@@ -93,17 +100,17 @@ def digests(
         changes[int(since)] += total
         if int(until) in changes:
             changes[int(until)] -= total
-    held = accumulate(changes.values())
+    totals = accumulate(changes.values())
     return {
         number: hashlib.sha256(
             f"{total % _WRAP} {_as_text(marks)}{f' forgotten={lost[number]}' if lost.get(number) else ''}".encode()
         ).hexdigest()[:32]
-        for (number, marks), total in zip(ends.items(), held, strict=True)
+        for (number, marks), total in zip(ends.items(), totals, strict=True)
     }
 
 
-def _met(slices: Column, label: Column, keys: Column) -> Column:
-    """Parts for slices, an array, in which a row met what `keys` tell."""
+def _later_parts(slices: Column, label: Column, keys: Column) -> Column:
+    """Build parts of a row from an array of slices and one of keys, which identify the values it got in them."""
 
     def part(since: Column, key: Column) -> Column:
         later = F.greatest(since, F.col("carried_from")).alias("since")
@@ -112,19 +119,20 @@ def _met(slices: Column, label: Column, keys: Column) -> Column:
     return F.zip_with(slices, keys, part)
 
 
-def _hashable(name: str, kind: T.DataType) -> Column:
+def _hashable(name: str, dtype: T.DataType) -> Column:
     column = F.col(quote_identifier(name))
-    if not any(one in kind.simpleString() for one in _UNHASHED):
+    if not any(unhashed in dtype.simpleString() for unhashed in _UNHASHED):
         return column
-    # Maps and variants have no hash in Spark.
-    return F.when(column.isNotNull(), as_json(F.struct(column), T.StructType([T.StructField(name, kind)])))
+    # Spark cannot hash maps and variants.
+    return F.when(column.isNotNull(), as_json(F.struct(column), T.StructType([T.StructField(name, dtype)])))
 
 
 def _as_text(marks: Watermarks) -> str:
-    """Watermarks as digests have had them since format 1, whatever their fields are called now."""
+    """Serialize watermarks for the fingerprint. The field names are fixed, or stored fingerprints would change."""
     sources = ", ".join(
-        f"Source(side={one.side!r}, partition={one.partition!r}, watermark={one.watermark}, last={one.last})"
-        for one in marks.sources
+        f"Source(side={source.side!r}, partition={source.partition!r}, watermark={source.watermark}, "
+        f"last={source.last})"
+        for source in marks.sources
     )
     return (
         f"Watermarks(left={marks.left}, right={marks.right}, batch={marks.batch}, "

@@ -49,7 +49,7 @@ class ExportResult(ToDict):
 def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
     """Export a checkpoint to a new folder: Delta tables `left` and `right` (`mark_rows`), `state.json` and a README.
 
-    In dialect spark the export contains `resume_query.py`, the query that resumes from it, and in each table a row that
+    In dialect spark the export contains a script with the query that resumes from it, and in each table a row that
     restores the side's watermark.
 
     Raises:

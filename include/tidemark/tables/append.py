@@ -1,4 +1,4 @@
-"""Small tables beside the ledger, to which several processes append."""
+"""Append to small tables that do not follow the ledger."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tidemark.tables.table_changes import TRIES
 
 
 def append(path: str, rows: pa.Table) -> None:
-    """Add rows to a table, which is made with the first ones.
+    """Append rows to a table. Create it if needed.
 
     Raises:
-        FaultError: other processes never let go of the table.
+        FaultError: Other processes keep committing to the table.
     """
     for _ in range(TRIES):
         try:
@@ -21,4 +21,4 @@ def append(path: str, rows: pa.Table) -> None:
         except CommitConflictError:
             continue
         return
-    raise FaultError(f"other processes keep writing to {path}; run the command again")
+    raise FaultError(f"other processes keep writing to {path}. Run the command again.")

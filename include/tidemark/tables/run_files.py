@@ -1,6 +1,6 @@
-"""What one job writes of the tables: files in a folder of each table that carries the name of its run.
+"""Write and find the files of a run, in a folder per table and run.
 
-Nobody sees them before a commit refers to them; of a run that no commit names, files are what is left behind.
+Readers see files only once a commit references them. Files of a run without a commit are uncommitted files.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.slices import Grid
 
 FOLDER = "run="
-"""What the name of a run's folder begins with."""
+"""Prefix of a run's folder."""
 _MERGED = "merged."
 SLICE_COLUMNS = {
     **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
     "quality": ("slice", "slice"),
 }
-"""The columns that say to which slices a row belongs: the first, and the last (of a checkpoint the one behind it)."""
+"""Columns with a row's first and last slice, by table. The last one is exclusive for `checkpoint`, else inclusive."""
 
 Place = Literal["inside", "outside", "across"]
 
 
 def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
-    """Name of a run: the ledger's commit that it would be, its first slice and attempt, a token no other try has."""
+    """Create a run's name from its future commit number, first slice, attempt and a random token."""
     start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
     return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
 
 
 def new_merged(commit: int) -> str:
-    """Name of what stands in place of a run where files of several are merged, as of a commit of the ledger."""
+    """Create a name that replaces the run in files merged from several runs, as of a commit of the ledger."""
     return f"{_MERGED}{commit:08d}.{uuid4().hex[:8]}"
 
 
 def merged_at(run: str) -> int | None:
-    """The commit of the ledger as of which files of several runs were merged into one of this; None for a job's run.
+    """Return the commit of the ledger as of which files were merged; None for a job's run.
 
     >>> merged_at("merged.00000012.0a1b2c3d")
     12
@@ -54,7 +54,7 @@ def merged_at(run: str) -> int | None:
 
 
 def run_of(path: str) -> str:
-    """The run that wrote a file, by its path in a table; underscores set a folder apart from a column called `run`.
+    """Extract the run from a file's path in a table. Underscores distinguish the folder from a column named `run`.
 
     >>> run_of("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
     '00000012.20240101T010000Z.1.0a1b2c3d'
@@ -67,34 +67,41 @@ def run_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class StagedRun:
-    """A run of a range of slices, before its commit."""
+    """A run of a range of slices that is not committed yet."""
 
     run: str
     slices: range
     tables: Mapping[str, StagedFiles]
-    """By name; a table for which there is nothing is left out."""
+    """Staged files by table; without tables that have none."""
 
     def only(self, spark: SparkSession, grid: Grid, slices: range) -> StagedRun:
-        """The same for some of its slices, the others' rows left out."""
+        """Return the run reduced to some of its slices."""
         if slices == self.slices:
             return self
         cut = {
-            name: stage_run(within(one.read(spark), name, grid, slices.start, slices.stop), one.table, self.run)
-            for name, one in self.tables.items()
+            name: stage_run(within(staged.read(spark), name, grid, slices.start, slices.stop), staged.table, self.run)
+            for name, staged in self.tables.items()
         }
         return replace(self, slices=slices, tables=cut)
 
 
 def stage_run(rows: DataFrame, table: str, run: str) -> StagedFiles:
-    """Write rows of a run, in a folder that nothing else is in."""
+    """Write rows of a run to a new folder."""
     return stage_rows(rows, table, f"{FOLDER}{run}/{uuid4().hex[:8]}")
 
 
 def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int | None) -> DataFrame:
-    """The rows of a table that belong to slices start <= n < stop; None for no bound.
+    """Filter a table's rows to slices start <= n < stop.
 
-    A row of the checkpoint is in the buffers at the end of slices carried_from <= n < carried_until, both times; it is
-    cut to those that are asked for.
+    A checkpoint row is in the buffers at the end of slices carried_from <= n < carried_until (timestamps); the two
+    columns are clipped to the bounds.
+
+    Args:
+        rows: Rows of the table.
+        name: Name of the table.
+        grid: The grid of slices.
+        start: First slice; None for no bound.
+        stop: Slice after the last; None for no bound.
     """
     first, last = SLICE_COLUMNS[name]
     begin, end = (None if n is None else F.lit(grid.datetime_of(n)) for n in (start, stop))
@@ -109,7 +116,7 @@ def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int 
 
 
 def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Grid, slices: range) -> DataFrame | None:
-    """What a table holds of a range of slices, by the files that have any; None where there is no table."""
+    """Read a table's rows of a range of slices, from the files that may have any; None without a table."""
     log = DeltaTableHandle.open(getattr(tables, name))
     if log is None:
         return None
@@ -118,12 +125,12 @@ def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Gr
 
 
 def classify_files(log: DeltaTableHandle, name: str, grid: Grid, slices: range) -> dict[str, Place]:
-    """Where the rows of each file lie: all `inside` some slices, all `outside`, or, as far as is known, `across`."""
+    """Classify files: all rows `inside` some slices, all `outside`, or `across` (also if statistics are missing)."""
     return {path: _place(span, slices) for path, span in spans(log, name, grid).items()}
 
 
 def spans(log: DeltaTableHandle, name: str, grid: Grid) -> dict[str, range | None]:
-    """The slices that each file may have rows of, by its statistics; None where they do not tell."""
+    """Return the slices of each file's rows, by its statistics; None if these are missing."""
     first, last = SLICE_COLUMNS[name]
     beyond = 1 if first == last else 0
     return {

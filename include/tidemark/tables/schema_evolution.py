@@ -1,6 +1,6 @@
-"""Tables that take what is staged for them: columns that they lack, and wider types where those of an input are wider.
+"""Evolve a table's schema: add missing columns and widen types before a commit.
 
-Files written with the narrower type are written again, for readers that know nothing of Delta's type widening:
+Files with a narrower type are rewritten, for readers without support for Delta's type widening:
 docs/decisions/0022-tables-by-reference.md.
 """
 
@@ -27,53 +27,62 @@ from tidemark.spark.engine_protocol import ChangeableSnapshot
 from tidemark.tables.run_files import FOLDER
 
 _DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
-"""Whole numbers, the narrowest first, and how many digits before the point Delta asks of a decimal that holds them."""
+"""Integer types, narrowest first, with the integer digits that Delta requires of a decimal to widen them to."""
 
 
 def evolve_schema(
     spark: SparkSession, log: DeltaTableHandle | None, path: str, schema: T.StructType, *, change_feed: bool
 ) -> DeltaTableHandle:
-    """The table at a path with all columns of a schema, in types no narrower; made where there is none.
+    """Add a schema's columns to a table, and widen its types to the schema's. Create the table if needed.
+
+    Args:
+        spark: A session.
+        log: The table; None if it does not exist.
+        path: Path of the table.
+        schema: Schema of the rows to be committed.
+        change_feed: Create the table with a change data feed.
 
     Raises:
-        UserError: a column has a type in which the table's values cannot all be.
-        OvertakenError: another process has committed meanwhile.
+        UserError: The new type of a column cannot represent all values in the table.
+        CommitConflictError: Another process has committed meanwhile.
     """
     if log is None:
         log = create_table(path, schema, change_feed=change_feed)
-    others = list(_other_types(log.schema, schema))
-    for name, was, now in others:
-        if not _widens(was, now):
+    type_changes = list(_find_type_changes(log.schema, schema))
+    for name, was, now in type_changes:
+        if not _is_widening(was, now):
             raise UserError(
                 f"{path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
                 "input, `select` or `explode` has changed; let it have its old type, or give the pipeline a new "
                 "`output`"
             )
-    return (_rewritten(spark, log, schema) if others else log).add_missing_columns(schema)
+    return (_rewrite_with_types(spark, log, schema) if type_changes else log).add_missing_columns(schema)
 
 
-def _other_types(was: T.DataType, now: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType, T.DataType]]:
-    """What has another type in each, at whatever depth; a field that only one of them has is none of it."""
+def _find_type_changes(
+    was: T.DataType, now: T.DataType, name: str = ""
+) -> Iterator[tuple[str, T.DataType, T.DataType]]:
+    """Yield name, old and new type of fields whose type changes, at any depth. Fields in one of both are ignored."""
     match was, now:
         case T.StructType(), T.StructType():
             present = {field.name: field.dataType for field in was}
             for field in now:
                 if field.name in present:
                     within = f"{name}.{field.name}" if name else field.name
-                    yield from _other_types(present[field.name], field.dataType, within)
+                    yield from _find_type_changes(present[field.name], field.dataType, within)
         case T.ArrayType(), T.ArrayType():
-            yield from _other_types(was.elementType, now.elementType, name)
+            yield from _find_type_changes(was.elementType, now.elementType, name)
         case T.MapType(), T.MapType():
-            yield from _other_types(was.keyType, now.keyType, name)
-            yield from _other_types(was.valueType, now.valueType, name)
+            yield from _find_type_changes(was.keyType, now.keyType, name)
+            yield from _find_type_changes(was.valueType, now.valueType, name)
         case T.StringType(), T.StringType():
             return
         case _ if was.simpleString() != now.simpleString():
             yield name, was, now
 
 
-def _widens(was: T.DataType, now: T.DataType) -> bool:
-    """Whether Delta lets a column go from one type to the other: no value changes by it."""
+def _is_widening(was: T.DataType, now: T.DataType) -> bool:
+    """Return True if Delta can widen the old type to the new one without changing a value."""
     match was, now:
         case T.DecimalType(), T.DecimalType():
             return now.scale >= was.scale and now.precision - now.scale >= was.precision - was.scale
@@ -89,33 +98,39 @@ def _widens(was: T.DataType, now: T.DataType) -> bool:
     return False
 
 
-def _wider(was: T.DataType, now: T.DataType) -> T.DataType:
-    """A type with the wider ones of another inside; fields that it lacks stay out."""
+def _widen(was: T.DataType, now: T.DataType) -> T.DataType:
+    """Widen a type to the types of another, at any depth. Fields that it lacks are not added."""
     match was, now:
         case T.StructType(), T.StructType():
-            wanted = {field.name: field.dataType for field in now}
+            new_types = {field.name: field.dataType for field in now}
             return T.StructType(
-                [T.StructField(one.name, _wider(one.dataType, wanted.get(one.name, one.dataType))) for one in was]
+                [
+                    T.StructField(field.name, _widen(field.dataType, new_types.get(field.name, field.dataType)))
+                    for field in was
+                ]
             )
         case T.ArrayType(), T.ArrayType():
-            return T.ArrayType(_wider(was.elementType, now.elementType))
+            return T.ArrayType(_widen(was.elementType, now.elementType))
         case T.MapType(), T.MapType():
-            return T.MapType(_wider(was.keyType, now.keyType), _wider(was.valueType, now.valueType))
+            return T.MapType(_widen(was.keyType, now.keyType), _widen(was.valueType, now.valueType))
     return now
 
 
-def _rewritten(spark: SparkSession, log: DeltaTableHandle, schema: T.StructType) -> DeltaTableHandle:
-    """The table in the wider types of a schema: the same rows of the same runs, in a commit that changes no data."""
+def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.StructType) -> DeltaTableHandle:
+    """Rewrite a table with a schema's wider types: same rows and runs, in a commit that changes no data."""
     snapshot = engine_of(spark).changeable(log.path)
-    kinds = _wider(log.schema, schema)
-    assert isinstance(kinds, T.StructType), "as what it comes from"
-    by, taken = FOLDER.removesuffix("="), {name.lower() for name in kinds.names}
-    while by in taken:
-        by = f"_{by}"
-    rows = read_files(spark, log.path, log.schema, log.files["path"]).to(kinds)
+    widened = _widen(log.schema, schema)
+    assert isinstance(widened, T.StructType), "a widened struct is a struct"
+    run_column, column_names = FOLDER.removesuffix("="), {name.lower() for name in widened.names}
+    while run_column in column_names:
+        run_column = f"_{run_column}"
+    rows = read_files(spark, log.path, log.schema, log.files["path"]).to(widened)
     run = F.regexp_extract(F.input_file_name(), f".*{FOLDER}([^/]+)", 1)
     staged = stage_rows(
-        rows.withColumn(by, run).repartition(by), log.path, f"wider={uuid4().hex[:8]}", partition_column=by
+        rows.withColumn(run_column, run).repartition(run_column),
+        log.path,
+        f"wider={uuid4().hex[:8]}",
+        partition_column=run_column,
     )
     try:
         _replace(spark, log, snapshot, staged)
@@ -128,17 +143,17 @@ def _rewritten(spark: SparkSession, log: DeltaTableHandle, schema: T.StructType)
             f"{log.path} cannot take the wider types of an input: names of its columns have characters with which "
             "Spark changes no table (blanks, commas, brackets, =); give the pipeline a new `output`"
         ) from None
-    found = DeltaTableHandle.open(log.path)
-    assert found is not None, "it is there"
-    return found
+    rewritten = DeltaTableHandle.open(log.path)
+    assert rewritten is not None, "the table exists"
+    return rewritten
 
 
 def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: StagedFiles) -> None:
-    """Let a table have these columns and files in place of its own; by Spark, as delta-rs changes no column's type."""
+    """Replace a table's columns and files. Spark commits, because delta-rs cannot change a column's type."""
     if snapshot.version != log.version:
         raise CommitConflictError
     if "timestamp_ntz" in staged.schema.simpleString():
-        # A commit of its own, and Spark's: that of delta-rs leaves out the features that the table has already.
+        # A separate commit by Spark, because delta-rs would omit features that the table already has.
         supported = "'delta.feature.timestampNtz' = 'supported'"
         spark.sql(f"ALTER TABLE delta.{quote_identifier(log.path)} SET TBLPROPERTIES ({supported})")
         snapshot = engine_of(spark).changeable(log.path)
@@ -151,6 +166,6 @@ def _actions(log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: Staged
     yield {"txn": {"appId": FILE_REMOVAL_APP_ID, "version": log.version + 1, "lastUpdated": now}}
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         yield {"remove": {"path": path, "deletionTimestamp": now, "dataChange": False, "size": int(size)}}
-    for one in staged.files:
-        added = {"path": one.path, "partitionValues": {}, "size": one.size, "modificationTime": one.modified}
-        yield {"add": {**added, "dataChange": False, "stats": one.stats}}
+    for file in staged.files:
+        added = {"path": file.path, "partitionValues": {}, "size": file.size, "modificationTime": file.modified}
+        yield {"add": {**added, "dataChange": False, "stats": file.stats}}

@@ -1,7 +1,7 @@
-"""What a commit of the ledger makes of the tables: files that come and files that go, in one commit of each table.
+"""Apply a commit of the ledger to the tables: add and remove files, in one commit per table.
 
-A table follows the ledger's commits one by one, each under its number as transaction id. Who finds one behind brings it
-up, and what is needed for that stands in the ledger itself: docs/decisions/0022-tables-by-reference.md.
+A table applies the ledger's commits in order, each with its number as transaction version. Any process can apply
+missing commits, because the ledger records their files: docs/decisions/0022-tables-by-reference.md.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from tidemark.timegrid.slices import Grid
 
 QUARANTINED = "quarantined"
 OPTIONAL_TABLES = (QUARANTINED, "quality")
-"""Tables of some pipelines alone, from some commit on: before it `come_to` goes by the others."""
+"""Tables that only exist from some commit on, if at all. `last_applied_commit` ignores them until then."""
 FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint", "quality")
-"""The tables that follow the ledger, in the order in which they are brought up."""
+"""Tables that follow the ledger, in the order in which commits are applied."""
 TRIES = 50
-"""How often a table is opened again where another process has committed to it meanwhile."""
+"""Maximum number of attempts to commit while other processes commit to the same table."""
 
 
 @dataclass(frozen=True)
 class TableChanges:
-    """What becomes of the tables in one commit."""
+    """Changes of the tables in one commit."""
 
     added: Mapping[str, tuple[DataFile, ...]]
-    """The files that come, by the name of their table."""
+    """Files to add, by table."""
     superseded: tuple[int, ...] = ()
-    """Slices that had run before: the files that hold their rows go."""
+    """Slices that were rerun: the files with their earlier rows are removed."""
     released: tuple[int, ...] = ()
-    """Slices of which quarantined rows are published beside the others: their files go from `quarantined` alone."""
+    """Slices whose quarantined rows are released: files with their rows are removed from `quarantined` only."""
 
     dropped: Mapping[str, tuple[str, ...]] | None = None
-    """Files whose rows are forgotten, by the name of their table: they go by their paths; None for no such commit."""
+    """Paths of files to remove because rows in them are erased, by table; None if the commit erases none."""
 
     def slices_removed_from(self, name: str) -> tuple[int, ...]:
-        """The slices whose files go from a table."""
+        """Return the slices whose files are removed from a table."""
         return self.superseded + (self.released if name == QUARANTINED else ())
 
 
 def open_tables(tables: PipelineTables) -> dict[str, DeltaTableHandle]:
-    """The logs of the ledger and of the tables that follow it, by their names; of those that are there."""
+    """Open the ledger and the tables that follow it, by name; without tables that do not exist."""
     logs = {name: DeltaTableHandle.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
     return {name: log for name, log in logs.items() if log}
 
@@ -60,13 +60,20 @@ def last_applied_commit(tables: PipelineTables) -> int | None:
 def apply_to_tables(
     tables: PipelineTables, grid: Grid, number: int, references: TableChanges, opened: OpenTables | None = None
 ) -> None:
-    """Let the tables follow a commit of the ledger; those that have are left alone.
+    """Apply a commit of the ledger to the tables that lack it.
 
-    Which files go is told by what they hold, not by their names: another process may have split them meanwhile
-    (`prepare`), whose own commit came too late, or merged them (`compact`): then they are taken apart again (`apart`).
+    Files are removed by the slices of their rows and not by path, because another process may have split them for a
+    commit that came too late (`prepare_commit`), or compacted them. A compaction is undone (`undo_compaction`).
+
+    Args:
+        tables: The pipeline's tables.
+        grid: The grid of slices.
+        number: Number of the commit.
+        references: The commit's changes.
+        opened: Tables that are open, by path. They are replaced by their new versions.
 
     Raises:
-        FaultError: a table is never left alone, or something else than Tidemark has merged files of it.
+        FaultError: Other processes keep committing to a table, or a program other than Tidemark merged its files.
     """
     for name in FOLLOWING:
         path, handles = getattr(tables, name), {} if opened is None else opened
@@ -83,28 +90,28 @@ def apply_to_tables(
             break
         else:
             raise FaultError(
-                f"the slices of commit {number} are committed, but other processes keep writing to {path}; the next "
-                "command on this pipeline brings it up"
+                f"the slices of commit {number} are committed, but other processes keep writing to {path}. The next "
+                "command on this pipeline applies the commit."
             )
 
 
 def _find_dropped_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[DeltaTableHandle, Collection[str]]:
-    """A table that has some files by their names, and these."""
+    """Return the table with the files at these paths, restored if they were compacted, and the paths."""
     if (table := restore_files(log, paths)) is None:
         raise FaultError(
-            f"{log.path} no longer has a file whose rows are forgotten, {min(paths)}: something else than Tidemark has "
-            "rewritten it; restore the version before (RESTORE TABLE) and run the command again"
+            f"{log.path} has lost file {min(paths)}, in which rows are erased: a program other than Tidemark has "
+            "rewritten it. Restore the version before (RESTORE TABLE), and run the command again."
         )
     return table, paths
 
 
 def to_file_rows(references: TableChanges) -> list[dict[str, Any]]:
-    """The files of references as the ledger stores them."""
+    """Convert the added files to rows of the ledger's column `files`."""
     return [{"table": name, **asdict(file)} for name, files in references.added.items() for file in files]
 
 
 def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFile, ...]]:
-    """The inverse of `as_rows`."""
+    """Convert rows of the ledger's column `files` to files by table; the inverse of `to_file_rows`."""
     files: dict[str, tuple[DataFile, ...]] = dict.fromkeys(FOLLOWING, ())
     for row in rows:
         files[row["table"]] += (DataFile(**{key: value for key, value in row.items() if key != "table"}),)
@@ -114,13 +121,17 @@ def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFi
 def _find_superseded_files(
     log: DeltaTableHandle, name: str, grid: Grid, numbers: Collection[int]
 ) -> tuple[DeltaTableHandle, list[str]]:
-    """A table in which no file has rows of these slices and of others, and the files that have theirs."""
+    """Find the files with rows of some slices. Undo compactions that merged these rows with others.
+
+    Returns:
+        The table, in which no file has rows of these slices and of others, and the paths.
+    """
     across, inside = files_spanning_and_within(log, name, grid, numbers)
     if not across:
         return log, inside
     if (uncompacted := restore_uncompacted_version(log, name, grid, numbers)) is None:
         raise FaultError(
-            f"{log.path} has slices that were reprocessed and others in one file, {across[0]}: something else than "
-            "Tidemark has rewritten it; restore the version before (RESTORE TABLE) and run the command again"
+            f"{log.path} has reprocessed and other slices in one file, {across[0]}: a program other than Tidemark has "
+            "rewritten it. Restore the version before (RESTORE TABLE), and run the command again."
         )
     return uncompacted, files_spanning_and_within(uncompacted, name, grid, numbers)[1]

@@ -1,8 +1,8 @@
-"""Files with rows of several slices, taken apart again where a commit that is made has to let some of these go.
+"""Undo a compaction that merged rows which a commit of the ledger has to remove.
 
-A commit is made ready with files that can go as a whole (`prepare`). Between that and the tables' following it other
-processes may still have put files together (`compact`): that is undone, as the files before are there until they are
-vacuumed. So a slice never waits for upkeep, and no JVM is needed to bring tables up.
+`prepare_commit` splits files at slice bounds, but a compaction may merge them before the tables apply the commit. The
+original files exist until vacuum, so they are referenced again. Commits never wait for maintenance, and applying them
+needs no JVM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.timegrid.slices import Grid, ranges
 def files_spanning_and_within(
     log: DeltaTableHandle, name: str, grid: Grid, numbers: Iterable[int]
 ) -> tuple[list[str], list[str]]:
-    """The files of a table with rows of some slices and of others, and those with rows of these slices alone."""
+    """Return the files with rows of some slices and of others, and the files with rows of these slices only."""
     items = [item for slices in ranges(numbers) for item in classify_files(log, name, grid, slices).items()]
     across = [path for path, place in items if place == "across"]
     return across, [path for path, place in items if place == "inside"]
@@ -27,26 +27,31 @@ def files_spanning_and_within(
 def restore_uncompacted_version(
     log: DeltaTableHandle, name: str, grid: Grid, numbers: Collection[int]
 ) -> DeltaTableHandle | None:
-    """The table with the files of its last version in which none had rows of these slices and of others.
+    """Restore the files of the last version in which no file had rows of these slices and of others.
 
-    It is a commit that changes no data, as all since that version are; None where they are not, or files are gone.
+    Returns:
+        The table after a commit that changes no data; None if a commit since that version changed data, or if files
+        were deleted.
 
     Raises:
-        OvertakenError: another process has committed meanwhile.
+        CommitConflictError: Another process has committed meanwhile.
     """
     return _restore_version(log, lambda earlier: not files_spanning_and_within(earlier, name, grid, numbers)[0])
 
 
 def restore_files(log: DeltaTableHandle, paths: Collection[str]) -> DeltaTableHandle | None:
-    """The table with files that it has or, by a commit as of `taken_apart`, those of its last version that had them.
+    """Restore the files of the last version that had these paths, unless the table has them.
+
+    Returns:
+        The table; None if a commit since that version changed data, or if files were deleted.
 
     Raises:
-        OvertakenError: another process has committed meanwhile.
+        CommitConflictError: Another process has committed meanwhile.
     """
-    paths_ = set(paths)
-    if paths_ <= set(log.files["path"]):
+    required = set(paths)
+    if required <= set(log.files["path"]):
         return log
-    return _restore_version(log, lambda earlier: paths_ <= set(earlier.files["path"]))
+    return _restore_version(log, lambda earlier: required <= set(earlier.files["path"]))
 
 
 def _restore_version(log: DeltaTableHandle, is_suitable: Callable[[DeltaTableHandle], bool]) -> DeltaTableHandle | None:
@@ -63,7 +68,7 @@ def _restore_version(log: DeltaTableHandle, is_suitable: Callable[[DeltaTableHan
 
 
 def _versions_with_same_rows(log: DeltaTableHandle) -> Iterator[DeltaTableHandle]:
-    """The versions before one, the newest first, from which on no row came or went, and no column changed its type."""
+    """Yield earlier versions, newest first, as long as rows and column types are the same."""
     dtypes = {field.name: field.dataType for field in log.schema}
     for version in range(log.version, 0, -1):
         try:
