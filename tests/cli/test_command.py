@@ -164,7 +164,8 @@ def test_asked_twice_it_ends_at_once():
     script = (
         "import signal\nfrom tidemark.cli.progress import _stop_on_signals\n"
         "with _stop_on_signals() as stop:\n"
-        "    signal.raise_signal(signal.SIGINT)\n    assert stop.is_requested\n    signal.raise_signal(signal.SIGTERM)\n"
+        "    signal.raise_signal(signal.SIGINT)\n    assert stop.is_requested\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("stopping after")) == (-signal.SIGTERM, 1)

@@ -145,5 +145,5 @@ def test_partitions_are_rewritten_each_by_itself():
         removed=[file(f"{n}{part}", changes=False, partition=part) for n, part in ((1, p), (2, p), (1, q))],
     )
     found = reduce(lambda all_, part: {**all_, part: known(*written, packed, path=f"c{part}")}, (p, q), {})
-    assert (found[q].is_one, found[q].high) == (True, MINUTE)
-    assert {part.path for part in found[p].moved.parts} == {f"1{p}", f"2{p}"}
+    assert (found[q].is_single_commit, found[q].latest_us) == (True, MINUTE)
+    assert {part.path for part in found[p].rewrite.sources} == {f"1{p}", f"2{p}"}

@@ -80,7 +80,7 @@ def test_slices_before_the_first_that_fails_are_published_and_the_rest_follows_w
     assert {hour for hour, *_ in refused} == {3, 4, 5}
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 999")
     plan, [ran] = go(settings, end=at(6))
-    assert plan.describe()["carry_in"] == "2024-01-01T02:00Z"
+    assert plan.to_dict()["carry_in"] == "2024-01-01T02:00Z"
     assert (list(ran.slices), ran.verdict.outcome) == ([3, 4, 5], "passed")
     clean = {"dialect": "spark", "join": join}
     assert answer() == fresh(at(6), **clean), "the row is padded, as if it had never met the bad one"

@@ -50,9 +50,9 @@ def test_rows_that_land_late_go_home_and_the_ripple_stops(
     land(row(777, at(2, 30)))
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
     plan, ran = go(settings)
-    assert (ran, plan.waiting) == ([], (2,)), "the row waits"
-    assert plan.describe()["proposed"] == "tidemark reprocess orders"
-    assert plan.describe()["waiting"] == [{"from": "2024-01-01T02:00Z", "to": "2024-01-01T03:00Z", "slices": 1}]
+    assert (ran, plan.slices_to_reprocess) == ([], (2,)), "the row waits"
+    assert plan.to_dict()["proposed"] == "tidemark reprocess orders"
+    assert plan.to_dict()["waiting"] == [{"from": "2024-01-01T02:00Z", "to": "2024-01-01T03:00Z", "slices": 1}]
     assert answer()[0] == before
     plan, ran = go(settings, reprocess=True)
     assert [(segment.reason, list(segment.slices)) for segment in plan.segments] == [("late landing", [2])]
@@ -64,7 +64,7 @@ def test_rows_that_land_late_go_home_and_the_ripple_stops(
     assert files(spark, lake, ledger(settings), [4, 5, 6, 7]) == untouched
     assert answer() == fresh(at(8))
     plan, ran = go(settings)
-    assert (ran, plan.waiting) == ([], ())
+    assert (ran, plan.slices_to_reprocess) == ([], ())
 
 
 def test_rows_taken_by_a_later_slice_go_home_without_being_doubled_or_lost(
@@ -94,7 +94,7 @@ def test_a_reprocess_that_dies_between_jobs_is_repaired_by_run(pipeline, spark, 
     next(execute(spark, plan, lambda *_: None))
     plan, _ = go(settings, end=at(6))
     assert [(segment.reason, segment.slices[0]) for segment in plan.segments] == [("stale", 2), ("new", 5)]
-    assert "stale: 2024-01-01T01:00Z has another state now" in plan.describe()["why"]
+    assert "stale: 2024-01-01T01:00Z has another state now" in plan.to_dict()["why"]
     assert answer() == fresh(at(6))
 
 
@@ -148,7 +148,7 @@ def test_rows_deleted_from_an_input_are_refused_until_reprocessed_from_there(
     hours(settings, 5)
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 121")
     told = "input right is not append-only: version 1 deleted or changed rows that slices from 2024-01-01T02:00Z on"
-    with pytest.raises(InputError, match=f"{told} have read; tidemark reprocess orders --from 2024-01-01T02:00Z"):
+    with pytest.raises(InputError, match=f"{told} have read. Run tidemark reprocess orders --from 2024-01-01T02:00Z"):
         go(settings, end=at(6))
     with pytest.raises(InputError, match=told):
         go(settings, reprocess=True, start=at(4))

@@ -42,7 +42,7 @@ ORDERED_SHARE = 0.25
 RAISING_SHARE = 0.25
 """Where more than such a share of a larger job's rows raise a watermark, they are put in order as they are."""
 STEPS_A_ROW = 32
-"""So many steps of its bucket at most is a row of a larger job compared with (`watermarks.increments`), on the average."""
+"""Largest average number of watermark increments with which a row of a large job is compared."""
 FEW_PLACES = 500_000
 """Places that go to all tasks (`watermarks.late_positions`): some 60 MB in each executor."""
 
@@ -57,7 +57,7 @@ class Replay:
     | `late` | late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right` |
     | `carried` | row that outlives its slice: see below |
     | `counts` | slice of the job: `left_rows` and `right_rows` read, `left_filtered` and `right_filtered` left out by
-                 `where`, event times `floored`, rows of earlier slices that had `late_arriving_rows` and the earliest of those,
+                 `where`, event times `floored`, `late_arriving_rows` of earlier slices and the first of these slices,
                  `late_arriving_from` |
 
     A carried row has its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`, `event_time`, `watermark` (met
@@ -93,9 +93,12 @@ class Replay:
 def replay(rows: DataFrame, carried: DataFrame | None, lanes: Sequence[Lane], join: Join, buckets: Buckets) -> Replay:
     """Replay the slices of `buckets`.
 
-    Takes the rows of both inputs that arrive in these slices (`sources.normalization.Side.normalize`), and those that the
-    slice before has carried (`Replay.carried`; None for empty buffers), both with the number of their `lane`. Lanes
-    share no keys.
+    Args:
+        rows: Rows of both inputs that arrive in these slices (`sources.normalization.Side.normalize`), with `lane`.
+        carried: Rows carried by the slice before (`Replay.carried`), with their `lane`; None for empty buffers.
+        lanes: The lanes, which share no keys.
+        join: The join.
+        buckets: The buckets of the slices.
     """
     found = _timelines(rows, lanes, join, buckets)
     exact = join.needs_exact_watermarks and (found.cacheable or not join.prefers_narrow_rows)

@@ -24,7 +24,7 @@ class Tally:
     """What a job comes to, slice by slice."""
 
     facts: pd.DataFrame
-    """One row per slice: what `quality.invariants` requires to be 0, its start as `slice`, and the number of `emissions`."""
+    """One row per slice: values that `quality.invariants` requires to be 0, start as `slice`, number of `emissions`."""
     counts: Mapping[int, tuple[Counts, Counts]]
     """Where the rows of the left and the right input of each slice went."""
     floored: Mapping[int, int]
