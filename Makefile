@@ -21,7 +21,7 @@ PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 .PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
 
@@ -60,7 +60,7 @@ properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
 
-fuzz: $(DEV) $(JARS) ## write odd pipeline files, vectors and expressions for half an hour: no traceback
+fuzz: $(DEV) $(JARS) ## try odd files, vectors and expressions for half an hour
 	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_safe_yaml.py tests/conformance tests/spark/test_confined.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
@@ -72,13 +72,13 @@ crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and ru
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/ledger/test_races.py
 
-faults: $(DEV) $(JARS) ## inject eleven faults into a stream's table of the flights, and check that each is found
+faults: $(DEV) $(JARS) ## inject eleven faults into a streamed table, and see each found
 	@$(VENV)/python -m tests.comparison.faults
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
 
-flink-vectors: $(DEV) $(FLINK) ## record vectors of local time and check vectors of restarts with a real Flink
+flink-vectors: $(DEV) $(FLINK) ## record local-time vectors, and check restarts, with Flink
 	@$(VENV)/python -m tests.flink_parity.local_time
 	@$(VENV)/python -m tests.flink_parity.restarts
 

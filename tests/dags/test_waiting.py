@@ -12,7 +12,7 @@ from tests.dags.conftest import WAITING
 from tidemark.airflow import InputsComplete, Project, WaitForInputs
 
 HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
-SHORT = "clicks is complete up to 2013-01-01T00:59Z (says marks)"
+SHORT = "clicks is complete up to 2013-01-01T00:59Z (by marker table marks)"
 
 
 @pytest.fixture

@@ -65,10 +65,10 @@ def year(tmp_path_factory):
 
 def test_each_slice_and_expectation_is_a_row_with_its_bounds(year):
     _, _, rows = year
-    [wrong] = [row for row in rows.to_pylist() if row["verdict"] == "warned"]
+    [wrong] = [row for row in rows.to_pylist() if row["outcome"] == "warned"]
     assert len(rows) == 3 * YEAR
     assert wrong["slice"] == datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=4_000)
-    assert (wrong["value"], wrong["least"], wrong["greatest"]) == (900, 10, 200)
+    assert (wrong["value"], wrong["min_value"], wrong["max_value"]) == (900, 10, 200)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_each_attempt_that_is_refused_has_rows_with_the_time_of_its_own(year):
     file, lake, rows = year
     tables = PipelineTables.from_config(load_pipeline(file), str(lake / "elsewhere"))
     here = rows.filter(pc.equal(rows["slice"], datetime(2024, 6, 15, 16, tzinfo=UTC)))
-    verdicts = pa.array(["failed", "passed", "failed"])
-    failed = here.set_column(rows.schema.get_field_index("verdict"), "verdict", verdicts)
+    outcomes = pa.array(["failed", "passed", "failed"])
+    failed = here.set_column(rows.schema.get_field_index("outcome"), "outcome", outcomes)
     began = datetime.now(UTC)
     for _ in range(2):
         append_rejection_results(tables, failed)
-    kept = DeltaTableHandle.open(tables.rejection_results).read([*SCHEMA.names, "at"]).to_pylist()
-    times = sorted({row["at"] for row in kept})
+    stored = DeltaTableHandle.open(tables.rejection_results).read([*SCHEMA.names, "rejected_at"]).to_pylist()
+    times = sorted({row["rejected_at"] for row in stored})
     assert began <= times[0] < times[1] <= datetime.now(UTC)
-    assert [sum(row["at"] == one for row in kept) for one in times] == [2, 2]
-    assert {row["verdict"] for row in kept} == {"failed"}
+    assert [sum(row["rejected_at"] == time for row in stored) for time in times] == [2, 2]
+    assert {row["outcome"] for row in stored} == {"failed"}
     counted = [
         (one.evaluated, one.outcomes)
         for one in summarize_results(read_results(tables.rejection_results), rows.to_pandas())
@@ -160,7 +160,8 @@ def test_figures_beside_earlier_slices_have_the_bounds_of_the_file_and_of_the_de
         "run",
         ValidationResult(findings, 0.0, "", measurements_by_slice=measures),
     )
-    found = [[row[name] for name in ("value", "least", "greatest", "verdict")] for row in rows.to_pylist()[:4]]
+    names = ("value", "min_value", "max_value", "outcome")
+    found = [[row[name] for name in names] for row in rows.to_pylist()[:4]]
     assert found == [
         [0.5, None, 0.4, "failed"],
         [0.5, 0.5, 2, "passed"],

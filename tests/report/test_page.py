@@ -85,7 +85,7 @@ def test_it_has_its_parts_in_order_and_can_be_read_without_seeing_it(browser, pa
     assert len(ids) == len(set(ids))
     targets = browser.ask("[...document.querySelectorAll('a')].map(one => one.getAttribute('href'))")
     assert {"#life-1", *(f"#{part}" for part in PARTS)} <= set(targets) <= {f"#{one}" for one in ids}
-    assert browser.ask("document.querySelector('.figures dd').innerText") == "2", "unexplained comes first"
+    assert browser.ask("document.querySelector('.totals dd').innerText") == "2", "unexplained comes first"
 
 
 @pytest.mark.parametrize("report", [facts, without_differences])
@@ -141,7 +141,7 @@ def test_markdown_has_whole_tables_and_no_markup():
 def test_json_has_all_of_it():
     told = json.loads(render_json(facts()))
     assert told["comparison"]["unexplained"] == 2
-    assert told["causes"][0]["examples"][0]["row_histories"] == [told["row_histories"][0]["name"]]
+    assert told["causes"][0]["examples"][0]["history_names"] == [told["row_histories"][0]["name"]]
     assert told["row_histories"][0]["history"]["row"] == {"k": HOSTILE}
     assert told["what_if"]["recommendation"]
     assert len(told["periods"]) == 40

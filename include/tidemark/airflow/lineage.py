@@ -110,7 +110,7 @@ def _table_dataset_name(pipeline: Pipeline, lake: str, name: str) -> tuple[str, 
 def _dataset_name(path: str) -> tuple[str, str]:
     """Return namespace and name by OpenLineage's rules for files and objects.
 
-    >>> _dataset("s3a://lake/flights"), _dataset("/lake/flights")
+    >>> _dataset_name("s3a://lake/flights"), _dataset_name("/lake/flights")
     (('s3://lake', 'flights'), ('file', '/lake/flights'))
     """
     scheme, is_uri, rest = path.partition("://")

@@ -247,9 +247,9 @@ class RunSlices(SparkSubmitOperator):
 def _extract_error(output: str) -> str:
     r"""Return the job's error line, for the log and callbacks; the complete output if it has none.
 
-    >>> _reason("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
+    >>> _extract_error("Cannot execute: spark-submit. Error code is: 65.\nerror: quality gate: found 3\nbye")
     'quality gate: found 3'
-    >>> _reason('Error code is: 65.\n{"level": "error", "event": "quality gate: found 3", "exit_code": 1}')
+    >>> _extract_error('Error code is: 65.\n{"level": "error", "event": "quality gate: found 3", "exit_code": 1}')
     'quality gate: found 3'
     """
     return next((error for line in output.splitlines() if (error := _parse_error(line))), output)
