@@ -191,14 +191,14 @@ def test_maintenance_run_compacts_files_and_fails_on_damaged_tables(spark, airfl
         return DeltaTableHandle.open(str(lake / "clicked_views" / "emissions")).files["path"].to_list()
 
     assert len(files()) == 3
-    run, log = airflow(there, "clicked_views__upkeep")
+    run, log = airflow(there, "clicked_views__maintenance")
     assert run["state"] == "success", log
     assert "clicked_views: removed 0 files of what was never committed, 0 files of what was superseded" in log
     [merged] = files()
     assert emitted(spark, lake) == Counter(SLICE_0 | LATER)
 
     (lake / "clicked_views" / "emissions" / merged).unlink()
-    run, log = airflow(there, "clicked_views__upkeep")
+    run, log = airflow(there, "clicked_views__maintenance")
     assert run["state"] == "failed"
     assert "clicked_views is not as it was committed" in log
     assert "file gone" in log

@@ -229,15 +229,15 @@ def test_daily_compare_run_compares_slices_of_its_interval(compared):
 def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
     pipeline_file("kept.yaml", name="kept", more="retention: {replaced_files: 30 days}\n")
     folder = pipeline_file("p.yaml", name="p", more="compact: {settled_after: 2 days, period: 1 day}\n")
-    kept = describe("only", "kept__upkeep", TIDEMARK_PIPELINES=folder)
-    assert kept["built"] == ["kept__upkeep"]
+    kept = describe("only", "kept__maintenance", TIDEMARK_PIPELINES=folder)
+    assert kept["built"] == ["kept__maintenance"]
     pipeline_file("kept.yaml", name="kept", more="retention: {checkpoints: 30 days}\n")
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
-    assert dags["kept__upkeep"]["tasks"] == {"vacuum": ["verify"], "verify": []}
-    expiring = dags["kept__upkeep"]["command"]
+    assert dags["kept__maintenance"]["tasks"] == {"vacuum": ["verify"], "verify": []}
+    expiring = dags["kept__maintenance"]["command"]
     at = expiring.index(SUBMITTED)
     assert expiring[at:] == [SUBMITTED, "vacuum", str(folder / "kept.yaml"), "--lake", str(PROJECT / "lake")]
-    dag = dags["p__upkeep"]
+    dag = dags["p__maintenance"]
     assert dag["tasks"] == {"compact": ["vacuum"], "vacuum": ["verify"], "verify": []}
     start, end = map(datetime.fromisoformat, dag["intervals"][0])
     assert (end - start, start.time()) == (timedelta(days=1), time())

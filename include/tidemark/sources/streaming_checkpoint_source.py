@@ -44,7 +44,7 @@ class QueryInput(DeltaInput):
     """Number of the source in the query."""
     side: str
 
-    lands_late = False
+    can_have_late_arriving_rows = False
 
     @cached_property
     @override
