@@ -61,6 +61,11 @@ class FlinkAdapter(VectorAdapter):
     def join_settings(self) -> dict[str, Any]:
         """The join section of the pipeline file."""
 
+    @property
+    @override
+    def job_key(self) -> object:
+        return self._recorded_watermark_sides, bool(self._restarts)
+
     @override
     def create_pipeline(self) -> Pipeline:
         watermark = self.vector["watermark"]
@@ -169,11 +174,6 @@ class DatastreamInterval(FlinkAdapter):
 
     @property
     @override
-    def job_key(self) -> object:
-        return self._recorded_watermark_sides, bool(self._restarts)
-
-    @property
-    @override
     def join_settings(self) -> dict[str, Any]:
         interval = {k: f"{v} ms" if k in {"lower", "upper"} else v for k, v in self.vector["params"].items()}
         return {"interval": interval}
@@ -278,11 +278,6 @@ class SqlInterval(FlinkAdapter):
     """Interval join of Flink SQL. Its vectors bound the left time by the right one."""
 
     dialect = "flink-sql"
-
-    @property
-    @override
-    def job_key(self) -> object:
-        return self._recorded_watermark_sides, bool(self._restarts)
 
     @property
     @override

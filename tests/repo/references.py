@@ -1,6 +1,7 @@
 """Find references in docstrings, comments and docs to modules, names, files, options and targets that do not exist."""
 
 import ast
+import builtins
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,6 +33,11 @@ FOREIGN = {
 """Second parts of dotted names that begin like a package of ours, and are settings or files."""
 EXTERNAL_MEMBERS = {"BaseModel": {"model_dump", "model_json_schema", "model_validate"}}
 """Attributes of classes of other packages; a class that is not among them may have any."""
+EXTERNAL_ERRORS = {
+    "AirflowException", "AirflowFailException", "AirflowSkipException", "AnalysisException",
+    "DeltaConcurrentModificationException", "DeltaError", "ParseException",
+}  # fmt: skip
+"""Exceptions of other packages that our functions raise."""
 _OTHER_OPTIONS = """
     --also --case --conf --dag-id --depth --digests --from-date --generate-hashes --help --host --image --jars
     --list --master --neglected --no-annotate --no-deps --no-emit-index-url --no-header --one-by-one
@@ -119,6 +125,13 @@ def _resolves(module: str, rest: list[str]) -> bool:
     )
 
 
+def missing_errors(text: str) -> list[str]:
+    """Return the exceptions in sections `Raises:` of a docstring that do not exist."""
+    sections = re.findall(r"^ *Raises:\n((?: +\S.*\n?)+)", text, re.MULTILINE)
+    names = [name for section in sections for name in re.findall(r"^ +(\w+):", section, re.MULTILINE)]
+    return [name for name in names if name not in {*classes(), *EXTERNAL_ERRORS} and not hasattr(builtins, name)]
+
+
 def docstring_references() -> Iterator[tuple[str, str]]:
     """Yield the place and name of each reference in the package's docstrings and comments that leads nowhere."""
     for package in PACKAGES:
@@ -133,7 +146,7 @@ def docstring_references() -> Iterator[tuple[str, str]]:
             for text, line in texts:
                 place = f"{path.relative_to(ROOT)}:{line}"
                 yield from ((place, name) for name in missing_names(text, own))
-                yield from ((place, name) for name in missing_files(text))
+                yield from ((place, name) for name in (*missing_files(text), *missing_errors(text)))
 
 
 def missing_files(text: str) -> list[str]:

@@ -1,6 +1,12 @@
 """Docstrings and docs refer to modules, names, files, options and targets that exist."""
 
-from tests.repo.references import docstring_references, document_references, missing_files, missing_names
+from tests.repo.references import (
+    docstring_references,
+    document_references,
+    missing_errors,
+    missing_files,
+    missing_names,
+)
 
 
 def test_docstrings_refer_to_what_exists():
@@ -27,3 +33,9 @@ def test_missing_files_finds_paths_below_our_folders():
     text = "see joins/base.py, joins/nothing.py, tests/repo/nothing.py, other/project.py"
 
     assert missing_files(text) == ["joins/nothing.py", "tests/repo/nothing.py"]
+
+
+def test_missing_errors_finds_exceptions_that_do_not_exist():
+    text = "Raises:\n    UserError: A reason.\n    OldError: Another.\n    ValueError: A third."
+
+    assert missing_errors(text) == ["OldError"]

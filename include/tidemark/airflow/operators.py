@@ -352,7 +352,7 @@ class VerifyTables(_TableOperator):
             raise AirflowFailException(str(error)) from None
         if issues:
             message = (
-                f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may mend it"
+                f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may repair it"
             )
             raise AirflowFailException("; ".join((message, *issues)))
 

@@ -23,12 +23,12 @@ def resolve_lake_root(option: str | None = None) -> str:
 
 
 def resolve_path(lake: str, name: str) -> str:
-    """The place that a name stands for: relative to the lake root, absolute, or a URI.
+    """Resolve a path that is relative to the lake root, absolute, or a URI.
 
-    Symbolic links and `..` are resolved, so that every engine that is given it finds the same.
+    Symbolic links and `..` are resolved, so that Spark and delta-rs open the same table.
 
     Raises:
-        PlaceError: it lies under no root that is allowed.
+        ForbiddenPathError: The path lies under none of the allowed roots.
     """
     if not name or _CONTROL_CHARACTER.search(name):
         raise ForbiddenPathError(f"{name!r} names no place; write a path relative to the lake root")

@@ -112,7 +112,7 @@ class DeltaInput:
 
         Raises:
             InputError: there is none, or it is not a Delta table.
-            PlaceError: the path lies where the operator allows none.
+            ForbiddenPathError: The operator does not allow the path.
         """
         path = resolve_path(lake, name)
         try:
@@ -135,7 +135,7 @@ class DeltaInput:
         """See that the files of a version lie where tables may: who writes the log may name any file.
 
         Raises:
-            PlaceError: a file lies where the operator allows none.
+            ForbiddenPathError: The operator does not allow the path of a file.
         """
         if self.lake is None or table is None:
             return
@@ -167,7 +167,7 @@ class DeltaInput:
         """The table as it stood at a version, by default at `version`; `paths` are files with all rows that matter.
 
         Raises:
-            PlaceError: that version has a file where the operator allows none.
+            ForbiddenPathError: The operator does not allow the path of a file of this version.
         """
         at = self.version if version is None else version
         table = self._open_version(at)
@@ -229,7 +229,7 @@ class PipelineTables:
         """The tables of a pipeline in a lake.
 
         Raises:
-            PlaceError: its `output` lies where the operator allows none, or is or lies in a table.
+            ForbiddenPathError: The operator does not allow the path of `output`, or it is or lies in another table.
             UserError: It is a candidate version that is being deleted.
         """
         root = resolve_path(lake, pipeline.output)
@@ -249,10 +249,10 @@ class PipelineTables:
         return cls(root)
 
     def check_writable(self) -> None:
-        """See that delta-rs can write at this place, and that two processes that do are kept apart.
+        """Check that delta-rs can write to this location, and that the store can prevent conflicting commits.
 
         Raises:
-            PlaceError: it takes a part of the path for something else, which is named; or nothing keeps them apart.
+            ForbiddenPathError: The store changes a part of the path, or cannot prevent conflicting commits.
         """
         check_store(self.root)
         if (misread := _MISREAD_BY_DELTA_RS.search(self.root)) is not None:

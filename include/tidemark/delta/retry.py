@@ -33,4 +33,4 @@ def retry_on_conflict(attempt: Callable[[], ResultT], path: str, message: str | 
             return attempt()
         except CommitConflictError:
             continue
-    raise FaultError(message or f"other processes keep writing to {path}; run the command again")
+    raise FaultError(message or f"other processes keep writing to {path}. Run the command again.")

@@ -137,13 +137,13 @@ class ArrivalTracker:
 
     def _classify_readded_file(self, file: LoggedFile) -> FileArrival:
         """A file that comes once more: with fewer rows, with row commit versions, or restored."""
-        get_arrival = self._look_up_arrival(file.path)
-        if get_arrival.rewrite and file.deletion_vector != self._added[file.path][0].deletion_vector:
-            return _create_unknown_arrival([get_arrival], _explain_later_change(get_arrival.rewrite))
+        arrival = self._look_up_arrival(file.path)
+        if arrival.rewrite and file.deletion_vector != self._added[file.path][0].deletion_vector:
+            return _create_unknown_arrival([arrival], _explain_later_change(arrival.rewrite))
         return (
-            _create_single_arrival(get_arrival.latest_us, file)
-            if get_arrival.is_single_commit and get_arrival.by_row_commit_version is None
-            else get_arrival
+            _create_single_arrival(arrival.latest_us, file)
+            if arrival.is_single_commit and arrival.by_row_commit_version is None
+            else arrival
         )
 
     def _classify_new_files(
@@ -207,13 +207,13 @@ class ArrivalTracker:
                 else FileArrival(commit.committed_us, commit.committed_us, unknown_reason=reason)
             )
             return {file.path: (file, unknown) for file in files}
-        get_arrival = FileArrival(
+        arrival = FileArrival(
             min(part.arrived_us for part in rewrite.sources),
             max(part.arrived_us for part in rewrite.sources),
             rewrite=rewrite,
         )
         by_path = {file.path: file for file in files}
-        return {path: (by_path.get(path) or self._added[path][0], get_arrival) for path in rewrite.files}
+        return {path: (by_path.get(path) or self._added[path][0], arrival) for path in rewrite.files}
 
     def _find_rewrite(
         self, commit: Commit, files: list[LoggedFile], removed_files: list[LoggedFile]
@@ -222,16 +222,16 @@ class ArrivalTracker:
         sources: dict[SourceFile, None] = {}
         rewritten_paths = {file.path for file in files}
         for file in removed_files:
-            get_arrival = self._look_up_arrival(file.path)
-            if get_arrival.is_single_commit:
+            arrival = self._look_up_arrival(file.path)
+            if arrival.is_single_commit:
                 sources[
                     SourceFile(
-                        file.path, commit.version - 1, get_arrival.latest_us, self._added[file.path][0].deletion_vector
+                        file.path, commit.version - 1, arrival.latest_us, self._added[file.path][0].deletion_vector
                     )
                 ] = None
-            elif get_arrival.rewrite and self._is_intact(get_arrival.rewrite):
-                sources |= dict.fromkeys(get_arrival.rewrite.sources)
-                rewritten_paths |= get_arrival.rewrite.files - {file.path for file in removed_files}
+            elif arrival.rewrite and self._is_intact(arrival.rewrite):
+                sources |= dict.fromkeys(arrival.rewrite.sources)
+                rewritten_paths |= arrival.rewrite.files - {file.path for file in removed_files}
             else:
                 return None
         return FileRewrite(frozenset(rewritten_paths), tuple(sources), commit.label) if sources else None

@@ -1,6 +1,6 @@
 """Rows written into the folder of a table as Parquet that its log does not know: nobody who reads the table sees them.
 
-A reference in the log makes such a file part of the table (`log.DeltaLog.commit`).
+A reference in the log makes such a file part of the table (`table.DeltaTableHandle.commit`).
 """
 
 from __future__ import annotations

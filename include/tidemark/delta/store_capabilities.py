@@ -16,16 +16,16 @@ from tidemark.errors import ForbiddenPathError
 from tidemark.spark.engine import engine_of
 
 SAFE_SCHEMES = ("s3a", "gs", "abfss")
-"""Schemes by which Spark and delta-rs both know a store that has conditional puts."""
+"""URI schemes of stores with conditional puts that both Spark and delta-rs support."""
 _UNSAFE_SETTINGS = {"AWS_S3_ALLOW_UNSAFE_RENAME": {"true", "1"}, "AWS_CONDITIONAL_PUT": {"disabled"}}
-"""Variables with which delta-rs commits without."""
+"""Environment variables and values that make delta-rs commit without conditional puts."""
 
 
 def check_store(root: str) -> None:
-    """See that a pipeline's tables lie where commits can be kept apart, as far as their address tells.
+    """Check, by URI scheme and environment variables, that the store can prevent conflicting commits.
 
     Raises:
-        PlaceError: nothing is known of such a store, or it was told to do without.
+        ForbiddenPathError: The scheme is not supported, or a variable disables conditional puts.
     """
     if not is_uri(root):
         return
@@ -47,12 +47,12 @@ def check_store(root: str) -> None:
 
 
 def probe_conditional_put(spark: SparkSession, root: str) -> None:
-    """See that a store refuses the second of two objects of a name, where its address does not tell.
+    """Check that an S3 store rejects the second of two conditional puts to the same key.
 
-    A Spark Connect server cannot be asked.
+    The check is skipped on Spark Connect, which gives no access to the file system.
 
     Raises:
-        PlaceError: it takes both.
+        ForbiddenPathError: The store accepts both.
     """
     if root.startswith("s3a://") and engine_of(spark).keeps_first_put(f"{root}/probe-{uuid4().hex}") is False:
         raise ForbiddenPathError(

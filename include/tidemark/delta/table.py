@@ -95,8 +95,8 @@ _TRUNCATED_LOG_MESSAGE = "Invalid table version"
 _RECENT_COMMITS = 100
 """So many commits are looked through for one that writes rows."""
 OpenTables = dict[str, "DeltaTableHandle"]
-"""Tables that a process has open, by path, each as it was after its last commit there: what others have committed since
-is found out at the next one (`OvertakenError`)."""
+"""Open tables by path, each as of this process's last commit. Commits of other processes since then cause a
+`CommitConflictError` at the next commit."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class DeltaTableHandle:
         One of an earlier version is told to have its statistics read of all columns, too.
 
         Raises:
-            OvertakenError: another process has committed meanwhile.
+            CommitConflictError: Another process has committed in between.
         """
         if not _INDEX_ALL_COLUMNS.items() <= self.table.metadata().configuration.items():
             return self._index_all_columns().add_missing_columns(schema)
@@ -314,7 +314,7 @@ class DeltaTableHandle:
         follows. Without `changes_data` the rows are the same as before.
 
         Raises:
-            OvertakenError: another process has committed meanwhile what does not go with this.
+            CommitConflictError: Another process has made a conflicting commit.
         """
         gone = set(removed)
         sizes = dict(zip(self.files["path"], self.files["size"], strict=True)) if gone else {}
@@ -340,7 +340,7 @@ class DeltaTableHandle:
         """Write a few rows on top of this version, columns that the table lacks too; else as `commit`.
 
         Raises:
-            OvertakenError: another process has committed meanwhile what does not go with this.
+            CommitConflictError: Another process has made a conflicting commit.
         """
         try:
             write_deltalake(
@@ -359,7 +359,7 @@ class DeltaTableHandle:
         """Write rows in place of all that this version has, with their columns.
 
         Raises:
-            OvertakenError: another process has committed meanwhile.
+            CommitConflictError: Another process has committed in between.
         """
         try:
             write_deltalake(

@@ -45,7 +45,7 @@ def execute(
         StoppedError: asked to stop, with jobs still ahead.
         SliceOrderError: another process committed meanwhile; the job published nothing.
         FaultError: the disk is full.
-        PlaceError: the store does not keep two processes apart that commit at the same time.
+        ForbiddenPathError: The store cannot prevent conflicting commits of two processes.
     """
     if plan.jobs:
         check_arguments(plan.pipeline)

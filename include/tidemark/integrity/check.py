@@ -27,7 +27,7 @@ from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import merged_at, spans
-from tidemark.tables.table_changes import FOLLOWING, TRIES, files_from_rows
+from tidemark.tables.table_changes import FOLLOWING, files_from_rows
 from tidemark.timegrid.slices import Grid, ranges
 
 Damage = (
@@ -37,6 +37,10 @@ Damage = (
         "foreign commit", "state does not follow", "watermark went back", "input behind",
     ]
 )  # fmt: skip
+
+
+MAX_CHECKS = 50
+"""Maximum number of checks while slices are committed."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,18 @@ class IntegrityReport:
 
 
 def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> IntegrityReport:
-    """Hold a pipeline's ledger, its tables and their files against each other; `content` reads every page.
+    """Check that a pipeline's ledger, its tables and their files agree.
 
-    Where slices were committed meanwhile, what looks damaged is looked at again.
+    Slices that are committed during the check can look damaged. The check is repeated until the ledger stays the same
+    throughout, at most `MAX_CHECKS` times.
+
+    Args:
+        pipeline: The pipeline.
+        lake: Folder or URI of the pipeline's tables.
+        deep: Also read every page of every file, and verify its checksum.
     """
     path = PipelineTables.from_config(pipeline, lake).ledger
-    for _ in range(TRIES):
+    for _ in range(MAX_CHECKS):
         before = DeltaTableHandle.open(path)
         report = _check_once(pipeline, lake, before, deep=deep)
         now = DeltaTableHandle.open(path)

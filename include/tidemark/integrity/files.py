@@ -48,9 +48,11 @@ class FileCheckResult:
 
 
 def check_files(log: DeltaTableHandle, *, deep: bool) -> FileCheckResult:
-    """See that each file that a table refers to is there, with its size, rows and the bounds of its values.
+    """Check that each file of a table exists, and that its size, number of rows and value bounds are as logged.
 
-    With `content` every page is read too, against its checksum.
+    Args:
+        log: The table.
+        deep: Also read every page, and verify its checksum.
     """
     sizes = {info.path: info.size for info in _list_files(log)}
     statistics = _read_statistics(log)

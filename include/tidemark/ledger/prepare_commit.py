@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import StagedFiles, read_files
-from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, OpenTables
-from tidemark.errors import FaultError
+from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
 from tidemark.tables.run_files import StagedRun, classify_files, run_of, stage_run, within
 from tidemark.tables.schema_evolution import evolve_schema
-from tidemark.tables.table_changes import FOLLOWING, TRIES, TableChanges
+from tidemark.tables.table_changes import FOLLOWING, TableChanges
 from tidemark.timegrid.slices import Grid, ranges
 
 
@@ -63,20 +64,30 @@ def prepare_commit(
     for name in FOLLOWING:
         path = getattr(tables, name)
         staged = [run.tables[name] for run in newest if name in run.tables]
-        for _ in range(TRIES):
-            try:
-                log = _evolve_table(spark, opened.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
-                if log is None:
-                    break
-                opened[path] = _split_files(spark, log, name, grid, ranges(references.slices_removed_from(name)))
-            except CommitConflictError:
-                continue
-            before[name] = opened[path].version
+        log = retry_on_conflict(
+            partial(_prepare_table, spark, name, path, grid, staged, references, opened),
+            path,
+        )
+        if log:
+            before[name] = log.version
             added[name] = tuple(file for part in staged for file in part.files)
-            break
-        else:
-            raise FaultError(f"other processes keep writing to {path}. Run the command again.")
     return PreparedCommit(references, before)
+
+
+def _prepare_table(
+    spark: SparkSession,
+    name: str,
+    path: str,
+    grid: Grid,
+    staged: Sequence[StagedFiles],
+    references: TableChanges,
+    opened: OpenTables,
+) -> DeltaTableHandle | None:
+    """Prepare one table for a commit. Return its new version; None if there is neither a table nor a staged file."""
+    log = _evolve_table(spark, opened.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
+    if log:
+        log = opened[path] = _split_files(spark, log, name, grid, ranges(references.slices_removed_from(name)))
+    return log
 
 
 def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[StagedRun]) -> Iterable[StagedRun]:
@@ -128,12 +139,10 @@ def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
         FaultError: Other processes keep committing to the table.
     """
     staged = stage_run(rows, path, run)
-    for _ in range(TRIES):
-        try:
-            evolve_schema(
-                rows.sparkSession, DeltaTableHandle.open(path), path, staged.schema, change_feed=False
-            ).commit(staged.files)
-        except CommitConflictError:
-            continue
-        return
-    raise FaultError(f"other processes keep writing to {path}. Run the command again.")
+
+    def attempt() -> DeltaTableHandle:
+        handle = DeltaTableHandle.open(path)
+        handle = evolve_schema(rows.sparkSession, handle, path, staged.schema, change_feed=False)
+        return handle.commit(staged.files)
+
+    retry_on_conflict(attempt, path)

@@ -65,7 +65,7 @@ def measure_completeness(
 
     Raises:
         InputError: A table or column is missing, or the log lacks the statistics.
-        PlaceError: The operator does not allow the path of a table.
+        ForbiddenPathError: The operator does not allow the path of a table.
     """
     sources: list[tuple[SideName, Input]] = [(side, getattr(pipeline, side)) for side in SIDES]
     return tuple(

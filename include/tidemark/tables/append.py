@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_arrow_table
-from tidemark.errors import FaultError
-from tidemark.tables.table_changes import TRIES
+from tidemark.delta.retry import retry_on_conflict
+from tidemark.delta.table import DeltaTableHandle, create_arrow_table
 
 
 def append(path: str, rows: pa.Table) -> None:
@@ -15,10 +14,4 @@ def append(path: str, rows: pa.Table) -> None:
     Raises:
         FaultError: Other processes keep committing to the table.
     """
-    for _ in range(TRIES):
-        try:
-            (DeltaTableHandle.open(path) or create_arrow_table(path, rows.schema)).append(rows)
-        except CommitConflictError:
-            continue
-        return
-    raise FaultError(f"other processes keep writing to {path}. Run the command again.")
+    retry_on_conflict(lambda: (DeltaTableHandle.open(path) or create_arrow_table(path, rows.schema)).append(rows), path)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, OpenTables
+from tidemark.delta.retry import retry_on_conflict
+from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
 from tidemark.errors import FaultError
 from tidemark.tables.undo_compaction import files_spanning_and_within, restore_files, restore_uncompacted_version
 from tidemark.timegrid.slices import Grid
@@ -21,8 +23,6 @@ OPTIONAL_TABLES = (QUARANTINED, "quality")
 """Tables that only exist from some commit on, if at all. `last_applied_commit` ignores them until then."""
 FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint", "quality")
 """Tables that follow the ledger, in the order in which commits are applied."""
-TRIES = 50
-"""Maximum number of attempts to commit while other processes commit to the same table."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,27 @@ def apply_to_tables(
     Raises:
         FaultError: Other processes keep committing to a table, or a program other than Tidemark merged its files.
     """
+    handles = OpenTables() if opened is None else opened
     for name in FOLLOWING:
-        path, handles = getattr(tables, name), {} if opened is None else opened
-        for _ in range(TRIES):
-            log = handles.pop(path, None) or DeltaTableHandle.open(path)
-            if log is None or log.txn_version >= number:
-                break
-            try:
-                log, removed = _find_superseded_files(log, name, grid, references.slices_removed_from(name))
-                log, dropped = _find_dropped_files(log, (references.dropped or {}).get(name, ()))
-                handles[path] = log.commit(references.added.get(name, ()), [*removed, *dropped], number)
-            except CommitConflictError:
-                continue
-            break
-        else:
-            raise FaultError(
-                f"the slices of commit {number} are committed, but other processes keep writing to {path}. The next "
-                "command on this pipeline applies the commit."
-            )
+        path = getattr(tables, name)
+        retry_on_conflict(
+            partial(_apply_to_table, name, path, grid, number, references, handles),
+            path,
+            f"the slices of commit {number} are committed, but other processes keep writing to {path}. The next "
+            "command on this pipeline applies the commit.",
+        )
+
+
+def _apply_to_table(
+    name: str, path: str, grid: Grid, number: int, references: TableChanges, handles: OpenTables
+) -> None:
+    """Apply a commit to one table, unless it has applied it. The handle is replaced by its new version."""
+    log = handles.pop(path, None) or DeltaTableHandle.open(path)
+    if log is None or log.txn_version >= number:
+        return
+    log, removed = _find_superseded_files(log, name, grid, references.slices_removed_from(name))
+    log, dropped = _find_dropped_files(log, (references.dropped or {}).get(name, ()))
+    handles[path] = log.commit(references.added.get(name, ()), [*removed, *dropped], number)
 
 
 def _find_dropped_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[DeltaTableHandle, Collection[str]]:

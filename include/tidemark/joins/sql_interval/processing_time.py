@@ -38,7 +38,6 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 
 _STATE = ("matched_in", "leaves_at", "gone_in")
 _LABELS = ("slice", "clock", "tiebreak", "mark")
-_SCANNED = ("begins", "event_time", "span", "timer_after", "leaves_at")
 
 
 @dataclass(frozen=True)
