@@ -21,7 +21,7 @@ from benchmarks.peers.peer import Work
 from tidemark.comparison import Comparison, ComparisonRequest, compare
 from tidemark.comparison.compare import NOT_COMPARED
 from tidemark.quality.gx.project import import_gx_in_background
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 ONE_IN = 10_000
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=9_000_000, help="rows per input")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    spark = spark_session("tidemark bench")
+    spark = get_spark_session("tidemark bench")
     import_gx_in_background()
     with tempfile.TemporaryDirectory() as folder:
         work = Work(create_cases(arguments.rows)["base"], Path(folder), "bench")

@@ -22,7 +22,7 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 from tidemark.streaming.live_query import LiveQueryPaths, LiveQueryResult, run_live_query
 
 PIPELINE = Path(__file__).with_name("flights_weather_spark.yaml")
@@ -65,7 +65,7 @@ def main() -> None:
         "--hourly", action="store_true", help="run the query with an hour per batch too: some 1,500 batches"
     )
     arguments = parser.parse_args()
-    spark, pipeline = spark_session("flights live query"), load_pipeline(PIPELINE)
+    spark, pipeline = get_spark_session("flights live query"), load_pipeline(PIPELINE)
     with tempfile.TemporaryDirectory() as lake:
         land(spark, lake)
         for table, column in (("flights", "scheduled_departure"), ("weather", "observed_at")):

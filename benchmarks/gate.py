@@ -25,7 +25,7 @@ from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, create_plan
 from tidemark.quality import gate
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 EXPECTATIONS = [
     {"type": "expect_column_values_to_not_be_null", "column": "left_id"},
@@ -88,7 +88,7 @@ def main() -> None:
     options = parser.parse_args()
     profile = cProfile.Profile() if options.profile else None
     with tempfile.TemporaryDirectory() as lake:
-        measure_gate(spark_session("quality gate"), Path(lake), options.rows, profile)
+        measure_gate(get_spark_session("quality gate"), Path(lake), options.rows, profile)
     if profile:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 

@@ -34,13 +34,13 @@ from tidemark.config.sides import SIDES
 from tidemark.delta.log_files import truncate_log
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import stage_arrow_table
-from tidemark.delta.table import DeltaTableHandle, OpenTables, create_arrow_table, create_table, to_spark_schema
+from tidemark.delta.table import DeltaTableHandle, OpenTables, create_internal_table, create_table, to_spark_schema
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.ledger import Counts, Entry, Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 from tidemark.tables.run_files import FOLDER, new_run
 from tidemark.tables.table_changes import TableChanges, apply_to_tables
 from tidemark.timegrid.slices import Grid
@@ -77,7 +77,7 @@ def main() -> None:
     )
     parser.add_argument("--neglected", action="store_true", help="without compaction, with all log files")
     arguments = parser.parse_args()
-    spark = spark_session("tidemark benchmark")
+    spark = get_spark_session("tidemark benchmark")
     with tempfile.TemporaryDirectory() as folder:
         young = TestLake.create(f"{folder}/young", arguments.rows)
         young.commit(YOUNG)
@@ -123,7 +123,7 @@ class TestLake:
         """Create inputs without rows, and no slices."""
         for side in SIDES:
             columns = {"k": pa.string(), "v": pa.int64(), **dict.fromkeys(("happened", "arrived"), TIME)}
-            create_arrow_table(f"{folder}/{side}", pa.schema(columns))
+            create_internal_table(f"{folder}/{side}", pa.schema(columns))
         file = Path(folder, "hourly.yaml")
         file.write_text(yaml.safe_dump(PIPELINE))
         return cls(load_pipeline(file), PipelineTables(f"{folder}/hourly"), rows)
@@ -174,7 +174,7 @@ def commit_in_turns(young: TestLake, old: TestLake) -> dict[str, list[float]]:
 
 def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: range, rows: int) -> list[float]:
     """Commit slices one by one, and return the seconds of each commit to ledger and tables."""
-    grid, seconds = Grid.of(pipeline.slices), []
+    grid, seconds = Grid.from_config(pipeline.slices), []
     ledger = Ledger.read(tables, grid)
     if ledger.last is None:
         create_table(tables.emissions, to_spark_schema(create_emissions(grid, 0, rows).schema), change_feed=True)

@@ -28,7 +28,7 @@ from benchmarks.measure import EventLog, measure
 from benchmarks.peers import PEERS
 from benchmarks.peers.peer import Work
 from tidemark.config.cluster import Cluster
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 PROJECT = Path(__file__).resolve().parents[1]
 Answer = dict[str, Any]
@@ -162,7 +162,7 @@ class _Session:
             if self.setup.workers:
                 os.environ |= start_cluster(self.setup.workers, self.folder / "cluster")
         executors = {"executors": self.setup.workers or 1, "executor_cores": 1, "executor_memory": self.setup.memory}
-        return spark_session("benchmark", cluster=Cluster.model_validate({**executors, "event_log": False}))
+        return get_spark_session("benchmark", cluster=Cluster.model_validate({**executors, "event_log": False}))
 
 
 def start_cluster(workers: int, home: Path) -> dict[str, str]:

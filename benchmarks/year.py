@@ -31,7 +31,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Plan, Request, create_plan
 from tidemark.quality.gx.project import import_gx_in_background
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24
@@ -182,7 +182,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.one_by_one is not None and arguments.one_by_one <= TURNS:
         parser.error(f"--one-by-one {arguments.one_by_one}: must be greater than {TURNS}.")
-    spark = spark_session("tidemark year")
+    spark = get_spark_session("tidemark year")
     import_gx_in_background()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.one_by_one:

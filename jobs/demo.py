@@ -20,7 +20,7 @@ from tidemark.errors import TidemarkError
 from tidemark.planning.plan import Request, create_plan
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.quality.gx.project import import_gx_in_background
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 STREAM, BATCH = "flights_weather", "flights_weather_event_time"
 ONE_BY_ONE = 6
@@ -31,7 +31,7 @@ def demo(lake: str, console: Console) -> None:
     began = time.monotonic()
     import_gx_in_background()
     console.print("[bold]1. Landing[/bold] January 2013's flights and weather as Delta tables")
-    landed = land(spark_session("tidemark demo"), lake)
+    landed = land(get_spark_session("tidemark demo"), lake)
     console.print(
         f"   {landed.flights.rows:,} flights ({landed.cancelled:,} cancelled, which never departed) in "
         f"{landed.flights.commits} commits, {landed.weather.rows:,} hourly weather reports in {landed.weather.commits}"
@@ -49,7 +49,7 @@ def demo(lake: str, console: Console) -> None:
 
 
 def _run(pipeline: Pipeline, lake: str, console: Console) -> None:
-    spark = spark_session("tidemark demo")
+    spark = get_spark_session("tidemark demo")
     everything = create_plan(spark, pipeline, lake, Request())
     if not everything.jobs:
         console.print("   all slices are committed already")

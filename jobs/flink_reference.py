@@ -29,7 +29,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.joins.output_schema import check_expressions, select_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.sources.resolution import open_inputs
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 from tidemark.streaming.flink_query import ANSWER, FlinkQuery, create_flink_query
 from tidemark.streaming.flink_windows import create_window_settings
 from tidemark.streaming.replay_source import number_rows, read_rows_in_slices
@@ -78,7 +78,7 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
             query = create_flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
         if not FLINK.exists():
             raise UserError(f"Flink is not installed in {FLINK.parents[1].name}. Run make flink-reference.")
-        grid, inputs = Grid.of(pipeline.slices), open_inputs(spark, pipeline, lake)
+        grid, inputs = Grid.from_config(pipeline.slices), open_inputs(spark, pipeline, lake)
         check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
         valid = read_rows_in_slices(inputs, grid).where("rejected IS NULL")
         number_rows(valid, "number").write.parquet(str(folder / "numbered"))
@@ -157,7 +157,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         pipeline, lake = load_pipeline(arguments.pipeline), resolve_lake_root(arguments.lake)
-        result = run_flink_reference(spark_session("flink reference"), pipeline, lake)
+        result = run_flink_reference(get_spark_session("flink reference"), pipeline, lake)
     except TidemarkError as error:
         print(f"flink-reference: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.errors import InputError, TidemarkError
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 MONTH = 1
 FIRST_DAY = "2013-01-01"
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--lake", type=Path, default=Path(os.environ.get("TIDEMARK_LAKE", "lake")))
     lake = parser.parse_args().lake
     try:
-        landed = land(spark_session("land_flights"), lake)
+        landed = land(get_spark_session("land_flights"), lake)
     except TidemarkError as error:
         print(f"land_flights: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.tiers import place_of
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 # What a test starts is over before the second compiler has paid for itself, and so is a run of one file; a worker of
@@ -46,7 +46,7 @@ def spark() -> Iterator[SparkSession]:
         environment.setenv("TIDEMARK_MASTER", "local[1]")
         if "PYTEST_XDIST_WORKER" in os.environ:
             environment.setenv("JDK_JAVA_OPTIONS", os.environ["JDK_JAVA_OPTIONS"].replace(FIRST_COMPILER, ""))
-        session = spark_session("tidemark tests")
+        session = get_spark_session("tidemark tests")
     with tuned_for_tiny_queries(session):
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session

@@ -13,7 +13,7 @@ from benchmarks.data import COLUMNS
 from benchmarks.peers.peer import Peer, Work
 from tidemark.config.sides import SIDES
 from tidemark.config.types import parse_duration, to_millis
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 SAME_KEY, SAME_BIN = "left_key = right_key", "left_bin = right_bin"
 NUMBERED = (*COLUMNS, "bin")
@@ -29,7 +29,7 @@ class ReadAndShuffle(Peer):
     def run(self, work: Work) -> None:
         """Shuffle and write both inputs, one after the other."""
         for side in SIDES:
-            rows = spark_session("benchmark").read.format("delta").load(work.get_input_path(side))
+            rows = get_spark_session("benchmark").read.format("delta").load(work.get_input_path(side))
             rows.repartition("key").write.format("delta").save(f"{work.output_path}/{side}")
 
     def count_output(self, work: Work) -> dict[str, float]:
@@ -88,7 +88,7 @@ class BinnedJoin(Peer):
 def read_side(work: Work, side: str) -> DataFrame:
     """Read an input's columns as `left_NAME`, and their times in ms as `left_ms`."""
     own = (F.col(column).alias(f"{side}_{column}") for column in COLUMNS)
-    rows = spark_session("benchmark").read.format("delta").load(work.get_input_path(side))
+    rows = get_spark_session("benchmark").read.format("delta").load(work.get_input_path(side))
     return rows.select(*own, F.unix_millis("at").alias(f"{side}_ms"))
 
 

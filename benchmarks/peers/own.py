@@ -14,7 +14,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.job_sizing import MAX_SLICES
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 
 class Tidemark(Peer):
@@ -25,7 +25,7 @@ class Tidemark(Peer):
 
     def run(self, work: Work) -> None:
         """Plan and run all slices."""
-        spark = spark_session("benchmark")
+        spark = get_spark_session("benchmark")
         plan = create_plan(spark, create_pipeline(work), str(work.lake), Request(slices_per_job=MAX_SLICES))
         for _ in execute(spark, plan, lambda *_: None):
             pass

@@ -13,8 +13,8 @@ from benchmarks.peers.batch import RESULT, SAME_KEY
 from benchmarks.peers.peer import Peer, Work
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration
-from tidemark.spark.session import spark_session
-from tidemark.spark.temporary_settings import session_settings
+from tidemark.spark.session import get_spark_session
+from tidemark.spark.temporary_settings import override_settings
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -34,7 +34,7 @@ class StructuredStreaming(Peer):
         """For hourly batches, write the same rows with a file per hour."""
         if not self.hourly:
             return
-        spark, hours = spark_session("benchmark"), work.case.shape.span // timedelta(hours=1)
+        spark, hours = get_spark_session("benchmark"), work.case.shape.span // timedelta(hours=1)
         hour = F.floor((F.unix_seconds("seen") - int(START.timestamp())) / 3600).cast("int")
         for side in SIDES:
             rows = spark.read.format("delta").load(work.get_input_path(side)).repartitionById(hours, hour)
@@ -42,7 +42,7 @@ class StructuredStreaming(Peer):
 
     def run(self, work: Work) -> None:
         """Run the query to its end."""
-        spark = spark_session("benchmark")
+        spark = get_spark_session("benchmark")
         settings = {
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
             # Each partition has a state store; more partitions than cores take longer.
@@ -51,7 +51,7 @@ class StructuredStreaming(Peer):
         low, high = (f"left_at + INTERVAL {ms} MILLISECONDS" for ms in work.case.shape.interval_ms)
         left, right = (self._read_stream(work, side) for side in SIDES)
         joined = left.join(right, F.expr(f"{SAME_KEY} AND right_at BETWEEN {low} AND {high}")).select(*RESULT)
-        with session_settings(spark, settings):
+        with override_settings(spark, settings):
             sink = joined.writeStream.format("delta").trigger(availableNow=True)
             sink.option("checkpointLocation", f"{work.output_path}/_checkpoint").start(
                 work.output_path
@@ -61,7 +61,10 @@ class StructuredStreaming(Peer):
         # As changes, because only these are read in the order in which they were written.
         options = {"maxFilesPerTrigger": "1", "startingVersion": "0"} if self.hourly else {}
         rows = (
-            spark_session("benchmark").readStream.format("delta").options(**options).load(self._input_path(work, side))
+            get_spark_session("benchmark")
+            .readStream.format("delta")
+            .options(**options)
+            .load(self._input_path(work, side))
         )
         flat = rows.select(*(F.col(name).alias(f"{side}_{name}") for name in rows.columns))
         return flat.withWatermark(f"{side}_at", format_duration(DELAY))

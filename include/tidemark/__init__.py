@@ -31,11 +31,11 @@ if TYPE_CHECKING:
         RowHistory,
         compare,
         explain,
+        get_spark_session,
         load_pipeline,
         plan,
         read_committed,
         run,
-        spark_session,
     )
 
 __all__ = [
@@ -48,11 +48,11 @@ __all__ = [
     "RowHistory",
     "compare",
     "explain",
+    "get_spark_session",
     "load_pipeline",
     "plan",
     "read_committed",
     "run",
-    "spark_session",
 ]
 
 

@@ -21,7 +21,7 @@ from tidemark.execution.run import execute
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan, Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 __all__ = [
     "Comparison",
@@ -33,11 +33,11 @@ __all__ = [
     "RowHistory",
     "compare",
     "explain",
+    "get_spark_session",
     "load_pipeline",
     "plan",
     "read_committed",
     "run",
-    "spark_session",
 ]
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.keys import key_name
 from tidemark.watermarks.lanes import Lane
@@ -80,7 +80,7 @@ class VectorAdapter(ABC):
         """Yield one text per emission and late row of the engine."""
 
     @abstractmethod
-    def format_replay(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def format_replay(self, answer: ReplayResult) -> Iterator[tuple[int, str]]:
         """Yield lane and text of each emission and late row of a replay."""
 
     def is_undecidable(self, cut: Cut, text: str) -> bool:  # noqa: ARG002

@@ -18,7 +18,7 @@ from tidemark.config import Pipeline
 from tidemark.config.interval_bounds import to_closed_bounds
 from tidemark.config.sides import SIDES
 from tidemark.config.types import from_micros
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.factory import create_lane
@@ -134,7 +134,7 @@ class FlinkAdapter(VectorAdapter):
             yield f"slice {cut.slice_of(self._last)}: {event['id']} rejected"
 
     @override
-    def format_replay(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def format_replay(self, answer: ReplayResult) -> Iterator[tuple[int, str]]:
         for row in answer.joined.collect():
             lane, text = self.format_emission(row)
             yield lane, f"slice {row['slice']}: {text}"

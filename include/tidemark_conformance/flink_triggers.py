@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.custom_trigger import CustomTriggerJoin
 from tidemark.joins.firing_spec import FiringColumns
@@ -153,7 +153,7 @@ class DatastreamTrigger(DatastreamWindow):
             yield f"slice {self.slice_at(cut, row['at'])}: {self.format_row(row)}"
 
     @override
-    def format_replay(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def format_replay(self, answer: ReplayResult) -> Iterator[tuple[int, str]]:
         reason, lane = F.col("reason") == "no_event_time_for_window", F.coalesce("left.lane", "right.lane")
         for lane_number, number in answer.late.where(reason).select(lane, "slice").distinct().collect():
             yield lane_number, f"slice {number}: a row without a timestamp"

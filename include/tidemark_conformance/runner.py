@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import UserError
-from tidemark.execution.replay import Replay, replay
+from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.keys import key_name
 from tidemark.ledger.checkpoint_files import buffered_after
 from tidemark.sources.normalization import Side, create_side
@@ -98,7 +98,7 @@ def check_cases(spark: SparkSession, cases: Sequence[Case]) -> list[ConformanceR
     return [results[id(case)] for case in cases]
 
 
-def replay_cases(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]:
+def replay_cases(spark: SparkSession, cases: Sequence[Case]) -> Iterator[ReplayResult]:
     """Replay cases that can share a job, as lanes: slice by slice, or all slices in one job."""
     adapters = [create_adapter(case.vector) for case in cases]
     pipelines = [adapter.create_pipeline() for adapter in adapters]
@@ -127,7 +127,7 @@ def replay_cases(spark: SparkSession, cases: Sequence[Case]) -> Iterator[Replay]
             carried = spark.createDataFrame(buffers.toArrow(), buffers.schema)
         lanes = [
             replace(lane, initial_watermarks=line.end_watermarks[job[-1]])
-            for lane, line in zip(lanes, answer.lines, strict=True)
+            for lane, line in zip(lanes, answer.timelines, strict=True)
         ]
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from tidemark.config import Join as JoinSettings
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.condition import Condition
 from tidemark.joins.factory import create_lane
@@ -135,7 +135,7 @@ class SparkJoin(VectorAdapter):
             yield f"slice {slices[row['batch']]}: {_format_pair(*ids, *starts)}"
 
     @override
-    def format_replay(self, answer: Replay) -> Iterator[tuple[int, str]]:
+    def format_replay(self, answer: ReplayResult) -> Iterator[tuple[int, str]]:
         for row in answer.joined.collect():
             left, right = row["left"], row["right"]
             ids = left and int(left["id"]), right and int(right["id"])

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tidemark.cli.app import main
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution import run
-from tidemark.spark.session import _spark_log
+from tidemark.spark.session import _get_log_path
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROW = "k string, happened timestamp, arrived timestamp"
@@ -130,7 +130,7 @@ def test_what_a_run_tells_and_keeps_beside_its_rows_has_no_value_of_them(
     assert main(["compare", file, "--save"]) in {0, 1}
     told = capfd.readouterr()
     assert "1 of 1 values" in told.out + told.err
-    papers = [told.out, told.err, _spark_log().read_text()]
+    papers = [told.out, told.err, _get_log_path().read_text()]
     papers += [path.read_text() for path in (lake / "out0/gx").rglob("*.json")]
     papers += [path.read_text() for path in (lake / "out0/gx").rglob("*.html")]
     for table in ("ledger", "agreement"):

@@ -24,7 +24,7 @@ from tidemark.config import Pipeline, load_pipeline, with_overrides
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 SQL = Path(__file__).parents[2] / "benchmarks" / "flights_weather_sql.yaml"
 CLOCKS = {"left.arrival": "departed_at", "right.arrival": "received_at"}
@@ -149,7 +149,7 @@ def _select_flights(rows: DataFrame, prefix: str = "") -> DataFrame:
 
 
 def main() -> None:
-    spark, console = spark_session("faults"), Console()
+    spark, console = get_spark_session("faults"), Console()
     with tempfile.TemporaryDirectory() as root:
         lake = Lake(spark, root)
         land(spark, root)

@@ -185,7 +185,7 @@ def test_range_run_submits_its_params(demo):
     ]
 
 
-COMPARE = "compare: {{with: streamed/{name}, budget: {{unexplained: 0.1 %}}, {more}}}\n"
+COMPARE = "compare: {{table: streamed/{name}, budget: {{unexplained: 0.1 %}}, {more}}}\n"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pyspark.sql import types as T
 
 from tidemark.delta import table
 from tidemark.delta.log_files import LogFiles, find_oldest_readable_version
-from tidemark.delta.table import DataFile, DeltaTableHandle, create_arrow_table, create_table
+from tidemark.delta.table import DataFile, DeltaTableHandle, create_internal_table, create_table
 
 AT = "2024-01-01T01:00:00.000000Z"
 STATS = json.dumps({"numRecords": 1, "minValues": {"_slice": AT}, "maxValues": {"_slice": AT}, "nullCount": {}})
@@ -32,7 +32,7 @@ def test_the_slices_of_files_are_read_where_they_come_after_many_columns(tmp_pat
 @pytest.fixture
 def six(tmp_path):
     """A table of six versions; from the fourth on it has no longer the file of the second."""
-    log = create_arrow_table(str(tmp_path / "six"), pa.schema({"v": pa.int64()}))
+    log = create_internal_table(str(tmp_path / "six"), pa.schema({"v": pa.int64()}))
     for number in range(1, 3):
         log = log.append(pa.table({"v": [number]}))
     log = log.commit([], [log.files["path"].iloc[-1]])
@@ -60,5 +60,8 @@ def test_a_log_reaches_back_to_a_checkpoint_behind_which_it_has_no_gap(six, tmp_
     DeltaTableHandle.open(six.path, 4).table.create_checkpoint()
     assert without(0) == (1, range(1, 6))
     assert without(3) == (4, range(4, 6)), "version 2 could be told, and not those up to 4"
-    assert [info.base_name[:22] for info in LogFiles.from_table(six).list_before(2)] == [f"{1:020}.c", f"{1:020}.j"]
+    assert [info.base_name[:22] for info in LogFiles.from_table(six).list_files_before(2)] == [
+        f"{1:020}.c",
+        f"{1:020}.j",
+    ]
     assert find_oldest_readable_version(DeltaTableHandle.open(six.path)) == 4

@@ -9,7 +9,7 @@ from tests.conftest import write_pipeline
 from tidemark.config import Pipeline
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import DeltaInput, PipelineTables
-from tidemark.delta.table import create_arrow_table
+from tidemark.delta.table import create_internal_table
 from tidemark.errors import ForbiddenPathError, UserError
 from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
 from tidemark.tables.table_changes import TableChanges
@@ -60,18 +60,18 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("name", OUTSIDE.values(), ids=OUTSIDE)
-def test_what_lies_outside_is_refused_with_the_remedy(lake, name):
+def test_resolve_path_outside_allowed_roots_is_rejected_with_remedy(lake, name):
     with pytest.raises(ForbiddenPathError) as raised:
         resolve_path(lake, name)
     assert str(raised.value) == (
-        f"{name} lies outside the lake root {lake}; put it there, or let the operator allow its root in "
-        "TIDEMARK_ALLOWED_ROOTS"
+        f"{name} lies outside the lake root {lake}. Move it there, or let the operator allow its root in "
+        "TIDEMARK_ALLOWED_ROOTS."
     )
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x00b", "\x7f"])
-def test_what_names_no_place_is_refused(lake, name):
-    with pytest.raises(ForbiddenPathError, match="names no place; write a path relative to the lake root"):
+def test_resolve_path_empty_or_control_character_is_rejected(lake, name):
+    with pytest.raises(ForbiddenPathError, match="is not a valid path. Write a path relative to the lake root"):
         resolve_path(lake, name)
 
 
@@ -87,7 +87,7 @@ def test_the_operator_allows_further_roots(lake, tmp_path, monkeypatch):
         with pytest.raises(ForbiddenPathError, match="lies outside the lake root"):
             resolve_path(lake, name)
     for name in ("s3://streams/raw/%2e%2e/x", "s3://streams/raw/..\\x", "s3://streams/raw/x?y", "s3://streams/raw/#"):
-        with pytest.raises(ForbiddenPathError, match=r"has one of the characters %, \?, # and \\; rename"):
+        with pytest.raises(ForbiddenPathError, match=r"has one of the characters %, \?, # and \\. Rename"):
             resolve_path(lake, name)
 
 
@@ -108,14 +108,14 @@ def test_an_output_is_a_folder_of_its_own(lake, tmp_path):
     assert (
         PipelineTables.from_config(output("orders/live_query/replay"), lake).root == f"{lake}/orders/live_query/replay"
     )
-    create_arrow_table(f"{lake}/flights", SCHEMA)
+    create_internal_table(f"{lake}/flights", SCHEMA)
     for name in ("flights", "flights/deeper"):
         with pytest.raises(
-            ForbiddenPathError, match=rf"output {name} is or lies in the table {lake}/flights; name a folder"
+            ForbiddenPathError, match=rf"output {name} is or lies in the table {lake}/flights. Name a folder"
         ):
             PipelineTables.from_config(output(name), lake)
     for name in (".", "deep/..", lake):
-        with pytest.raises(ForbiddenPathError, match="has the lake root in it; name a folder under"):
+        with pytest.raises(ForbiddenPathError, match="contains the lake root. Name a folder under"):
             PipelineTables.from_config(output(name), lake)
     with pytest.raises(ForbiddenPathError, match="lies outside"):
         PipelineTables.from_config(output("../evil_out"), lake)
@@ -127,7 +127,7 @@ def test_an_output_is_that_of_the_pipeline_that_has_claimed_it_in_its_ledger(lak
     entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
     row = {**ledger.row(entry), "left": counts, "right": counts, "pipeline": mine.name}
-    create_arrow_table(ledger.tables.ledger, SCHEMA)
+    create_internal_table(ledger.tables.ledger, SCHEMA)
     ledger.commit([row], 1, TableChanges({}), {}, {})
     assert Ledger.from_pipeline(mine, lake).last.run == "run"
     with pytest.raises(UserError) as raised:
@@ -155,14 +155,14 @@ ELSEWHERE = ["/etc/secret.parquet", "file:///etc/secret.parquet", "../../secret.
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_whoever_writes_a_log_may_not_name_any_file(lake, path):
     table = f"{lake}/flights"
-    log = create_arrow_table(table, SCHEMA)
+    log = create_internal_table(table, SCHEMA)
     add_file(log, path)
     with pytest.raises(ForbiddenPathError, match="^input flights has a file elsewhere: .* lies outside the lake root"):
         DeltaInput.find(NoSpark(), lake, "flights")
 
 
 def test_nor_by_a_version_that_is_no_longer_the_newest(lake):
-    log = create_arrow_table(f"{lake}/flights", SCHEMA)
+    log = create_internal_table(f"{lake}/flights", SCHEMA)
     add_file(log, "/etc/secret.parquet")
     write_action(log, 2, "remove", path="/etc/secret.parquet", deletionTimestamp=0, dataChange=True)
     found = DeltaInput.find(NoSpark(), lake, "flights")
@@ -172,7 +172,7 @@ def test_nor_by_a_version_that_is_no_longer_the_newest(lake):
 
 
 def test_a_log_may_name_files_of_the_lake_as_a_clone_does(lake):
-    log = create_arrow_table(f"{lake}/flights", SCHEMA)
+    log = create_internal_table(f"{lake}/flights", SCHEMA)
     add_file(log, f"file://{lake}/other/x.parquet")
     found = DeltaInput.find(NoSpark(), lake, "flights")
     assert not found.table.is_plain_parquet

@@ -19,7 +19,7 @@ from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import Pipeline
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 ARRIVALS = {"flights": "coalesce(departed_at, scheduled_departure)", "weather": "received_at"}
 """SQL of the arrival of each input's rows."""
@@ -50,7 +50,7 @@ TRIGGERED = {
 
 
 def main() -> None:
-    spark, console = spark_session("flink parity"), Console()
+    spark, console = get_spark_session("flink parity"), Console()
     table = Table("join", "rows of Flink 2.3", "the same in Tidemark", "different")
     total = 0
     with tempfile.TemporaryDirectory() as lake:

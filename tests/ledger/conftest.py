@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from tests.ledger.reader_assertions import there
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaTableHandle, create_arrow_table
+from tidemark.delta.table import DeltaTableHandle, create_internal_table
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Request, create_plan
@@ -130,7 +130,7 @@ def table_of():
     """A function that makes a table of some files of a row each, a commit for each."""
 
     def make(path, files=0):
-        log = create_arrow_table(str(path), pa.schema({"v": pa.int64()}))
+        log = create_internal_table(str(path), pa.schema({"v": pa.int64()}))
         for number in range(files):
             log = log.append(pa.table({"v": [number]}), number + 1)
         return log

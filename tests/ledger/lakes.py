@@ -25,7 +25,7 @@ class OrdersLake:
 
     @property
     def grid(self):
-        return Grid.of(self.settings.slices)
+        return Grid.from_config(self.settings.slices)
 
     def log(self, name="emissions"):
         return DeltaTableHandle.open(getattr(self.tables, name))

@@ -52,7 +52,7 @@ class Orders:
         return PipelineTables(f"{self.lake}/orders")
 
     def ledger(self):
-        return Ledger.read(self.tables, Grid.of(self.pipeline.slices))
+        return Ledger.read(self.tables, Grid.from_config(self.pipeline.slices))
 
     def append_rows(self, spark, *minutes):
         """Append three rows per side for each minute."""

@@ -86,10 +86,10 @@ def killed_and_again(spark, contents):
                 seen, _ = contents(copy)
                 for name in changed:
                     assert seen.get(name, Counter()) in (old.get(name, Counter()), new[name]), f"{where}: half is seen"
-                every_version_is_whole(PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
+                every_version_is_whole(PipelineTables(f"{copy}/orders"), Grid.from_config(settings.slices))
                 again(copy)
                 assert contents(copy) == (new, 0), where
-                assert readers_agree(spark, PipelineTables(f"{copy}/orders"), Grid.of(settings.slices))
+                assert readers_agree(spark, PipelineTables(f"{copy}/orders"), Grid.from_config(settings.slices))
                 shutil.rmtree(copy)
         return old, new
 

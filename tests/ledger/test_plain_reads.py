@@ -14,7 +14,7 @@ from tidemark.config.maintenance import Retention
 from tidemark.config.quality import create_default_expectations
 from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_arrow_table
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_internal_table
 from tidemark.errors import SliceOrderError
 from tidemark.execution import run as running
 from tidemark.execution.run import execute
@@ -22,7 +22,7 @@ from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import SCHEMA, Ledger
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.lazy_session import deferred
+from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.tables.table_changes import FOLLOWING, TableChanges
 from tidemark.timegrid.slices import Grid
 
@@ -57,7 +57,7 @@ def history(spark, lake, pipeline, land, rows_every, hours, go, monkeypatch):
             patch.setattr(running, place, killed)
             with pytest.raises(Killed):
                 hours(settings, 5)
-    return settings, PipelineTables(f"{lake}/orders"), Grid.of(settings.slices)
+    return settings, PipelineTables(f"{lake}/orders"), Grid.from_config(settings.slices)
 
 
 def test_each_version_is_a_union_of_whole_committed_slices(spark, lake, history):
@@ -125,9 +125,9 @@ def test_what_was_never_committed_is_removed_and_nothing_else(spark, lake, histo
 
 
 def test_of_many_who_commit_the_same_number_one_wins(tmp_path, pipeline):
-    grid = Grid.of(pipeline().slices)
+    grid = Grid.from_config(pipeline().slices)
     tables = PipelineTables(str(tmp_path / "orders"))
-    create_arrow_table(tables.ledger, SCHEMA)
+    create_internal_table(tables.ledger, SCHEMA)
     row = {"slice": START, "format": 3, "run": "", "attempt": 1}
     for number in range(1, 21):
         ledgers = [Ledger(tables, grid, None, {}, frozenset(), number - 1) for _ in range(4)]
@@ -146,7 +146,7 @@ def test_of_many_who_commit_the_same_number_one_wins(tmp_path, pipeline):
 
 @pytest.mark.parametrize("changes_data", [True, False])
 def test_a_commit_on_top_of_what_is_no_longer_so_is_refused(tmp_path, changes_data):
-    log = create_arrow_table(str(tmp_path / "table"), pa.schema({"n": pa.int64()}))
+    log = create_internal_table(str(tmp_path / "table"), pa.schema({"n": pa.int64()}))
     rows, late = pa.table({"n": [1]}), DeltaTableHandle.open(log.path)
     log.append(rows, 1)
     with pytest.raises(CommitConflictError):
@@ -182,9 +182,9 @@ def test_to_plan_is_to_read_logs(lake, pipeline, land, rows_every, hours):
         raise AssertionError("Spark was asked")
 
     def plan(**request):
-        return create_plan(deferred(never), settings, str(lake), Request(slices_per_job=1, **request))
+        return create_plan(create_lazy_session(never), settings, str(lake), Request(slices_per_job=1, **request))
 
     again = {"reprocess": True, "start": at(1), "end": at(2)}
     assert [len(plan(**request).jobs) for request in ({"end": at(3)}, {}, again, {"reprocess": True})] == [0, 1, 1, 0]
     assert plan().spark_queries == ()
-    assert list(execute(deferred(never), plan(end=at(3)), lambda *_: None)) == []
+    assert list(execute(create_lazy_session(never), plan(end=at(3)), lambda *_: None)) == []

@@ -77,8 +77,8 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
         quarantined = count_rows(lake, "quarantined", "left_v", "_failed_expectations", output=output)
         results_by_job_size[size] = ledger_rows, published, quarantined
         tables = PipelineTables(f"{lake}/{output}")
-        assert every_version_is_whole(tables, Grid.of(pipeline().slices))
-        assert readers_agree(spark, tables, Grid.of(pipeline().slices))
+        assert every_version_is_whole(tables, Grid.from_config(pipeline().slices))
+        assert readers_agree(spark, tables, Grid.from_config(pipeline().slices))
     ledger_rows, published, quarantined = results_by_job_size["1"]
     assert results_by_job_size["3"] == results_by_job_size["1"]
     unique = "expect_column_values_to_be_unique(column left_v)"

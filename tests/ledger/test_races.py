@@ -29,7 +29,7 @@ from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.plan import Request, create_plan
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN, release
 from tidemark.quality.waivers import waive
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote, rollback
 
@@ -74,7 +74,7 @@ def origin(pipeline, land, rows_every, hours, lake):
 
 def ready(begin):
     """Start a process's own Spark, and wait until the others have theirs."""
-    spark_session("tidemark races").conf.set("spark.sql.shuffle.partitions", "2")
+    get_spark_session("tidemark races").conf.set("spark.sql.shuffle.partitions", "2")
     begin.wait(timeout=300)
 
 
@@ -157,7 +157,7 @@ def races(workers, settings, lake):
 
 
 def is_whole(spark, settings, lake):
-    tables, grid = PipelineTables(f"{lake}/orders"), Grid.of(settings.slices)
+    tables, grid = PipelineTables(f"{lake}/orders"), Grid.from_config(settings.slices)
     assert readers_agree(spark, tables, grid)
     assert every_version_is_whole(tables, grid)
 

@@ -58,8 +58,8 @@ def test_restarts_in_one_job_and_in_a_job_a_slice(spark, lake, pipeline, land, g
         "on time: there was no watermark yet, the job having restarted at 2024-01-01T02:05Z",
         "matched in slice 2024-01-01T02:00Z, rows emitted: 2",
     ), "with a row that came with it, and one that was in the buffers"
-    monkeypatch.setattr(replay, "CACHED_ROWS", 0)  # the way of millions of rows
-    monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
+    monkeypatch.setattr(replay, "MAX_CACHED_ROWS", 0)  # the way of millions of rows
+    monkeypatch.setattr(replay, "MAX_RETAINED_SHARE", 1.0)
     go(pipeline(**restarts, output="single_job"), end=at(4))
     assert answer() == answer("single_job")
 

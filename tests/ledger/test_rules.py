@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import create_arrow_table
+from tidemark.delta.table import create_internal_table
 from tidemark.errors import UserError
 from tidemark.ledger.committed_snapshot import attempts_visible_before
 from tidemark.ledger.config_fingerprint import settings_up_to_slice, slices_with_other_settings
@@ -17,7 +17,7 @@ from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, repai
 from tidemark.ledger.state_fingerprint import digests
 from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find_first_verifiable
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
-from tidemark.timegrid.slices import Grid, ranges
+from tidemark.timegrid.slices import Grid, group_consecutive
 from tidemark.watermarks.watermarks import Watermarks
 
 HOUR = 3_600_000_000
@@ -51,7 +51,7 @@ def ledger(*entries):
 def test_ledger_of_other_format_is_refused(tmp_path):
     tables, grid = PipelineTables(str(tmp_path)), Grid(0, HOUR)
     row = {"slice": datetime(2024, 1, 1, tzinfo=UTC), "run": "run 1", "attempt": 1, "commit": 1, "format": FORMAT + 1}
-    create_arrow_table(tables.ledger, SCHEMA).append(pa.Table.from_pylist([row], SCHEMA), 1)
+    create_internal_table(tables.ledger, SCHEMA).append(pa.Table.from_pylist([row], SCHEMA), 1)
 
     with pytest.raises(UserError, match=f"has format {FORMAT + 1} and this version reads format {FORMAT}"):
         Ledger.read(tables, grid)
@@ -167,8 +167,8 @@ def test_how_far_back_slices_run_again_and_states_are_verified():
 
 
 def test_ranges():
-    assert ranges([]) == []
-    assert ranges([5, 1, 2]) == [range(1, 3), range(5, 6)]
+    assert group_consecutive([]) == []
+    assert group_consecutive([5, 1, 2]) == [range(1, 3), range(5, 6)]
 
 
 def test_a_digest_is_of_what_is_held_and_of_the_watermarks():

@@ -97,7 +97,7 @@ def served(lake):
 
     def read(pipeline):
         tables = PipelineTables(f"{lake}/orders")
-        assert every_version_is_whole(tables, Grid.of(pipeline.slices))
+        assert every_version_is_whole(tables, Grid.from_config(pipeline.slices))
         log = DeltaTableHandle.open(tables.emissions)
         return Counter((row["_slice"].hour, row["left_v"]) for row in log.read(["_slice", "left_v"]).to_pylist())
 

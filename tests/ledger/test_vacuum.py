@@ -218,7 +218,7 @@ def test_vacuum_log_files_keeps_versions_within_retention(lake, pipeline, table_
 def test_vacuum_log_without_valid_checkpoint_is_unchanged(lake, pipeline, table_of, monkeypatch):
     set_daily_commit_times(table_of(lake / "orders/emissions", files=3))
     settings, before = pipeline(retention={"replaced_files": "1 hour", "log_files": "1 day"}), list_files(lake)
-    monkeypatch.setattr(log_files, "write_checkpoint", lambda *_: False)
+    monkeypatch.setattr(log_files, "ensure_checkpoint", lambda *_: False)
     with pytest.raises(FaultError, match="has other files than that version, so that its log is left as it is"):
         vacuum(settings, str(lake))
     assert list_files(lake) == before

@@ -26,7 +26,7 @@ from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 RACES = int(os.environ.get("TIDEMARK_S3_RACES", "4"))
 JARS = PROJECT / ".cache/s3/jars"
@@ -148,7 +148,7 @@ def test_a_store_that_passes_over_conditional_puts_is_refused_before_anything_is
         land(LAKE, 1)
         told = tidemark("run", file, "--lake", LAKE, cwd=tmp_path, code=2)
         listed = open_filesystem(LAKE).get_file_info(pafs.FileSelector("", recursive=True))
-    assert "its store passes over conditional puts (If-None-Match)" in told
+    assert "its store ignores conditional puts (If-None-Match)" in told
     # Hadoop leaves an object that stands for the folder.
     written = {info.path for info in listed if info.is_file} - {"orders"}
     assert {path.partition("/")[0] for path in written} == set(SIDES)
@@ -156,7 +156,7 @@ def test_a_store_that_passes_over_conditional_puts_is_refused_before_anything_is
 
 def begin(together):
     """Start a process's own Spark, and wait until the other has its."""
-    spark_session("races").conf.set("spark.sql.shuffle.partitions", "2")
+    get_spark_session("races").conf.set("spark.sql.shuffle.partitions", "2")
     together.wait(timeout=300)
 
 
@@ -209,7 +209,7 @@ def test_races_of_two_drivers_lose_nothing(store, tmp_path):
 
 def named_by_a_catalog(file, request):
     """In a process of its own: inputs by the names that the session's catalog has for folders of the store."""
-    session = spark_session("catalog")
+    session = get_spark_session("catalog")
     for side in SIDES:
         session.sql(f"CREATE TABLE sold_{side} USING delta LOCATION '{LAKE}/{side}'")
     list(execute(session, create_plan(session, load_pipeline(file), LAKE, request), lambda *_: None))

@@ -10,7 +10,7 @@ from tidemark.delta.staging import stage_arrow_table
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_table
 from tidemark.errors import ForbiddenPathError, UserError
 from tidemark.spark.classic_engine import ClassicEngine
-from tidemark.spark.s3_settings import store_settings
+from tidemark.spark.s3_settings import get_s3_settings
 
 ROOT = f"s3a://{BUCKET}/orders"
 
@@ -45,13 +45,13 @@ def test_a_table_and_a_file_are_written_and_read_as_on_this_machine(store, tmp_p
 @pytest.mark.parametrize(
     ("root", "variables", "told"),
     [
-        ("s3://lake/orders", {}, "s3:// is S3 to delta-rs alone, and Spark has it as s3a://"),
-        ("hdfs://lake/orders", {}, "hdfs:// keeps no two writers apart"),
+        ("s3://lake/orders", {}, "s3:// is unknown to Spark, which accesses S3 by s3a://"),
+        ("hdfs://lake/orders", {}, "hdfs:// does not prevent conflicting commits"),
         (ROOT, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, "AWS_S3_ALLOW_UNSAFE_RENAME=true lets two drivers overwrite"),
         (ROOT, {"AWS_CONDITIONAL_PUT": "disabled"}, "AWS_CONDITIONAL_PUT=disabled lets two drivers overwrite"),
     ],
 )
-def test_what_keeps_no_two_writers_apart_is_refused_by_name(monkeypatch, root, variables, told):
+def test_check_writable_store_without_conflict_prevention_is_rejected(monkeypatch, root, variables, told):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ForbiddenPathError, match=told):
@@ -60,15 +60,15 @@ def test_what_keeps_no_two_writers_apart_is_refused_by_name(monkeypatch, root, v
 
 def test_spark_s_own_commits_are_refused_on_s3():
     with pytest.raises(UserError, match="S3SingleDriverLogStore, can overwrite another driver's commit: name a new"):
-        ClassicEngine(None).changeable(f"{ROOT}/emissions")
+        ClassicEngine(None).load_replaceable_snapshot(f"{ROOT}/emissions")
 
 
 def test_the_session_s_store_is_that_of_the_variables(monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    assert store_settings() == {}
+    assert get_s3_settings() == {}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:7070")
-    assert store_settings() == {
+    assert get_s3_settings() == {
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:7070",
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
         "spark.hadoop.fs.s3a.path.style.access": "true",

@@ -95,7 +95,7 @@ def test_a_waiver_is_of_the_expectation_that_keeps_a_slice_back(pipeline, lake):
     [([found], _)] = evaluate_baseline_checks(figures, settings.quality[:1])
     at = settings.slices.start
     told = waive(settings, str(lake), at, "rows_vs_baseline", "a storm", "ada")
-    waivers = read_waivers(PipelineTables.from_config(settings, str(lake)), Grid.of(settings.slices), {0: 1})[
+    waivers = read_waivers(PipelineTables.from_config(settings, str(lake)), Grid.from_config(settings.slices), {0: 1})[
         to_micros(at)
     ]
     assert apply_waivers([found], waivers)[0].on_failure == "waived"

@@ -20,7 +20,7 @@ from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.notification import Notification, send_notification
 from tidemark.timegrid.slices import Grid
 
-GRID = Grid.of(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinfo=UTC)))
+GRID = Grid.from_config(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinfo=UTC)))
 
 
 @pytest.fixture(scope="module")

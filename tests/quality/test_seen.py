@@ -14,7 +14,7 @@ from tidemark.config import Expectation, load_pipeline
 from tidemark.config.baseline_metrics import METRIC_COLUMNS
 from tidemark.config.quality import create_default_expectations
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaTableHandle, create_arrow_table
+from tidemark.delta.table import DeltaTableHandle, create_internal_table
 from tidemark.quality.baseline_checks import evaluate_baseline_checks
 from tidemark.quality.results import ExpectationResult, Measurement, ValidationResult
 from tidemark.quality.results_table import (
@@ -56,10 +56,10 @@ def year(tmp_path_factory):
         "",
         measurements_by_slice=tuple((*(broken if n == 4_000 else held), known) for n in range(YEAR)),
     )
-    grid = Grid.of(settings.slices)
+    grid = Grid.from_config(settings.slices)
     rows = create_result_rows(settings, grid, 0, "run", verdict)
     lake = folder / "lake"
-    create_arrow_table(PipelineTables.from_config(settings, str(lake)).quality, SCHEMA).append(rows)
+    create_internal_table(PipelineTables.from_config(settings, str(lake)).quality, SCHEMA).append(rows)
     return folder / "orders.yaml", lake, rows
 
 
@@ -155,7 +155,7 @@ def test_figures_beside_earlier_slices_have_the_bounds_of_the_file_and_of_the_de
     findings, measures = zip(*told, strict=True)
     rows = create_result_rows(
         settings,
-        Grid.of(settings.slices),
+        Grid.from_config(settings.slices),
         0,
         "run",
         ValidationResult(findings, 0.0, "", measurements_by_slice=measures),

@@ -3,7 +3,7 @@
 from tidemark.config.local_days import DAY_MICROS
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.quality.evaluation_scope import find_earlier_slices, find_last_slices_of_days
-from tidemark.timegrid.slices import Grid, LocalDays
+from tidemark.timegrid.slices import Grid, LocalDayGrid
 
 START = to_micros(parse_instant("2026-03-27T00:00Z"))
 TODAY = START // DAY_MICROS
@@ -19,7 +19,7 @@ def test_days_of_hours_are_those_of_utc():
 
 
 def test_a_local_day_is_one_though_two_begin_in_a_day_of_utc():
-    grid = LocalDays(START, DAY_MICROS, "Europe/London")
+    grid = LocalDayGrid(START, DAY_MICROS, "Europe/London")
     assert grid.start_of(2) // DAY_MICROS == grid.start_of(3) // DAY_MICROS
     days = find_last_slices_of_days(grid, range(1, 5), None)
     assert days == {TODAY + 1 + place: place for place in range(4)}

@@ -7,7 +7,7 @@ import yaml
 from tests.conftest import write_pipeline
 from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, table
 from tidemark.cli import app
-from tidemark.delta.table import create_arrow_table
+from tidemark.delta.table import create_internal_table
 from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
 from tidemark.tables.table_changes import TableChanges
 from tidemark.watermarks.watermarks import Watermarks
@@ -22,7 +22,7 @@ def place(tmp_path_factory):
     """A lake with both inputs, another pipeline's tables and a link to a place outside, which has a secret."""
     place = tmp_path_factory.mktemp("attacked")
     for table_ in ("lake/left", "lake/right", "secret"):
-        create_arrow_table(str(place / table_), INPUT)
+        create_internal_table(str(place / table_), INPUT)
     (place / "lake" / "out").symlink_to(place)
     (place / "files").mkdir()
     write_pipeline(place / "secret.yaml")
@@ -30,7 +30,7 @@ def place(tmp_path_factory):
     entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
     row = {**theirs.row(entry), "left": counts, "right": counts, "pipeline": "theirs"}
-    create_arrow_table(theirs.tables.ledger, SCHEMA)
+    create_internal_table(theirs.tables.ledger, SCHEMA)
     theirs.commit([row], 1, TableChanges({}), {}, {})
     return place
 
@@ -47,7 +47,7 @@ def no_spark(monkeypatch):
         def sql(self, text):
             raise AssertionError(text)
 
-    monkeypatch.setattr(app, "spark_session", lambda *_, **__: Session())
+    monkeypatch.setattr(app, "get_spark_session", lambda *_, **__: Session())
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)

@@ -20,7 +20,7 @@ from tidemark.report.data import MAX_PERIODS, _choose_period_length, _create_bou
 from tidemark.report.lateness import choose_trial_delays, choose_varied_input
 from tidemark.report.quality_trends import _create_spans, _SpanGrid
 from tidemark.report.render import render_html, render_json, render_markdown
-from tidemark.timegrid.slices import LocalDays
+from tidemark.timegrid.slices import LocalDayGrid
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "row-histories", "settings", "repeat"]
 CONTRAST = """(() => {
@@ -166,7 +166,7 @@ def test_a_year_of_hours_is_drawn_by_days():
     ],
 )
 def test_local_days_are_drawn_each_by_itself(zone, start):
-    grid = LocalDays(to_micros(parse_instant(start)), DAY_MICROS, zone)
+    grid = LocalDayGrid(to_micros(parse_instant(start)), DAY_MICROS, zone)
     assert {grid.every} != grid.lengths(range(6))
     instants = pd.Index([grid.datetime_of(number) for number in range(6)])
     bounds = [(grid.name(number), grid.name(number + 1)) for number in range(6)]

@@ -6,10 +6,10 @@ from pandas import Series
 
 from tidemark.config.local_days import DAY_MICROS
 from tidemark.config.types import parse_instant, to_micros
-from tidemark.timegrid.slices import Grid, LocalDays
+from tidemark.timegrid.slices import Grid, LocalDayGrid
 from tidemark.watermarks.buckets import Buckets
 
-BERLIN = LocalDays(to_micros(parse_instant("2026-03-20T23:00Z")), DAY_MICROS, "Europe/Berlin")
+BERLIN = LocalDayGrid(to_micros(parse_instant("2026-03-20T23:00Z")), DAY_MICROS, "Europe/Berlin")
 
 
 @settings(deadline=None, database=None)

@@ -143,14 +143,14 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
     # Large jobs select and materialize rows differently: in order, by late positions or by watermark increments. The
     # second job continues from the rows that the first one selected. Tumbling windows run without sliding ones, which
     # would make both use the code of sliding windows.
-    monkeypatch.setattr(replay, "CACHED_ROWS", 0)
-    monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
-    monkeypatch.setattr(replay, "ORDERED_SHARE", 1.0 if is_ordered else -1.0)
-    monkeypatch.setattr(replay, "RAISING_SHARE", -1.0 if is_ordered else 1.0)
-    monkeypatch.setattr(replay, "STEPS_A_ROW", 1000)
+    monkeypatch.setattr(replay, "MAX_CACHED_ROWS", 0)
+    monkeypatch.setattr(replay, "MAX_RETAINED_SHARE", 1.0)
+    monkeypatch.setattr(replay, "MAX_ORDERED_SHARE", 1.0 if is_ordered else -1.0)
+    monkeypatch.setattr(replay, "MAX_INCREMENT_SHARE", -1.0 if is_ordered else 1.0)
+    monkeypatch.setattr(replay, "MAX_INCREMENTS_PER_ROW", 1000)
     if not is_broadcast:  # exceptional rows are too many to be broadcast
-        monkeypatch.setattr(replay, "FEW_PLACES", -1)
-        monkeypatch.setattr(sql_interval, "FEW", -1)
+        monkeypatch.setattr(replay, "MAX_BROADCAST_POSITIONS", -1)
+        monkeypatch.setattr(sql_interval, "MAX_BROADCAST_ROWS", -1)
     names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted")}
     vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
     windows = {"tumbling", "TUMBLE", "session", "SESSION", None}

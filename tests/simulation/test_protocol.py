@@ -88,7 +88,7 @@ class Schedule:
         monkeypatch.setattr(
             planning, "open_inputs", lambda *_: tuple(Input.of(self.world, s) for s in ("left", "right"))
         )
-        grid = self.grid = Grid.of(self.pipeline.slices)
+        grid = self.grid = Grid.from_config(self.pipeline.slices)
         monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(from_input=lambda *_: NO_FILES))
         monkeypatch.setattr(quarantine, "_read_quarantined", self._stored)
         monkeypatch.setattr(quarantine, "_stage_rows", lambda _, __, *what: parted(self.world, *what))

@@ -203,9 +203,9 @@ def test_one_job_or_one_a_slice(spark, lake, pipeline, inputs, name, monkeypatch
     dialect, join = JOINS[name]
     answers = []
     # The one job goes the way of millions of rows.
-    for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.CACHED_ROWS)):
-        monkeypatch.setattr(replay, "CACHED_ROWS", cached_rows)
-        monkeypatch.setattr(replay, "PICKED_SHARE", 1.0)
+    for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, replay.MAX_CACHED_ROWS)):
+        monkeypatch.setattr(replay, "MAX_CACHED_ROWS", cached_rows)
+        monkeypatch.setattr(replay, "MAX_RETAINED_SHARE", 1.0)
         given = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes"}
         settings = pipeline(**(given | SLICES | more_of(name)))
         plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))

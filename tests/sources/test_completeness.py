@@ -14,7 +14,7 @@ from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Request, create_plan
 from tidemark.sources.completeness import measure_completeness
-from tidemark.spark.lazy_session import deferred
+from tidemark.spark.lazy_session import create_lazy_session
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 MARKER = {"by": "marker", "table": "marks", "column": "until", "where": {"feed": "left"}}
@@ -57,7 +57,7 @@ def plan_without_spark(settings, lake, **request):
     with pytest.MonkeyPatch.context() as patch:
         # A session of another file would be used.
         patch.setattr(SparkContext, "_active_spark_context", None)
-        return create_plan(deferred(fail_on_spark), settings, str(lake), Request(**request))
+        return create_plan(create_lazy_session(fail_on_spark), settings, str(lake), Request(**request))
 
 
 def test_completeness_by_row_needs_clock_at_end_of_slice(lake, pipeline, inputs, append_rows):

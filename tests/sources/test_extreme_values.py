@@ -9,7 +9,7 @@ from tidemark.errors import InputError
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, create_plan
 from tidemark.streaming.spark_query import create_spark_query
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 NAN = float("nan")
 
@@ -61,9 +61,11 @@ def test_signed_zeros_match_as_in_the_engine(spark, write, run_pipeline, dialect
 
 
 def test_clock_overflowing_long_is_null(spark):
-    clock = Clock("t", 1)
+    clock = ResolvedTimeColumn("t", 1)
     rows = spark.createDataFrame([(10.0**power,) for power in range(9, 40)] + [(NAN,)], "t double")
-    converted = rows.select("t", clock.micros.alias("micros"), F.unix_micros(F.expr(clock.sql)).alias("sql")).collect()
+    converted = rows.select(
+        "t", clock.micros.alias("micros"), F.unix_micros(F.expr(clock.sql_timestamp)).alias("sql")
+    ).collect()
     assert [row["micros"] for row in converted if row["t"] < 1e12] == [10 ** (power + 6) for power in (9, 10, 11)]
     assert {row["micros"] for row in converted if not row["t"] < 1e13} == {None}
     assert all(row["micros"] == row["sql"] for row in converted)

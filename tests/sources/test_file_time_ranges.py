@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as T
 
 from tidemark.sources.file_time_ranges import read_time_ranges
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 SECONDS = [0.3, 0.7, 1704067200.3, 1704070799.9999999, 1704067200.123457, -0.1, -1704067200.7, 2.0**40 / 3]
 TYPES = {
@@ -29,10 +29,10 @@ def create_log(value):
 @pytest.mark.parametrize("dtype_name", TYPES)
 def test_time_range_of_fractional_number_contains_sparks_conversion(spark, dtype_name):
     column, values = TYPES[dtype_name]
-    clock = Clock("t", 1)
+    clock = ResolvedTimeColumn("t", 1)
     rows = spark.createDataFrame([(value,) for value in values], T.StructType([T.StructField("t", column)]))
     spark_micros = [row["micros"] for row in rows.select(clock.micros.alias("micros")).collect()]
-    assert any(clock.of_value(value) != micros for value, micros in zip(values, spark_micros, strict=True)), (
+    assert any(clock.convert_value(value) != micros for value, micros in zip(values, spark_micros, strict=True)), (
         "Spark rounds"
     )
     for value, micros in zip(values, spark_micros, strict=True):
@@ -43,5 +43,5 @@ def test_time_range_of_fractional_number_contains_sparks_conversion(spark, dtype
 
 
 def test_time_range_of_integer_is_exact():
-    [file] = read_time_ranges(create_log(1999), Clock("t", 10**9))
+    [file] = read_time_ranges(create_log(1999), ResolvedTimeColumn("t", 10**9))
     assert (file.earliest, file.latest, file.is_complete) == (1, 1, True)

@@ -122,12 +122,15 @@ def small_lake(spark, tmp_path_factory):
     ("changes", "message"),
     [
         ({"left__table": "lefft"}, "there is no Delta table lefft"),
-        ({"left__table": "a_view"}, "a_view is a view of the catalog, which has no versions to tell rows that landed"),
+        (
+            {"left__table": "a_view"},
+            "a_view is a view of the catalog, which has no versions to identify late-arriving rows by",
+        ),
         ({"left__event_time": "hapened"}, "no column hapened (named as event_time). Did you mean happened?"),
         ({"join__keys": ["key"]}, "no column key"),
         ({"join__keys": ["k.id"]}, "input left has no column k.id (named as key k.id)"),
-        ({"left__event_time": "k"}, "column k is string; a time is timestamp"),
-        ({"left__event_time": "v"}, "column v is a number (int); say what one stands for"),
+        ({"left__event_time": "k"}, "column k is string; use a timestamp"),
+        ({"left__event_time": "v"}, "column v is a number (int); give its unit"),
         ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),
         ({"left__partition": "kk"}, "no column kk (named as partition). Did you mean k?"),
         ({"left__tiebreak": "k"}, "tiebreak k is string. Name an integer column"),

@@ -43,8 +43,8 @@ LATE_REASONS = {"late", "behind_watermark"}
 REFUSALS = [
     r"input (left|right): key .+ is .+, which cannot be compared\. Name a column, .+ of another type\.",
     r"keys left\..+ and right\..+ have different types\. Cast one where the table is written\.",
-    r"input left: column .+ is .+; a time is timestamp, timestamp_ntz, date, or a number with its unit",
-    r"input left: column .+ is a number \(.+\); say what one stands for, such as \{column: .+, unit: ms\}",
+    r"input left: column .+ is .+; use a timestamp, timestamp_ntz or date column, or a number with its unit",
+    r"input left: column .+ is a number \(.+\); give its unit, such as \{column: .+, unit: ms\}",
     r"input left: column .+ is .+; remove its unit",
     r"input left: tiebreak .+ is .+\. Name an integer column\.",
 ]

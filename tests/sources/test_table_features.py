@@ -10,7 +10,7 @@ from tidemark.delta.pipeline_tables import DeltaInput
 from tidemark.delta.table import DeltaTableHandle, get_file_name
 from tidemark.execution.run import execute
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.temporary_settings import session_settings
+from tidemark.spark.temporary_settings import override_settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -69,7 +69,7 @@ def test_columns_of_rarely_supported_types_are_carried_and_emitted(spark, lake, 
         plan = create_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=hours)))
         list(execute(spark, plan, lambda *_: None))
     emitted = spark.read.format("delta").load(plan.tables.emissions)
-    with session_settings(spark, CODEGEN):
+    with override_settings(spark, CODEGEN):
         assert emitted.select(F.expr("variant_get(left_variant, '$.v', 'int')")).distinct().count() == 6
     emitted = emitted.drop("left_variant", "right_variant")
     assert emitted.where("left_far > '9999-12-31' AND right_day >= '9999-12-31'").count() == emitted.count() > 0

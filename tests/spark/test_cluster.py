@@ -15,7 +15,7 @@ from tests.processes import until
 from tests.spark.clusters import ask, standalone
 from tests.spark.lakes import SETTINGS, land_two_hours, read
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
-from tidemark.spark.session import delta_jars
+from tidemark.spark.session import find_delta_jars
 
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
@@ -56,7 +56,7 @@ def watched(command, env):
 def submit(cluster, job, *arguments, **more):
     """Run spark-submit to its end, watched."""
     command = [Path(sys.executable).with_name("spark-submit"), "--master", cluster["env"]["TIDEMARK_MASTER"]]
-    command += ["--jars", ",".join(map(str, delta_jars())), "--conf", "spark.driver.memory=1g"]
+    command += ["--jars", ",".join(map(str, find_delta_jars())), "--conf", "spark.driver.memory=1g"]
     return watched([*command, job, *map(str, arguments)], environment(**(cluster["env"] | more)))
 
 
@@ -122,9 +122,9 @@ def test_executors_have_no_tidemark_of_their_own(cluster):
 def test_a_session_of_its_own_has_the_secret_on_no_command_line_either(cluster):
     script = """
 from tidemark.config.cluster import Cluster
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 small = Cluster(executors=1, executor_cores=1, executor_memory="600m")
-print(spark_session("own", cluster=small).range(5).count(), "rows")
+print(get_spark_session("own", cluster=small).range(5).count(), "rows")
 """
     code, said, seen = watched([sys.executable, "-c", script], environment(**cluster["env"]))
     assert (code, "5 rows" in said) == (0, True), said
@@ -144,8 +144,8 @@ def test_who_does_not_have_the_secret_gets_nothing_run(cluster, tmp_path):
 def test_a_job_that_asks_for_more_than_the_cluster_has_says_that_it_waits(cluster):
     script = """
 from tidemark.config.cluster import Cluster
-from tidemark.spark.session import spark_session
-spark_session("large", cluster=Cluster(executor_memory="900g")).range(5).count()
+from tidemark.spark.session import get_spark_session
+get_spark_session("large", cluster=Cluster(executor_memory="900g")).range(5).count()
 """
     command = [sys.executable, "-c", script]
     env = environment(TIDEMARK_DEBUG="1", **cluster["env"])

@@ -12,8 +12,8 @@ from tests.config.test_expressions import ALLOWED, CALLS, REFUSED
 from tidemark.config.allowed_functions import CATALOGUE_FILE, load_catalogue
 from tidemark.config.expressions import check_expression
 from tidemark.errors import PipelineFileError
-from tidemark.spark.expression_sandbox import confined
-from tidemark.spark.jvm import Expression, builtin_functions, depends_on_the_run
+from tidemark.spark.expression_sandbox import parse_user_expression
+from tidemark.spark.jvm import Expression, is_nondeterministic, list_builtin_functions
 from tidemark.spark.trees import check_tree
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
@@ -41,7 +41,7 @@ def spark_refuses(spark, text):
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_spark_reads_what_is_allowed(spark, text):
-    assert confined(spark, text).column is not None
+    assert parse_user_expression(spark, text).column is not None
 
 
 @pytest.mark.parametrize("text", [text for text in REFUSED if not any(part in text for part in PARSED_AWAY)])
@@ -52,7 +52,7 @@ def test_spark_s_own_tree_is_refused_as_well(spark, text):
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_is_refused_never_becomes_a_column(spark, text):
     with pytest.raises((PipelineFileError, AnalysisException)):
-        confined(spark, text)
+        parse_user_expression(spark, text)
 
 
 @pytest.mark.parametrize("day", ["now", "today", "tomorrow", "yesterday", " NOW ", r"\156ow"])
@@ -83,7 +83,7 @@ def test_a_time_that_stays_the_same_is_taken_in_every_zone(spark, text):
 
 def test_the_list_is_that_of_the_installed_spark(spark):
     known = {line.split(",")[0]: line.split(",")[1] for line in CATALOGUE_FILE.read_text().splitlines()[1:]}
-    assert known == builtin_functions(spark), "run: bin/list-functions, and review what it adds"
+    assert known == list_builtin_functions(spark), "run: bin/list-functions, and review what it adds"
 
 
 def test_both_parsers_agree_on_every_function(spark):
@@ -134,4 +134,4 @@ def test_what_the_file_s_parser_allows_spark_s_does(spark, text):
 )
 def test_a_text_that_spark_takes_for_the_time_of_the_run_is_seen_once_types_are_known(spark, text, depends):
     rows = spark.createDataFrame([], "left_t timestamp, left_s string")
-    assert depends_on_the_run(rows.select(F.expr(text))) == depends
+    assert is_nondeterministic(rows.select(F.expr(text))) == depends

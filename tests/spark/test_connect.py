@@ -19,9 +19,9 @@ from tests.spark.through_connect import told
 from tidemark import api
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError, UserError
-from tidemark.spark.connect_session import _check, connected
-from tidemark.spark.engine import engine_of, need_classic
-from tidemark.spark.expression_sandbox import confined
+from tidemark.spark.connect_session import _check_server, get_connect_session
+from tidemark.spark.engine import get_engine, require_classic
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.session import DELTA_SETTINGS
 from tidemark.streaming.live_query import run_live_query
 
@@ -191,17 +191,17 @@ def test_expressions_are_read_and_confined_as_by_spark_s_own_parser(spark, ask):
     )
     assert told_there["columns"] == [True] * len(ALLOWED) + [False] * len(REFUSED)
     assert told_there["refused"][: len(ALLOWED)] == [None] * len(ALLOWED)
-    empty = engine_of(spark).empty(ROWS)
-    assert told_there["conjuncts"] == [told(empty, confined(spark, text)) for text in CONDITIONS]
+    empty = get_engine(spark).create_opaque_empty(ROWS)
+    assert told_there["conjuncts"] == [told(empty, parse_user_expression(spark, text)) for text in CONDITIONS]
     assert told_there["moving"] == list(MOVING.values())
 
 
 def test_a_session_has_settings_of_its_own(ask, server):
     script = """
 from pyspark.sql import SparkSession
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 import os
-mine = spark_session("one")
+mine = get_spark_session("one")
 other = SparkSession.builder.remote(os.environ["TIDEMARK_MASTER"]).create()
 names = "spark.sql.session.timeZone spark.sql.debug.maxToStringFields spark.sql.parquet.compression.codec".split()
 print([mine.conf.get(name) for name in names], [other.conf.get(name) for name in names])
@@ -217,7 +217,7 @@ other.stop()  # else Python may wait for its channel when it ends
 
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_who_has_no_token_gets_no_session(server, token):
-    script = "from tidemark.spark.session import spark_session; spark_session('none')"
+    script = "from tidemark.spark.session import get_spark_session; get_spark_session('none')"
     env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), CONNECT_TOKEN_VARIABLE: token}
     env = {name: value for name, value in env.items() if value or name != CONNECT_TOKEN_VARIABLE}
     done = subprocess.run(
@@ -230,15 +230,15 @@ def test_a_server_that_is_not_there_is_told_with_the_remedy():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(FaultError, match=rf"no Spark Connect server answers at localhost:{port} .*make connect"):
-        connected(f"sc://localhost:{port}/;token=secret", {}, Cluster(), {})
+        get_connect_session(f"sc://localhost:{port}/;token=secret", {}, Cluster(), {})
 
 
 def test_what_needs_a_jvm_of_its_own_is_refused_with_the_remedy(spark):
-    need_classic(spark, "it")
+    require_classic(spark, "it")
     with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect; unset TIDEMARK_MASTER"):
         run_live_query(Server("4.1.3"), None, None, None, None, None)
     with pytest.raises(UserError, match=r"run the same command once on Spark itself \(TIDEMARK_MASTER=local"):
-        engine_of(Server("4.1.3")).changeable("emissions")
+        get_engine(Server("4.1.3")).load_replaceable_snapshot("emissions")
 
 
 class Server:
@@ -249,8 +249,8 @@ class Server:
 
 
 def test_a_server_without_delta_or_of_another_version_is_refused_with_the_remedy(spark):
-    _check(Server(spark.version, **DELTA_SETTINGS), "it", DELTA_SETTINGS)
+    _check_server(Server(spark.version, **DELTA_SETTINGS), "it", DELTA_SETTINGS)
     with pytest.raises(FaultError, match="--conf spark.sql.extensions=io.delta"):
-        _check(Server(spark.version), "it", DELTA_SETTINGS)
+        _check_server(Server(spark.version), "it", DELTA_SETTINGS)
     with pytest.raises(FaultError, match="it is Spark 3.5.1, and this is for 4.1"):
-        _check(Server("3.5.1"), "it", DELTA_SETTINGS)
+        _check_server(Server("3.5.1"), "it", DELTA_SETTINGS)

@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark.cli import app
-from tidemark.spark.session import _spark_log
+from tidemark.spark.session import _get_log_path
 
 FAILING = {
     "CAST(k AS int)": "NumberFormatException: [CAST_INVALID_INPUT] in CAST(k AS int)",
@@ -22,7 +22,7 @@ def test_a_fault_quotes_no_row(spark, text, capfd, monkeypatch):
     told = capfd.readouterr().err
     assert told.startswith(f"fault: {FAILING[text]}")
     assert "secret4711" not in told
-    assert "secret4711" not in _spark_log().read_text()
+    assert "secret4711" not in _get_log_path().read_text()
 
 
 def test_what_no_row_has_part_in_is_told_whole(spark, capfd, monkeypatch):

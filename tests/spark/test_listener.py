@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PROJECT, write_pipeline
 from tests.spark.lakes import SETTINGS, land_two_hours
-from tidemark.spark.session import delta_jars
+from tidemark.spark.session import find_delta_jars
 
 SHOWN = re.compile(r"^spark\.extraListeners .*?(?=^```)", re.MULTILINE | re.DOTALL)
 
@@ -28,7 +28,7 @@ def test_it_tells_of_the_inputs_and_of_tables_by_their_names(tmp_path):
     file = tmp_path / "orders.yaml"
     write_pipeline(file, name="orders", **SETTINGS)
     command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
-    command += ["--jars", ",".join(map(str, delta_jars())), PROJECT / "jobs/run_slices.py", file, "--lake", lake]
+    command += ["--jars", ",".join(map(str, find_delta_jars())), PROJECT / "jobs/run_slices.py", file, "--lake", lake]
     env = os.environ | {"PYTHONPATH": str(PROJECT / "include"), "SPARK_CONF_DIR": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

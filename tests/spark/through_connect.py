@@ -12,10 +12,10 @@ from tidemark.cli import main
 from tidemark.errors import TidemarkError
 from tidemark.joins.condition import _Conjunct
 from tidemark.spark import explain_parser
-from tidemark.spark.connect_engine import _parsed
-from tidemark.spark.engine import engine_of
-from tidemark.spark.expression_sandbox import confined
-from tidemark.spark.session import spark_session
+from tidemark.spark.connect_engine import _explain_expression
+from tidemark.spark.engine import get_engine
+from tidemark.spark.expression_sandbox import parse_user_expression
+from tidemark.spark.session import get_spark_session
 
 
 def command(arguments):
@@ -28,7 +28,7 @@ def command(arguments):
 def refused(text):
     """What Spark's own parse is refused for, None if it is allowed."""
     try:
-        explain_parser.check_parsed(_parsed(spark_session("client"), text))
+        explain_parser.check_parsed(_explain_expression(get_spark_session("client"), text))
     except (AnalysisException, ValueError) as error:
         return str(error)
     return None
@@ -36,21 +36,21 @@ def refused(text):
 
 def column(text):
     try:
-        return confined(spark_session("client"), text).column is not None
+        return parse_user_expression(get_spark_session("client"), text).column is not None
     except (TidemarkError, AnalysisException):
         return False
 
 
 def conjuncts(asked):
     text, schema = asked
-    spark = spark_session("client")
-    empty = engine_of(spark).empty(StructType.fromJson(schema))
-    return told(empty, confined(spark, text))
+    spark = get_spark_session("client")
+    empty = get_engine(spark).create_opaque_empty(StructType.fromJson(schema))
+    return told(empty, parse_user_expression(spark, text))
 
 
 def told(empty, parsed):
     """What a condition comes to, conjunct by conjunct."""
-    found = (_Conjunct.analyze(empty, part) for part in parsed.conjuncts())
+    found = (_Conjunct.analyze(empty, part) for part in parsed.split_conjuncts())
     return [
         [sorted(part) for part in (one.sides, *one.names.values(), *one.required.values(), one.floors)] for one in found
     ]
@@ -58,8 +58,8 @@ def told(empty, parsed):
 
 def moving(asked):
     text, schema = asked
-    engine = engine_of(spark_session("client"))
-    return engine.depends_on_the_run(engine.empty(StructType.fromJson(schema)).selectExpr(text))
+    engine = get_engine(get_spark_session("client"))
+    return engine.is_nondeterministic(engine.create_opaque_empty(StructType.fromJson(schema)).selectExpr(text))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def test_replay_in_small_slices_equals_the_live_query(spark, lake, create_pipeli
     # A third of the run time, rounded up, so that slices do not end with batches.
     every = timedelta(seconds=span // timedelta(seconds=3) + 1)
     slices = replay.slices.model_copy(update={"every": every, "start": from_micros(trace.batches[0].clock)})
-    thirds, grid = replay.model_copy(update={"slices": slices}), Grid.of(slices)
+    thirds, grid = replay.model_copy(update={"slices": slices}), Grid.from_config(slices)
     plan = create_plan(
         spark, thirds, str(lake), Request(end=grid.datetime_of(trace.find_end_slice(grid)), slices_per_job=1)
     )
@@ -217,7 +217,7 @@ def test_replay_of_a_query_over_files_equals_it(spark, lake, pipeline, tmp_path,
     replay = pipeline(dialect="spark", left__arrival=arrival, right__arrival=arrival, slices=slices, **delays)
     trace = QueryTrace.read(spark, checkpoint, replay)
     assert len(trace.batches) >= 6
-    end = from_micros(Grid.of(replay.slices).start_of(trace.find_end_slice(Grid.of(replay.slices))))
+    end = from_micros(Grid.from_config(replay.slices).start_of(trace.find_end_slice(Grid.from_config(replay.slices))))
     list(execute(spark, create_plan(spark, replay, str(lake), Request(end=end)), lambda *_: None))
     expected = count_emissions(spark, table)
     assert count_emissions(spark, lake / "orders" / "emissions") == expected

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.config.local_days import DAY_MICROS, find_irregular_day, find_repeated_midnight, get_day_start
 from tidemark.config.types import from_micros, parse_instant, to_micros
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.timegrid.slices import Grid, LocalDays
+from tidemark.timegrid.slices import Grid, LocalDayGrid
 
 HOUR = 3_600_000_000
 STARTS = {
@@ -42,7 +42,7 @@ CHANGES = {
 
 
 def grid_of(zone):
-    return LocalDays(to_micros(parse_instant(STARTS[zone])), DAY_MICROS, zone)
+    return LocalDayGrid(to_micros(parse_instant(STARTS[zone])), DAY_MICROS, zone)
 
 
 zones = st.sampled_from(sorted(STARTS))
@@ -99,7 +99,7 @@ def reckoned(grid):
     number = grid.number_column(clock)
     start = F.unix_micros(grid.timestamp_column(number))
     return F.struct(
-        number, start, grid.within_column(clock, number), grid.end_column(start), grid.day_column(start)
+        number, start, grid.offset_column(clock, number), grid.end_column(start), grid.day_column(start)
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_spark_reckons_by_the_same_days(spark):
     assert {(zone, clock): tuple(found) for zone, clock, found in rows.collect()} == expected
 
 
-class Elsewhere(LocalDays):
+class Elsewhere(LocalDayGrid):
     """Days by rules under which the clocks of 2026 were changed a week later."""
 
     def start_of(self, number):
@@ -127,24 +127,24 @@ class Elsewhere(LocalDays):
 
 
 def test_another_version_of_the_time_zone_database_is_told(spark):
-    grid_of("Europe/Berlin").check(spark, range(5, 12))
+    grid_of("Europe/Berlin").check_time_zone(spark, range(5, 12))
     told = "slice 2026-03-29T23:00Z begins 2026-03-29T22:00Z by the time zone database of Spark's Java, where Europe/"
     with pytest.raises(InputError, match=told):
-        Elsewhere(to_micros(parse_instant(STARTS["Europe/Berlin"])), DAY_MICROS, "Europe/Berlin").check(
+        Elsewhere(to_micros(parse_instant(STARTS["Europe/Berlin"])), DAY_MICROS, "Europe/Berlin").check_time_zone(
             spark, range(5, 12)
         )
 
 
 def test_an_instant_within_a_day_is_told_its_neighbours():
     grid = grid_of("Europe/Berlin")
-    assert grid.boundary(parse_instant("2026-10-25T00:00+02:00"), "--from") == grid.number_at(
+    assert grid.parse_boundary(parse_instant("2026-10-25T00:00+02:00"), "--from") == grid.number_at(
         to_micros(parse_instant("2026-10-25T12:00Z"))
     )
     told = "slices are days of Europe/Berlin: use 2026-10-24T22:00Z or 2026-10-25T23:00Z"
     with pytest.raises(SliceOrderError, match=told):
-        grid.boundary(parse_instant("2026-10-25T00:00Z"), "--from")
+        grid.parse_boundary(parse_instant("2026-10-25T00:00Z"), "--from")
     with pytest.raises(SliceOrderError, match="before the pipeline's first slice; slices start at 2026-03-20T23:00Z"):
-        grid.boundary(parse_instant("2026-03-20T00:00Z"), "--from")
+        grid.parse_boundary(parse_instant("2026-03-20T00:00Z"), "--from")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import TimeColumn
 from tidemark.sources.resolution import open_inputs
-from tidemark.timegrid.time_columns import Clock, floor_div
+from tidemark.timegrid.time_columns import ResolvedTimeColumn, floor_div
 
 NOON = datetime(2024, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 MICROS = 1_704_196_800_123_456
@@ -36,10 +36,10 @@ MICROS = 1_704_196_800_123_456
 )
 def test_every_type_of_time_becomes_microseconds(spark, kind, unit, value, micros):
     table = spark.createDataFrame([(value,)], f"`a.b` {kind}")
-    clock = Clock.of(TimeColumn(column="a.b", unit=unit), table.schema, "input t")
+    clock = ResolvedTimeColumn.from_config(TimeColumn(column="a.b", unit=unit), table.schema, "input t")
     assert table.select(clock.micros.alias("m")).first()["m"] == micros
     if micros is not None:
-        inside = [clock.within(start, end) for start, end in ((micros, micros + 1), (micros - 5, micros))]
+        inside = [clock.is_between(start, end) for start, end in ((micros, micros + 1), (micros - 5, micros))]
         assert table.select(*(F.coalesce(one, F.lit(False)) for one in inside)).first()[:2] == (True, False)
 
 

@@ -41,7 +41,7 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
 
     Instants off the grid return False, so that the job refuses them.
     """
-    grid = Grid.of(pipeline.slices)
+    grid = Grid.from_config(pipeline.slices)
     first, last = (grid.number_at(to_micros(instant)) for instant in (start, end))
     if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
         return False
@@ -67,7 +67,7 @@ def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -
 
 def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str, Any] | None:
     """Return a JSON-ready summary of what was committed since an instant (inclusive), or None for nothing."""
-    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     ledger = Ledger.read_without_sync(tables, grid)
     if ledger.rows.empty:
         return None
@@ -101,7 +101,7 @@ def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> in
     Raises:
         UserError: The tables are not valid.
     """
-    grid = Grid.of(pipeline.slices)
+    grid = Grid.from_config(pipeline.slices)
     last = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid).last
     end = min(now, pipeline.slices.end) if pipeline.slices.end else now
     return max(0, grid.number_at(to_micros(end)) - (last.number + 1 if last else 0))

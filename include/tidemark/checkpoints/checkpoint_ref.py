@@ -12,7 +12,7 @@ from tidemark.config import Pipeline
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows
 from tidemark.ledger.ledger import Entry, Ledger
-from tidemark.spark.lazy_session import awake
+from tidemark.spark.lazy_session import resolve_session
 from tidemark.timegrid.slices import Grid
 
 
@@ -61,7 +61,7 @@ class CheckpointRef:
 
     def read_rows(self, entry: Entry) -> DataFrame:
         """Read the rows in the buffers at the end of a slice from its checkpoint."""
-        return read_buffered_rows(awake(self.spark), self.ledger.tables, entry.number, self.grid)
+        return read_buffered_rows(resolve_session(self.spark), self.ledger.tables, entry.number, self.grid)
 
 
 def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) -> Entry:
@@ -79,7 +79,7 @@ def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) 
         raise SliceOrderError("no slice is committed yet, so there is no state. Run tidemark run.")
     if instant is None:
         return last
-    number = grid.boundary(instant, option)
+    number = grid.parse_boundary(instant, option)
     entry = ledger.entry(number - 1)
     if entry is None:
         first = next(iter(ledger.entries))

@@ -23,7 +23,7 @@ from tidemark.ledger.ledger import Ledger, read_attempts
 from tidemark.ledger.staleness import restorable, stale
 from tidemark.planning.plan import Plan, Request, create_plan
 from tidemark.tables.run_files import run_of
-from tidemark.timegrid.slices import ranges
+from tidemark.timegrid.slices import group_consecutive
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _find_needed_runs(plan: Plan) -> Iterator[str]:
     ledger, last = plan.ledger, plan.ledger.last
     assert last, "a plan to reprocess has committed slices"
     pending = [*stale(ledger), *(number for segment in plan.segments for number in segment.slices)]
-    for first in [last.number + 1, *(slices[0] for slices in ranges(pending))]:
+    for first in [last.number + 1, *(slices[0] for slices in group_consecutive(pending))]:
         before = ledger.entry(restorable(ledger, first, plan.available_checkpoints) - 1)
         if before:
             yield before.run

@@ -33,8 +33,8 @@ from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, stale
 from tidemark.ledger.state_fingerprint import digests, state_parts
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
-from tidemark.spark.lazy_session import awake
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.lazy_session import resolve_session
+from tidemark.spark.materialization import materialize
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
@@ -64,7 +64,7 @@ def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> Re
         SliceOrderError: A slice is stale, or ran under other settings.
         InputError: A version that a slice has read is gone.
     """
-    awake(checkpoint.spark)
+    resolve_session(checkpoint.spark)
     start = trusted or start_of_chain(checkpoint.ledger, checkpoint.entry)
     assert start, "the slice itself is a start"
     first = start.number + 1 if trusted else start.number
@@ -110,7 +110,7 @@ def _replay_job(
     with tuned_for_tiny_queries(spark) if is_tiny_job else nullcontext():
         result = replay(rows, carried_in, [lane], join, Buckets.create(grid, slices, join.buckets_per_slice))
         carried = result.carried.persist()
-        ends = result.lines[0].end_watermarks
+        ends = result.timelines[0].end_watermarks
         fingerprints: dict[int, str] = {}
         for erased in sorted({_get_erasure_predicates(entry) for entry in job}):
             remaining = with_slice_numbers(
@@ -122,7 +122,7 @@ def _replay_job(
                 entry.number: computed[entry.number] for entry in job if _get_erasure_predicates(entry) == erased
             }
         # Not `persist`: the plan of the next job would contain this one.
-        buffered = computed_once(buffered_after(carried.drop("lane"), last.number), now=True)
+        buffered = materialize(buffered_after(carried.drop("lane"), last.number), eager=True)
     carried.unpersist()
     return buffered, join, fingerprints, ends[last.number]
 

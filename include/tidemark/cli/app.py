@@ -69,9 +69,9 @@ from tidemark.formatting import to_single_line
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
 from tidemark.planning.plan import Plan, Request, create_plan
 from tidemark.quality.gx.project import import_gx_in_background
-from tidemark.spark.error_redaction import told
-from tidemark.spark.lazy_session import begin, deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.error_redaction import format_safe_message
+from tidemark.spark.lazy_session import create_lazy_session, start_in_background
+from tidemark.spark.session import get_spark_session
 from tidemark.streaming.live_query import LiveQueryPaths
 from tidemark.streaming.live_query import run_live_query as run_twin
 from tidemark.streaming.replay_source import parse_rate
@@ -374,7 +374,7 @@ def stream(
         def progress(done: int, total: int | None) -> None:
             progress_bar.update(task, description=f"{loaded.name}: streaming", completed=done, total=total)
 
-        spark = spark_session("tidemark stream")
+        spark = get_spark_session("tidemark stream")
         result = run_twin(
             spark, loaded, root, LiveQueryPaths.from_pipeline(loaded, root, output, checkpoint), size, progress
         )
@@ -472,7 +472,7 @@ def conformance(
     Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
     """
     check_files = _import_conformance().check_files
-    spark = spark_session("tidemark conformance")
+    spark = get_spark_session("tidemark conformance")
     progress = partial(track, description="replaying", console=err, transient=True)
     results = list(check_files(spark, files, cuts, progress))
     for result in results:
@@ -524,7 +524,7 @@ def main(arguments: list[str] | None = None) -> int:
             return install_error.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        line = f"{type(error).__name__}: {to_single_line(told(error))}"
+        line = f"{type(error).__name__}: {to_single_line(format_safe_message(error))}"
         hint = "(Set TIDEMARK_DEBUG=1 and run again for the traceback.)"
         _report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)
         return FaultError.exit_code
@@ -560,7 +560,7 @@ def _show_diff(old: Pipeline, new: Pipeline, row_request: Request | None, lake: 
 
 def _plan(name: str, lake: str | None, request: Request, candidate: str | None) -> Plan:
     pipeline = to_candidate(load_pipeline(name), candidate)
-    session = deferred(partial(spark_session, "tidemark", cluster=pipeline.cluster))
+    session = create_lazy_session(partial(get_spark_session, "tidemark", cluster=pipeline.cluster))
     return create_plan(session, pipeline, resolve_lake_root(lake), request)
 
 
@@ -569,7 +569,7 @@ def _plan_and_start_session(name: str, lake: str | None, request: Request, candi
     if plan_.jobs:
         if plan_.pipeline.quality:
             import_gx_in_background()
-        begin(plan_.spark, brief=plan_.is_small)
+        start_in_background(plan_.spark, brief=plan_.is_small)
     return plan_
 
 

@@ -19,8 +19,8 @@ from tidemark.config import load_pipeline
 from tidemark.config.types import parse_duration, parse_instant
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import UserError
-from tidemark.spark.lazy_session import deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session
+from tidemark.spark.session import get_spark_session
 from tidemark.streaming.export import export_checkpoint as export_state
 
 app = typer.Typer(
@@ -128,7 +128,7 @@ def expire(
         raise UserError("nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.")
     with naming_option("--older-than"):
         span = parse_duration(older_than) if older_than else None
-    spark = deferred(partial(spark_session, "tidemark checkpoint"))
+    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
     expired = expire_checkpoints(spark, load_pipeline(pipeline), resolve_lake_root(lake), keep, span, dry_run=dry_run)
     if as_json:
         print_json(expired.to_dict())
@@ -158,7 +158,7 @@ def export(
 def _open_checkpoint(pipeline: str, lake: str | None, at: str | None) -> CheckpointRef:
     loaded, instant = load_pipeline(pipeline), _parse_instant_option(at, "--at")
     return CheckpointRef.from_ledger(
-        deferred(partial(spark_session, "tidemark checkpoint")), loaded, resolve_lake_root(lake), instant
+        create_lazy_session(partial(get_spark_session, "tidemark checkpoint")), loaded, resolve_lake_root(lake), instant
     )
 
 

@@ -14,8 +14,8 @@ from tidemark.config import load_pipeline
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.formatting import format_count
 from tidemark.maintenance.compaction import CompactionPlan, Merge, merge_files, plan_compaction
-from tidemark.spark.lazy_session import awake, deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session, resolve_session
+from tidemark.spark.session import get_spark_session
 
 
 def compact(
@@ -53,12 +53,12 @@ def compact(
 
 def _merge(planned: CompactionPlan) -> tuple[list[Merge], list[Merge]]:
     """Merge the planned files. Return the merges done, and those whose files other processes changed."""
-    spark = deferred(partial(spark_session, "tidemark compact", cluster=planned.pipeline.cluster))
+    spark = create_lazy_session(partial(get_spark_session, "tidemark compact", cluster=planned.pipeline.cluster))
     merges: dict[bool, list[Merge]] = {True: [], False: []}
     with create_progress_bar("merges") as progress_bar:
         task = progress_bar.add_task(planned.pipeline.name, total=len(planned.merges))
         for merge in planned.merges:
-            merges[merge_files(awake(spark), planned, merge)].append(merge)
+            merges[merge_files(resolve_session(spark), planned, merge)].append(merge)
             progress_bar.advance(task)
     return merges[True], merges[False]
 

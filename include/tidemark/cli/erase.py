@@ -17,7 +17,7 @@ from tidemark.erasure.workflow import ErasureResult
 from tidemark.erasure.workflow import erase as erase_rows
 from tidemark.errors import UserError
 from tidemark.formatting import format_count
-from tidemark.spark.session import spark_session
+from tidemark.spark.session import get_spark_session
 
 
 def erase(
@@ -53,7 +53,7 @@ def erase(
     if not predicates:
         raise UserError("no rows are named. Pass --left or --right with a predicate, such as 'id = 7'.")
     loaded = load_pipeline(pipeline)
-    spark = spark_session("tidemark erase", cluster=loaded.cluster)
+    spark = get_spark_session("tidemark erase", cluster=loaded.cluster)
     results = erase_rows(
         spark, loaded, resolve_lake_root(lake), predicates, user or getuser(), dry_run=dry_run, keep_files=keep_files
     )

@@ -19,8 +19,8 @@ from tidemark.quality.quarantine import QuarantinedGroup
 from tidemark.quality.quarantine import list_quarantined as rows_in_quarantine
 from tidemark.quality.quarantine import release as release_rows
 from tidemark.quality.waivers import waive as waive_expectation
-from tidemark.spark.lazy_session import awake, deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session, resolve_session
+from tidemark.spark.session import get_spark_session
 
 app = typer.Typer(
     help="Inspect rows that were not published because they fail an expectation.\n\n"
@@ -65,8 +65,10 @@ def release(
     loaded = load_pipeline(pipeline)
     with naming_option("--slice"):
         instant = parse_instant(start)
-    spark = deferred(partial(spark_session, "tidemark release", cluster=loaded.cluster))
-    released = release_rows(awake(spark), loaded, resolve_lake_root(lake), instant, expectation, user or getuser())
+    spark = create_lazy_session(partial(get_spark_session, "tidemark release", cluster=loaded.cluster))
+    released = release_rows(
+        resolve_session(spark), loaded, resolve_lake_root(lake), instant, expectation, user or getuser()
+    )
     if as_json:
         print_json(released.to_dict())
         return

@@ -12,8 +12,8 @@ from tidemark.config import Pipeline
 from tidemark.errors import InputError
 from tidemark.planning.plan import MAX_SMALL_ROWS
 from tidemark.sources.resolution import open_inputs
-from tidemark.spark.lazy_session import awake, begin, deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session, resolve_session, start_in_background
+from tidemark.spark.session import get_spark_session
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 
@@ -26,11 +26,11 @@ def read_only_session(lake: str, name: str, *pipelines: Pipeline) -> Iterator[Sp
         name: Name of the Spark application.
         pipelines: The pipelines to read. The first one's cluster settings apply.
     """
-    spark = deferred(partial(spark_session, name, cluster=pipelines[0].cluster))
+    spark = create_lazy_session(partial(get_spark_session, name, cluster=pipelines[0].cluster))
     is_small = all(_is_small(spark, pipeline, lake) for pipeline in pipelines)
-    begin(spark, brief=is_small)
-    with tuned_for_tiny_queries(awake(spark)) if is_small else nullcontext():
-        yield awake(spark)
+    start_in_background(spark, brief=is_small)
+    with tuned_for_tiny_queries(resolve_session(spark)) if is_small else nullcontext():
+        yield resolve_session(spark)
 
 
 def _is_small(spark: SparkSession, pipeline: Pipeline, lake: str) -> bool:

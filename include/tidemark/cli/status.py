@@ -18,7 +18,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.execution.replay import STILL_IN
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
@@ -115,7 +115,9 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
                 (_quantiles(lateness) for reason, lateness in lateness_of_side.items() if reason in _LATE_REASONS), {}
             ),
             reasons={
-                reason: len(rows) for reason, rows in lateness_of_side.items() if reason not in {"late", *STILL_IN}
+                reason: len(rows)
+                for reason, rows in lateness_of_side.items()
+                if reason not in {"late", *LATE_BUT_BUFFERED_REASONS}
             },
             watermark=_format_watermark(last[f"{side}_watermark_ms"], drained=last["drained"]),
         )

@@ -20,8 +20,8 @@ from tidemark.formatting import format_count
 from tidemark.maintenance.recovery_horizon import RecoveryHorizon
 from tidemark.maintenance.vacuum import VacuumResult
 from tidemark.maintenance.vacuum import vacuum as clear
-from tidemark.spark.lazy_session import deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session
+from tidemark.spark.session import get_spark_session
 
 
 def vacuum(
@@ -48,7 +48,7 @@ def vacuum(
     with naming_option("--older-than"):
         span = None if older_than is None else parse_duration(older_than)
     loaded, root = [load_pipeline(name) for name in pipelines], resolve_lake_root(lake)
-    spark = deferred(partial(spark_session, "tidemark vacuum", cluster=loaded[0].cluster))
+    spark = create_lazy_session(partial(get_spark_session, "tidemark vacuum", cluster=loaded[0].cluster))
     results = [clear(result, root, span, spark=spark, dry_run=dry_run) for result in loaded]
     if as_json:
         print_json([result.to_dict() for result in results])

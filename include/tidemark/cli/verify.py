@@ -20,9 +20,9 @@ from tidemark.formatting import format_count, to_single_line
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
 from tidemark.integrity.repair import Repair, apply_repair, plan_repair
 from tidemark.planning.plan import Request, create_plan
-from tidemark.spark.lazy_session import deferred
-from tidemark.spark.session import spark_session
-from tidemark.timegrid.slices import Grid, ranges
+from tidemark.spark.lazy_session import create_lazy_session
+from tidemark.spark.session import get_spark_session
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 
 def verify(
@@ -50,7 +50,7 @@ def verify(
     report = check_integrity(settings, root, deep=deep)
     if repair and report.damages:
         plan = plan_repair(settings, root, report, deep=deep)
-        for line in _describe_repair(plan, Grid.of(settings.slices)):
+        for line in _describe_repair(plan, Grid.from_config(settings.slices)):
             err.print(line, soft_wrap=True)
         if not dry_run and not plan.unrepairable:
             apply_repair(settings, root, plan)
@@ -74,16 +74,16 @@ def _describe_repair(repair: Repair, grid: Grid) -> Iterator[str]:
             format_count(len(table_repair.removed), "reference"),
         )
         yield f"{table_repair.table}: {restored} to committed files are restored, {removed} go"
-    for slices in ranges(repair.slices_to_rerun):
+    for slices in group_consecutive(repair.slices_to_rerun):
         yield f"{grid.name(slices.start)} to {grid.name(slices.stop)} is reprocessed, with the later slices it changes"
     for lost in repair.unrepairable:
         yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
 
 
 def _reprocess(settings: Pipeline, root: str, repair: Repair) -> None:
-    grid = Grid.of(settings.slices)
-    for slices in ranges(repair.slices_to_rerun):
-        session = deferred(partial(spark_session, "tidemark verify", cluster=settings.cluster))
+    grid = Grid.from_config(settings.slices)
+    for slices in group_consecutive(repair.slices_to_rerun):
+        session = create_lazy_session(partial(get_spark_session, "tidemark verify", cluster=settings.cluster))
         request = Request(grid.datetime_of(slices.start), grid.datetime_of(slices.stop), reprocess=True)
         for _ in run_with_progress(create_plan(session, settings, root, request), lines=False):
             pass

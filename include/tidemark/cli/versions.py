@@ -16,8 +16,8 @@ from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, UserOp
 from tidemark.config import load_pipeline
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.formatting import format_count
-from tidemark.spark.lazy_session import deferred
-from tidemark.spark.session import spark_session
+from tidemark.spark.lazy_session import create_lazy_session
+from tidemark.spark.session import get_spark_session
 from tidemark.versions.candidates import CandidateVersion, drop_candidate, list_candidates
 from tidemark.versions.promotion import PromotionResult
 from tidemark.versions.promotion import promote as promote_candidate
@@ -94,7 +94,7 @@ def _switch(
     as_json: bool,
 ) -> None:
     loaded = load_pipeline(pipeline)
-    spark = deferred(partial(spark_session, f"tidemark {command}", cluster=loaded.cluster))
+    spark = create_lazy_session(partial(get_spark_session, f"tidemark {command}", cluster=loaded.cluster))
     result = switch(spark, loaded, resolve_lake_root(lake), name, user or getuser())
     if as_json:
         print_json(result.to_dict())

@@ -74,8 +74,8 @@ def find_due_slices(
     ends = [each.grid.start_of(each.last.number + 1) if each.last else each.grid.start for each in ledgers]
     end = grid.number_at(min(ends))
     if request.end:
-        end = min(end, grid.boundary(request.end, "--to"))
-    start = grid.boundary(request.start, "--from") if request.start else end
+        end = min(end, grid.parse_boundary(request.end, "--to"))
+    start = grid.parse_boundary(request.start, "--from") if request.start else end
     compared = _read_compared_runs(ledger, request.table)
     due = (
         number

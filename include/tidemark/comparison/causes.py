@@ -25,7 +25,7 @@ from tidemark.formatting import quote_identifier, to_single_line
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 
 CAUSES = {
     "pending": "not due yet: one of them has not read so far",
@@ -123,7 +123,7 @@ def assign_causes(
         key_columns: columns that identify a row.
     """
     # Materialised where several columns depend on the rows, to cut off their lineage.
-    rows = computed_once(differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
+    rows = materialize(differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for side in SIDES:
         rows = _add_labels(rows, side, views)
     counted = add_count(rows, views.reference.read_emissions(), names, "_reference") if views.reference else rows
@@ -134,15 +134,15 @@ def assign_causes(
         rows = add_count(rows, quarantined, names, "_quarantined")
     if views.batch.has_hidden_firings:
         panes = replay_emissions(views.batch, {"join.emit": "every-pane"})
-        rows = computed_once(add_count(rows, panes, names, "_every_pane"), now=True)
-    rows = computed_once(
-        rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), now=True
+        rows = materialize(add_count(rows, panes, names, "_every_pane"), eager=True)
+    rows = materialize(
+        rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), eager=True
     )
     rows = _add_changed_columns(rows, names, key_columns).withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", slice_of_clock))
-    return computed_once(_add_details(rows, list(_list_rules(views, rows))), now=True)
+    return materialize(_add_details(rows, list(_list_rules(views, rows))), eager=True)
 
 
 def attribute_to_settings(
@@ -164,7 +164,7 @@ def attribute_to_settings(
         "_cause": F.when(is_explained, "other settings").otherwise(F.col("_cause")),
         "_detail": F.when(is_explained, F.lit(trials[0].summary)).otherwise(F.col("_detail")),
     }
-    return computed_once(rows.transform(with_columns, columns).drop("_explained"), now=True), trials
+    return materialize(rows.transform(with_columns, columns).drop("_explained"), eager=True), trials
 
 
 def add_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:

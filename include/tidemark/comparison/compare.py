@@ -102,8 +102,8 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
         UserError: there is none.
     """
     grid, first = view.grid, next(iter(view.ledger.entries))
-    start = grid.boundary(request.start, "--from") if request.start else first
-    end = min(grid.boundary(request.end, "--to"), view.end) if request.end else view.end
+    start = grid.parse_boundary(request.start, "--from") if request.start else first
+    end = min(grid.parse_boundary(request.end, "--to"), view.end) if request.end else view.end
     if end <= start:
         raise UserError(
             f"{view.pipeline.name} has no committed slice from {grid.name(start)} to {grid.name(end)} (exclusive). "

@@ -39,8 +39,8 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
         UserError: the versions have different slices.
         InputError: an input is missing or unusable.
     """
-    grid = Grid.of(new.slices)
-    if grid != Grid.of(old.slices):
+    grid = Grid.from_config(new.slices)
+    if grid != Grid.from_config(old.slices):
         raise UserError("--rows: the files have different slices. Give both the same `slices`.")
     before, after = (_replay_emissions(spark, pipeline, lake, slices) for pipeline in (old, new))
     changes = compare_emissions(before, after, slices, grid).values()
@@ -56,4 +56,4 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
 
 def _replay_emissions(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> DataFrame:
     answer = replay_slices(pipeline, open_inputs(spark, pipeline, lake), slices, drain=True)
-    return select_emissions(answer.joined, pipeline, Grid.of(pipeline.slices))
+    return select_emissions(answer.joined, pipeline, Grid.from_config(pipeline.slices))

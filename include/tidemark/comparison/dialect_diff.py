@@ -26,7 +26,7 @@ from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.execution.job_spec import TINY_ROWS
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_sql_over_pair
 from tidemark.joins.output_schema import select_emissions
@@ -35,10 +35,10 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
-from tidemark.spark.temporary_settings import spread
+from tidemark.spark.materialization import materialize
+from tidemark.spark.temporary_settings import with_all_cores
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 RULES = {
     "null keys": "only some dialects join rows without a key",
@@ -116,12 +116,12 @@ def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices:
     """
     inputs = open_inputs(spark, pipeline, lake)
     is_large = count_rows(inputs) * len(get_args(Dialect)) > TINY_ROWS
-    with spread(spark) if is_large else nullcontext():
+    with with_all_cores(spark) if is_large else nullcontext():
         return _compare_variants(pipeline, inputs, slices)
 
 
 def _compare_variants(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> DialectComparison:
-    grid = Grid.of(pipeline.slices)
+    grid = Grid.from_config(pipeline.slices)
     variants = {name: {"dialect": name} for name in get_args(Dialect)} | _list_version_variants(pipeline)
     # In threads, because most of the time of each replay is planning on one core.
     with ThreadPoolExecutor() as pool:
@@ -216,11 +216,11 @@ class _DialectReplay:
 
     @classmethod
     def create(
-        cls, answer: Replay, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
+        cls, answer: ReplayResult, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
     ) -> _DialectReplay:
         """Materialize a replay, which can be released afterwards."""
-        emitted = computed_once(select_emissions(answer.joined, pipeline, Grid.of(pipeline.slices)), now=True)
-        labels = computed_once(_label_rows(answer, inputs), now=True)
+        emitted = materialize(select_emissions(answer.joined, pipeline, Grid.from_config(pipeline.slices)), eager=True)
+        labels = materialize(_label_rows(answer, inputs), eager=True)
         late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
         by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
         return cls(name, pipeline, inputs, emitted, by_side, late)
@@ -231,7 +231,7 @@ class _DialectReplay:
         return self.pipeline.dialect
 
 
-def _label_rows(answer: Replay, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
+def _label_rows(answer: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
     """Label the rows of both sides, by `_side` and `_hash`, with the number of `_late` rows; reads each output once."""
     side_output = answer.late.select(
         "side", *SIDES, F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window")
@@ -271,13 +271,13 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
     diff = diff_multisets(first.emitted, second.emitted, names, {})
     if diff.is_empty:
         return []
-    rows = computed_once(diff.differing.withColumn("_id", F.monotonically_increasing_id()), now=True)
+    rows = materialize(diff.differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for source in first.inputs:
         rows = _add_labels(rows, source, first, second)
     rules = {STREAM: _DialectPair(second, first).first_rule(), BATCH: _DialectPair(first, second).first_rule()}
     missing = F.col("_missing_in")
-    rows = computed_once(
-        rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])), now=True
+    rows = materialize(
+        rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])), eager=True
     )
     rule = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
     counts = (
@@ -373,7 +373,7 @@ class _DialectPair:
             Column.__or__, (F.expr(key_sql_over_pair(side.schema, name, key)).isNull() for key, _ in side.keys)
         )
 
-    def _event_time(self, name: SideName) -> Clock:
+    def _event_time(self, name: SideName) -> ResolvedTimeColumn:
         event_time = self.emitting.inputs[SIDES.index(name)].side.event_time
         return replace(event_time, name=f"{name}_{event_time.name}")
 

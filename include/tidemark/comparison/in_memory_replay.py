@@ -14,14 +14,14 @@ from pyspark.sql.types import ArrayType
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.execution.job_spec import TINY_ROWS
-from tidemark.execution.replay import Replay, replay
+from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.keys import key_columns, key_name
 from tidemark.ledger.staleness import NOTHING_CONSUMED
 from tidemark.sources.resolution import apply_config
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.temporary_settings import compiled
+from tidemark.spark.temporary_settings import with_codegen
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets
 from tidemark.watermarks.watermarks import Watermarks
@@ -29,14 +29,14 @@ from tidemark.watermarks.watermarks import Watermarks
 Inputs = tuple[StoredInput, StoredInput]
 
 
-def replay_slices(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool) -> Replay:
+def replay_slices(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool) -> ReplayResult:
     """Replay slices from empty state.
 
     Args:
         inputs: may have been opened for a pipeline with other settings.
         drain: True if the inputs end after the last slice.
     """
-    grid, inputs = Grid.of(pipeline.slices), apply_config(inputs, pipeline)
+    grid, inputs = Grid.from_config(pipeline.slices), apply_config(inputs, pipeline)
     rows = read_input_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", F.lit(0))
     join = create_join(pipeline, rows.sparkSession, get_schemas(inputs))
     lane = create_lane(pipeline, Watermarks(), slices[-1] if drain else None, get_query_trace(inputs))
@@ -50,7 +50,7 @@ def replay_lanes(
     *,
     drain: bool,
     transform: Callable[[DataFrame], DataFrame] = lambda rows: rows,
-) -> Replay:
+) -> ReplayResult:
     """Replay slices from empty state under many settings, each as a lane of one job.
 
     The lane is one of the join keys. `add_lane` adds it to the rows of an output.
@@ -60,7 +60,7 @@ def replay_lanes(
         transform: may replace the contents of `left` and `right` of the input rows.
     """
     first = pipelines[0]
-    grid, inputs = Grid.of(first.slices), apply_config(inputs, first)
+    grid, inputs = Grid.from_config(first.slices), apply_config(inputs, first)
     rows = transform(read_input_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)))
     key = key_name(len(first.join.keys))
     numbers = F.sequence(F.lit(0).cast("long"), F.lit(len(pipelines) - 1).cast("long"))
@@ -82,7 +82,7 @@ def tune_for_replays(spark: SparkSession, inputs: Inputs, times: int) -> Abstrac
 
     Use it around a whole replay, which plans what it caches as it goes.
     """
-    return compiled(spark) if count_rows(inputs) * times > TINY_ROWS else nullcontext()
+    return with_codegen(spark) if count_rows(inputs) * times > TINY_ROWS else nullcontext()
 
 
 def count_rows(inputs: Inputs) -> float:

@@ -24,7 +24,7 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros, to_micros, to_millis
 from tidemark.errors import UserError
-from tidemark.execution.replay import Replay, replay
+from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.keys import has_null_key, key_columns, key_name
 from tidemark.joins.rules.flink_common import find_watermark_strategy
@@ -325,7 +325,7 @@ class _DifferenceCheck:
         dropped = [{"side": row["side"][0].upper(), "id": row[row["side"]]["id"], "at": row["slice"]} for row in late]
         return {"rows": rows, "dropped": dropped}
 
-    def _replay(self, streams: Sequence[Sequence[_Event]], *, slice_per_event: bool) -> Replay:
+    def _replay(self, streams: Sequence[Sequence[_Event]], *, slice_per_event: bool) -> ReplayResult:
         """Replay streams of sorted events as lanes of one job; each arrives in one slice or in a slice per event."""
         rows: dict[str, list[tuple[Any, ...]]] = {side: [] for side in SIDES}
         for lane, events in enumerate(streams):

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tidemark.formatting import quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 
 BATCH, STREAM = "batch", "stream"
 
@@ -43,7 +43,7 @@ def diff_multisets(
     tables = {side: _add_hash(rows, side, exact, tolerances) for side, rows in ((BATCH, batch), (STREAM, stream))}
     keys = ["_hash", *(["_position"] if tolerances else [])]
     counts = _count_copies(tables, keys, tolerances)
-    unequal = computed_once(counts.where(F.greatest(BATCH, STREAM) > F.col("_same")), now=True)
+    unequal = materialize(counts.where(F.greatest(BATCH, STREAM) > F.col("_same")), eager=True)
     surpluses = [
         _select_surplus(rows, unequal, keys, side, other)
         for (side, rows), other in zip(tables.items(), (STREAM, BATCH), strict=True)

@@ -19,7 +19,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
 from tidemark.delta.pipeline_tables import read_newest
 from tidemark.execution.job_spec import is_tiny
-from tidemark.execution.replay import STILL_IN, replay, with_exact_watermarks
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
 from tidemark.formatting import quote_identifier
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.output_schema import flatten_emissions
@@ -32,7 +32,7 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
 from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.expression_sandbox import confined
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.row_status import FILTERED
@@ -140,7 +140,7 @@ class _HistoryReader:
         if emitted:
             yield from self._describe_evictions()
         yield from (_describe_loss(late) for late in losses)
-        if not late_rows or late_rows[0]["reason"] in STILL_IN:
+        if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
             yield self._describe_end(buffered)
 
     @property
@@ -197,7 +197,7 @@ class _HistoryReader:
         rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
         join = create_join(pipeline, view.spark, get_schemas(view.inputs))
         lane = create_lane(pipeline, entry.watermarks if entry else Watermarks(), None, get_query_trace(view.inputs))
-        marked = with_exact_watermarks(rows, lane, join, Buckets.create(grid, slices, join.buckets_per_slice))
+        marked = add_exact_watermarks(rows, lane, join, Buckets.create(grid, slices, join.buckets_per_slice))
         matches = marked.where((F.col("side") == self.side) & (content_hash(marked, [self.side]) == self.row["_hash"]))
         match = matches.select("watermark").first()
         if match is None:
@@ -250,7 +250,7 @@ class _HistoryReader:
             schema = view.inputs[SIDES.index(self.side)].side.schema
             columns = {f"{self.side}_{name}": name for name in schema.names}
             matches = self._select_matches(self._replay_pairs(slices, carried), columns)
-            size = F.size(confined(view.spark, pipeline.explode or "").column)
+            size = F.size(parse_user_expression(view.spark, pipeline.explode or "").column)
             counts = F.count("*").alias("pairs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
             by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
             collected = by_slice.orderBy("start", "_emission").collect()

@@ -24,7 +24,7 @@ from tidemark.formatting import format_count, quote_identifier
 from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 
 WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
 """Bounds of windows, in emissions that contain them."""
@@ -102,8 +102,8 @@ def search_settings(
         counts = _count_contents(reduce(DataFrame.unionByName, contents), scores)
         sums = (column for score in scores for column in score.sum_columns())
         counts = counts.observe(totals, *sums).where(F.col(_OPEN) > 0)
-        agreeing = computed_once(
-            counts.select("_content", *(score.agrees.alias(score.name) for score in scores)), now=True
+        agreeing = materialize(
+            counts.select("_content", *(score.agrees.alias(score.name) for score in scores)), eager=True
         )
     trials = [score.to_trial(changes, totals) for score, changes in zip(scores, candidates, strict=True)]
     order = sorted(range(len(candidates)), key=lambda number: trials[number].sort_key)

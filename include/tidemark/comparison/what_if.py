@@ -16,7 +16,7 @@ from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration
 from tidemark.errors import UserError
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.output_schema import select_emissions
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
@@ -123,7 +123,7 @@ def vary_setting(
         )
     if decides_lateness and pipeline.join.time == "processing":
         raise UserError(f"--vary {setting}: no row is late on processing time. Vary the bounds of an interval.")
-    grid, inputs = Grid.of(pipeline.slices), open_inputs(spark, pipeline, lake)
+    grid, inputs = Grid.from_config(pipeline.slices), open_inputs(spark, pipeline, lake)
     pipelines = [_with_durations(pipeline, {setting: value}) for value in values]
     if decides_lateness:
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]
@@ -146,10 +146,10 @@ def select_slices(
         UserError: off the grid, or empty.
         InputError: an input is missing or unusable.
     """
-    grid = Grid.of(pipeline.slices)
-    first = grid.boundary(start, "--from") if start else 0
+    grid = Grid.from_config(pipeline.slices)
+    first = grid.parse_boundary(start, "--from") if start else 0
     if end:
-        last = grid.boundary(end, "--to") - 1
+        last = grid.parse_boundary(end, "--to") - 1
     else:
         extents = (source.measure_extent(grid, count_before=False) for source in open_inputs(spark, pipeline, lake))
         last = max((extent.newest_slice for extent in extents if extent.newest_slice is not None), default=-1)
@@ -168,7 +168,7 @@ def _with_durations(pipeline: Pipeline, changes: dict[str, timedelta]) -> Pipeli
 
 
 def _compute_outcomes(
-    answer: Replay,
+    answer: ReplayResult,
     pipelines: Sequence[Pipeline],
     inputs: tuple[StoredInput, StoredInput],
     grid: Grid,
@@ -202,7 +202,7 @@ def _compute_outcomes(
 
 
 def _count_emissions(
-    answer: Replay, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid
+    answer: ReplayResult, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid
 ) -> pd.DataFrame:
     """Count emissions (`rows`) by lane and kind, and sum the `delay` from their event times, in microseconds."""
     output = select_emissions(add_lane(answer.joined), pipeline, grid)

@@ -1,1 +1,1 @@
-"""Delta tables: where they are, and how they are read, deleted from and compacted."""
+"""Read and write Delta tables by their logs, mostly without a JVM."""

@@ -1,4 +1,4 @@
-"""The commits of a Delta table that its log still has: when each was made, which files came and went. No JVM."""
+"""Read the commits in a Delta table's log, with their times and files, without a JVM."""
 
 from __future__ import annotations
 
@@ -17,83 +17,87 @@ from tidemark.delta.table import read_log_actions
 from tidemark.errors import InputError
 
 _VERSION = re.compile(r"(\d{20})\.json")
-_PARALLEL_READS = 16
-"""So many files of a log are read side by side: a store answers each after some milliseconds."""
+_MAX_PARALLEL_READS = 16
+"""Log files read in parallel, because an object store answers each request after some milliseconds."""
 _US_PER_MS = 1000
 _ROW_TRACKING_PRESERVED = "delta.rowTracking.preserved"
-"""The tag of a commit whose writer has kept the row commit versions of the rows that it copied."""
+"""Tag of a commit that preserves the row commit versions of copied rows."""
 _COPIED_ROW_METRICS = ("numCopiedRows", "numTargetRowsCopied", "num_copied_rows", "num_target_rows_copied")
-"""How writers count the rows that a change has copied from one file to another as they were."""
+"""Operation metrics with the number of unchanged rows that a commit copied to other files, by writer and operation."""
 _WRITE_OPERATIONS = re.compile(r"WRITE|STREAMING UPDATE|(CREATE |REPLACE |CREATE OR REPLACE )TABLE")
-"""Operations that replace whole files and copy no row, unless they have a predicate."""
+"""Operations that replace whole files and copy no rows, unless they have a predicate."""
 
 
 @dataclass(frozen=True)
 class LoggedFile:
-    """A file that a commit adds or removes."""
+    """A file in an add or remove action of a commit."""
 
     path: str
-    """As it is in the table's folder, or absolute; decoded."""
+    """Decoded path, relative to the table's folder or absolute."""
     changes_data: bool
+    """The action's `dataChange`."""
     partition_values: str | None
-    """The values of its partition columns; None where the action does not say."""
+    """Values of the partition columns as JSON; None if the action lacks them."""
     deletion_vector: str | None
-    """Identifies the deletion vector that it is read with; None without one."""
+    """Identity of the file's deletion vector as JSON; None without one."""
     row_commit_version: int | None
-    """The version that its rows were committed in, where none of theirs says otherwise; None without row tracking."""
+    """Default row commit version: that of rows without a version of their own. None without row tracking."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit as a table's log has it."""
+    """A commit in a table's log."""
 
     version: int
     committed_us: int
-    """When it was made, in microseconds since 1970 UTC, after all commits before it that are known."""
+    """Commit time in microseconds since 1970 UTC, increasing from commit to commit."""
     operation: str
-    """As its writer calls it."""
+    """Operation as named by the writer, such as WRITE or OPTIMIZE."""
     preserves_row_commit_versions: bool
-    """Whether rows that it copied keep their row commit versions."""
+    """True if copied rows keep their row commit versions."""
     enables_row_tracking: bool | None
-    """Whether the table tracks rows from then on; None where the commit does not say."""
+    """True or False if the commit turns row tracking on or off; None if it does not set table properties."""
     may_copy_rows: bool
-    """Whether files that it adds may hold rows of files that it removes."""
+    """True if added files may contain rows copied from removed files."""
     added: tuple[LoggedFile, ...]
     removed: tuple[LoggedFile, ...]
 
     @property
     def label(self) -> str:
-        """How a user finds it in the table's history."""
+        """Version and operation, as in the table's history."""
         return f"version {self.version} ({self.operation})"
 
 
 def list_commits(path: str, version: int) -> tuple[Commit, ...]:
-    """The commits of a table from the first that its log has without a gap up to a version; empty without that one.
+    """List the commits up to a version, as far back as the log has them without a gap.
+
+    Returns:
+        Commits in ascending order; empty if the log lacks the commit of `version`.
 
     Raises:
-        InputError: a commit that adds files tells no time.
+        InputError: A commit that adds files has no commit time.
     """
-    folder = open_filesystem(path)
-    files = folder.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))
-    versions = {int(found[1]) for one in files if (found := _VERSION.fullmatch(one.base_name))}
-    first = version + 1
-    while first - 1 in versions:
-        first -= 1
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        actions_by_version = pool.map(lambda number: read_log_actions(path, number, folder), range(first, version + 1))
-        return tuple(_parse_commits(zip(range(first, version + 1), actions_by_version, strict=True)))
+    filesystem = open_filesystem(path)
+    entries = filesystem.get_file_info(pafs.FileSelector("_delta_log", allow_not_found=True))
+    versions = {int(match[1]) for entry in entries if (match := _VERSION.fullmatch(entry.base_name))}
+    first_version = version + 1
+    while first_version - 1 in versions:
+        first_version -= 1
+    with ThreadPoolExecutor(_MAX_PARALLEL_READS) as pool:
+        actions = pool.map(lambda number: read_log_actions(path, number, filesystem), range(first_version, version + 1))
+        return tuple(_parse_commits(zip(range(first_version, version + 1), actions, strict=True)))
 
 
 def _parse_commits(actions_by_version: Iterable[tuple[int, list[dict[str, Any]]]]) -> Iterator[Commit]:
-    """Commits whose times rise by 1 ms at least, as Delta itself has them rise where a writer's clock goes back."""
+    """Yield commits whose times increase by at least 1 ms, as Delta itself adjusts them if a writer's clock is late."""
     last_ms = 0
     for version, actions in actions_by_version:
         info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         timestamp_ms = info.get("inCommitTimestamp") or info.get("timestamp") or 0
         if not timestamp_ms and any("add" in action for action in actions):
             raise InputError(
-                f"version {version} of the table tells no time of its commit, so that its rows have no arrival by it; "
-                "name an arrival column"
+                f"version {version} of the table has no commit time, so the arrival of its rows is unknown. Name an "
+                "arrival column."
             )
         last_ms = max(int(timestamp_ms), last_ms + 1)
         yield _parse_commit(version, last_ms * _US_PER_MS, info, actions)
@@ -101,10 +105,11 @@ def _parse_commits(actions_by_version: Iterable[tuple[int, list[dict[str, Any]]]
 
 def _parse_commit(version: int, committed_us: int, info: Mapping[str, Any], actions: list[dict[str, Any]]) -> Commit:
     added, removed = (
-        tuple(_parse_file(action[kind]) for action in actions if action.get(kind)) for kind in ("add", "remove")
+        tuple(_parse_file(action[action_type]) for action in actions if action.get(action_type))
+        for action_type in ("add", "remove")
     )
     operation = str(info.get("operation"))
-    preserves = str((info.get("tags") or {}).get(_ROW_TRACKING_PRESERVED)).lower() == "true"
+    preserves_row_commit_versions = str((info.get("tags") or {}).get(_ROW_TRACKING_PRESERVED)).lower() == "true"
     configurations = [action["metaData"].get("configuration") or {} for action in actions if action.get("metaData")]
     enables_row_tracking = (
         str(configurations[-1].get("delta.enableRowTracking")).lower() == "true" if configurations else None
@@ -113,7 +118,7 @@ def _parse_commit(version: int, committed_us: int, info: Mapping[str, Any], acti
         version,
         committed_us,
         operation,
-        preserves,
+        preserves_row_commit_versions,
         enables_row_tracking,
         _may_copy_rows(info, operation),
         added,
@@ -131,11 +136,13 @@ def _may_copy_rows(info: Mapping[str, Any], operation: str) -> bool:
 
 
 def _parse_file(action: Mapping[str, Any]) -> LoggedFile:
-    vector = action.get("deletionVector")
+    deletion_vector = action.get("deletionVector")
+    partition_values = action.get("partitionValues")
+    vector_fields = ("storageType", "pathOrInlineDv", "offset")
     return LoggedFile(
         unquote(action["path"]),
         bool(action["dataChange"]),
-        json.dumps(values, sort_keys=True) if (values := action.get("partitionValues")) is not None else None,
-        json.dumps([vector.get(part) for part in ("storageType", "pathOrInlineDv", "offset")]) if vector else None,
+        None if partition_values is None else json.dumps(partition_values, sort_keys=True),
+        json.dumps([deletion_vector.get(name) for name in vector_fields]) if deletion_vector else None,
         action.get("defaultRowCommitVersion"),
     )

@@ -17,7 +17,7 @@ def retry_on_conflict(attempt: Callable[[], ResultT], path: str, message: str | 
     """Call `attempt` until no other process commits in between, at most `MAX_ATTEMPTS` times.
 
     Args:
-        attempt: Reads the table anew and commits to it (optimistic concurrency). It is called again only after a
+        attempt: Opens the table and commits to it (optimistic concurrency). Called again only after a
             `CommitConflictError`.
         path: The table's folder or URI, for the error message.
         message: Replaces the error message.

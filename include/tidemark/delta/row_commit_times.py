@@ -1,8 +1,8 @@
-"""When the rows of a table's files were first committed, whatever files they have been copied into since.
+"""Find when the rows of a table's files were first committed, although later commits copied them to other files.
 
-A file that others were rewritten into has rows of several commits. Which row is of which is known where all are of one,
-and where the table tracks rows. Rows that were only moved, as OPTIMIZE moves them, are found in the files from before,
-while these are still in the folder. Else no more is known than the latest commit that they can be of.
+A rewritten file can have rows of several commits. A row's commit is known if all rows are of one commit, or by row
+tracking. Rows that were only moved, as by OPTIMIZE, are read from their original files while these exist. Otherwise,
+only the latest possible commit is known.
 """
 
 from __future__ import annotations
@@ -14,99 +14,108 @@ from tidemark.delta.commit_history import Commit, LoggedFile
 
 _RESTORE, _DELETE = "RESTORE", "DELETE"
 _US_PER_MS = 1000
-_ROW_TRACKING_REMEDY = "turn on delta.enableRowTracking before the next"
+_ROW_TRACKING_REMEDY = "turn on delta.enableRowTracking before the next rewrite"
 _LOG_RETENTION_REMEDY = "keep delta.logRetentionDuration longer"
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file as it stood at a version, all of whose rows arrived at once."""
+    """A file whose rows were all added by one commit, and which later commits replaced."""
 
     path: str
     version: int
+    """Last version with the file."""
     arrived_us: int
-    """When, in microseconds since 1970 UTC."""
+    """Commit time of the rows in microseconds since 1970 UTC."""
     deletion_vector: str | None
-    """Its deletion vector then."""
+    """Deletion vector of the file in that version."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileRewrite:
-    """Files that hold between them just the rows of other files, which are no longer of the table."""
+    """A group of files whose rows are exactly the rows of earlier files, which they replaced."""
 
     files: frozenset[str]
+    """Paths of the new files."""
     sources: tuple[SourceFile, ...]
+    """The earlier files."""
     commit_label: str
-    """The commit that moved the rows."""
+    """Label of the commit that moved the rows."""
 
 
 @dataclass(frozen=True)
 class FileArrival:
-    """When the rows of a file arrived, in microseconds since 1970 UTC."""
+    """The commit times of a file's rows, in microseconds since 1970 UTC."""
 
     earliest_us: int
-    """No row arrived before; where they cannot be told apart, none is taken to."""
+    """Earliest commit time; equal to `latest_us` if the rows' commits are ambiguous."""
     latest_us: int
-    """No row arrived after."""
-    by_row_commit_version: Mapping[int, int] | None = None
-    """By the row commit version that a row has; None where rows have none."""
+    """Latest commit time."""
+    us_by_row_commit_version: Mapping[int, int] | None = None
+    """Commit time by row commit version; None without row commit versions."""
     rewrite: FileRewrite | None = None
-    """Where rows of several commits are to be read from other files."""
-    unknown_reason: str | None = None
-    """Why only `high` is known, and what helps; None where the arrival of each row is."""
+    """Rewrite that moved rows of several commits; these are read from the earlier files."""
+    ambiguity_reason: str | None = None
+    """Reason why only `latest_us` is known, with a remedy; None if each row's commit time is known."""
 
     @property
     def is_single_commit(self) -> bool:
-        """Whether all rows are known to have arrived at once."""
-        return self.unknown_reason is None and self.earliest_us == self.latest_us
+        """True if all rows are known to be of one commit."""
+        return self.ambiguity_reason is None and self.earliest_us == self.latest_us
 
 
 @dataclass
 class ArrivalTracker:
-    """The files of a table while its commits pass by."""
+    """Commit times of a table's files, derived by applying the log's commits in order."""
 
     first_commit: Commit
-    """The first that the log has: a file that no commit has added was there before it."""
+    """Oldest commit in the log. A file that no commit added is older."""
     live_files: set[str] = field(default_factory=set)
-    """Those of the files added that the table has now."""
+    """Paths of the added files that no later commit removed."""
     has_row_tracking: bool = False
-    """Whether the table tracks rows, as far as its commits say."""
+    """True if the last commit that set table properties enabled row tracking."""
     _added: dict[str, tuple[LoggedFile, FileArrival]] = field(default_factory=dict)
     _loss_reasons: dict[FileRewrite, str | None] = field(default_factory=dict)
 
     def get_arrival(
         self, path: str, *, has_row_tracking: bool, are_present: Callable[[Collection[str]], bool]
     ) -> FileArrival:
-        """What is known of a file of the table, once all commits have passed.
+        """Return the commit times of a file's rows, after all commits were applied.
 
-        `tracked` is whether its rows tell their row commit versions; `is_there` whether files of some paths are all in
-        the folder.
+        Args:
+            path: Decoded path of the file.
+            has_row_tracking: True if the rows' row commit versions can be read.
+            are_present: Tests that the files at some paths all exist.
         """
         arrival = self._look_up_arrival(path)
-        if arrival.unknown_reason or arrival.is_single_commit or (arrival.by_row_commit_version and has_row_tracking):
+        if (
+            arrival.ambiguity_reason
+            or arrival.is_single_commit
+            or (arrival.us_by_row_commit_version and has_row_tracking)
+        ):
             return arrival
         if arrival.rewrite is None:
-            return _create_unknown_arrival(
-                [arrival], f"the table no longer tracks the rows of {path}; {_ROW_TRACKING_REMEDY} rewrite"
+            return _create_ambiguous_arrival(
+                [arrival], f"the table no longer tracks the rows of {path} ({_ROW_TRACKING_REMEDY})"
             )
         if arrival.rewrite not in self._loss_reasons:
             self._loss_reasons[arrival.rewrite] = self._find_loss_reason(arrival.rewrite, are_present)
         loss_reason = self._loss_reasons[arrival.rewrite]
-        return arrival if loss_reason is None else _create_unknown_arrival([arrival], loss_reason)
+        return arrival if loss_reason is None else _create_ambiguous_arrival([arrival], loss_reason)
 
     def _find_loss_reason(self, rewrite: FileRewrite, are_present: Callable[[Collection[str]], bool]) -> str | None:
-        """Why rows can no longer be read where they were before they were moved; None where they can."""
+        """Return the reason why moved rows cannot be read from the earlier files; None if they can."""
         if not self._is_intact(rewrite):
             return _explain_later_change(rewrite)
-        if are_present([part.path for part in rewrite.sources]):
+        if are_present([source.path for source in rewrite.sources]):
             return None
         return (
-            f"{rewrite.commit_label} put rows of several commits into one file, and those from before are gone; "
-            f"{_ROW_TRACKING_REMEDY} rewrite"
+            f"{rewrite.commit_label} put rows of several commits into one file, and the earlier files are deleted "
+            f"({_ROW_TRACKING_REMEDY})"
         )
 
-    def apply(self, commit: Commit) -> None:
-        """Let a commit pass."""
+    def apply_commit(self, commit: Commit) -> None:
+        """Apply the add and remove actions of the next commit."""
         if commit.enables_row_tracking is not None:
             self.has_row_tracking = commit.enables_row_tracking
         added_paths = {file.path for file in commit.added}
@@ -114,8 +123,8 @@ class ArrivalTracker:
         readded_files = [file for file in commit.added if file.path in removed_paths or file.path in self._added]
         new_files = [file for file in commit.added if file.path not in removed_paths and file.path not in self._added]
         removed_files = [file for file in commit.removed if file.path not in added_paths]
-        arrivals = self._classify_new_files(commit, new_files, removed_files)
-        arrivals |= {file.path: (file, self._classify_readded_file(file)) for file in readded_files}
+        arrivals = self._find_new_file_arrivals(commit, new_files, removed_files)
+        arrivals |= {file.path: (file, self._find_readded_file_arrival(file)) for file in readded_files}
         self._added |= arrivals
         self.live_files -= removed_paths
         self.live_files |= added_paths
@@ -127,53 +136,53 @@ class ArrivalTracker:
         return FileArrival(
             before_us,
             before_us,
-            unknown_reason=f"its log begins with version {self.first_commit.version}; {_LOG_RETENTION_REMEDY}",
+            ambiguity_reason=f"its log begins with version {self.first_commit.version} ({_LOG_RETENTION_REMEDY})",
         )
 
     def _is_intact(self, rewrite: FileRewrite) -> bool:
+        """True if the table still has all new files of a rewrite, unchanged."""
         return rewrite.files <= self.live_files and all(
             self._look_up_arrival(path).rewrite is rewrite for path in rewrite.files
         )
 
-    def _classify_readded_file(self, file: LoggedFile) -> FileArrival:
-        """A file that comes once more: with fewer rows, with row commit versions, or restored."""
+    def _find_readded_file_arrival(self, file: LoggedFile) -> FileArrival:
+        """Find the commit times of a file that is added again: with deletions, row commit versions, or by RESTORE."""
         arrival = self._look_up_arrival(file.path)
         if arrival.rewrite and file.deletion_vector != self._added[file.path][0].deletion_vector:
-            return _create_unknown_arrival([arrival], _explain_later_change(arrival.rewrite))
+            return _create_ambiguous_arrival([arrival], _explain_later_change(arrival.rewrite))
         return (
             _create_single_arrival(arrival.latest_us, file)
-            if arrival.is_single_commit and arrival.by_row_commit_version is None
+            if arrival.is_single_commit and arrival.us_by_row_commit_version is None
             else arrival
         )
 
-    def _classify_new_files(
+    def _find_new_file_arrivals(
         self, commit: Commit, new_files: list[LoggedFile], removed_files: list[LoggedFile]
     ) -> dict[str, tuple[LoggedFile, FileArrival]]:
         if any(file.changes_data for file in new_files):
-            return {file.path: (file, self._classify_changed_file(commit, file, removed_files)) for file in new_files}
+            return {
+                file.path: (file, self._find_changed_file_arrival(commit, file, removed_files)) for file in new_files
+            }
         arrivals: dict[str, tuple[LoggedFile, FileArrival]] = {}
         for partition_values in {file.partition_values for file in new_files}:
             files = [file for file in new_files if file.partition_values == partition_values]
-            arrivals |= self._classify_rewritten_files(
-                commit,
-                files,
-                [one for one in removed_files if self._get_partition_values(one) in {partition_values, None}],
-            )
+            sources = [file for file in removed_files if self._get_partition_values(file) in {partition_values, None}]
+            arrivals |= self._find_rewritten_file_arrivals(commit, files, sources)
         return arrivals
 
     def _get_partition_values(self, file: LoggedFile) -> str | None:
         return self._added[file.path][0].partition_values if file.path in self._added else file.partition_values
 
-    def _classify_changed_file(self, commit: Commit, file: LoggedFile, removed_files: list[LoggedFile]) -> FileArrival:
-        """Of a file with new rows, and with those that the commit has copied."""
+    def _find_changed_file_arrival(
+        self, commit: Commit, file: LoggedFile, removed_files: list[LoggedFile]
+    ) -> FileArrival:
+        """Find the commit times of a file with new rows, and possibly with rows that the commit copied."""
         if commit.operation == _RESTORE:
-            reason = (
-                f"{commit.label} brought back files whose commits are no longer in the log; {_LOG_RETENTION_REMEDY}"
-            )
-            return FileArrival(commit.committed_us, commit.committed_us, unknown_reason=reason)
+            reason = f"{commit.label} restored files whose commits are no longer in the log ({_LOG_RETENTION_REMEDY})"
+            return FileArrival(commit.committed_us, commit.committed_us, ambiguity_reason=reason)
         if not removed_files or not commit.may_copy_rows:
             return _create_single_arrival(commit.committed_us, file)
-        sources = [self._look_up_arrival(one.path) for one in removed_files]
+        sources = [self._look_up_arrival(removed.path) for removed in removed_files]
         own_versions = (
             {}
             if commit.operation == _DELETE or file.row_commit_version is None
@@ -181,35 +190,35 @@ class ArrivalTracker:
         )
         if commit.preserves_row_commit_versions and (merged := _merge_arrivals(sources, own_versions)):
             return merged
-        reason = f"{commit.label} copied rows of several commits into one file; {_ROW_TRACKING_REMEDY}"
+        reason = f"{commit.label} copied rows of several commits into one file ({_ROW_TRACKING_REMEDY})"
         if commit.operation == _DELETE:
             return (
                 _create_single_arrival(sources[0].latest_us, file)
                 if _is_same_arrival(sources)
-                else _create_unknown_arrival(sources, reason)
+                else _create_ambiguous_arrival(sources, reason)
             )
-        return FileArrival(commit.committed_us, commit.committed_us, unknown_reason=reason)
+        return FileArrival(commit.committed_us, commit.committed_us, ambiguity_reason=reason)
 
-    def _classify_rewritten_files(
+    def _find_rewritten_file_arrivals(
         self, commit: Commit, files: list[LoggedFile], removed_files: list[LoggedFile]
     ) -> dict[str, tuple[LoggedFile, FileArrival]]:
-        """Of files with just the rows of those that are gone."""
+        """Find the commit times of files that have exactly the rows of the removed files."""
         sources = [self._look_up_arrival(file.path) for file in removed_files]
         merged = _merge_arrivals(sources, {}) if commit.preserves_row_commit_versions else None
         if merged or _is_same_arrival(sources):
             return {file.path: (file, merged or _create_single_arrival(sources[0].latest_us, file)) for file in files}
         if (rewrite := self._find_rewrite(commit, files, removed_files)) is None:
-            reason = next((one.unknown_reason for one in sources if one.unknown_reason), None)
-            reason = reason or f"{commit.label} put rows of several commits into one file; {_ROW_TRACKING_REMEDY}"
-            unknown = (
-                _create_unknown_arrival(sources, reason)
+            reason = next((source.ambiguity_reason for source in sources if source.ambiguity_reason), None)
+            reason = reason or f"{commit.label} put rows of several commits into one file ({_ROW_TRACKING_REMEDY})"
+            ambiguous = (
+                _create_ambiguous_arrival(sources, reason)
                 if sources
-                else FileArrival(commit.committed_us, commit.committed_us, unknown_reason=reason)
+                else FileArrival(commit.committed_us, commit.committed_us, ambiguity_reason=reason)
             )
-            return {file.path: (file, unknown) for file in files}
+            return {file.path: (file, ambiguous) for file in files}
         arrival = FileArrival(
-            min(part.arrived_us for part in rewrite.sources),
-            max(part.arrived_us for part in rewrite.sources),
+            min(source.arrived_us for source in rewrite.sources),
+            max(source.arrived_us for source in rewrite.sources),
             rewrite=rewrite,
         )
         by_path = {file.path: file for file in files}
@@ -218,7 +227,7 @@ class ArrivalTracker:
     def _find_rewrite(
         self, commit: Commit, files: list[LoggedFile], removed_files: list[LoggedFile]
     ) -> FileRewrite | None:
-        """Where the rows of these files are to be read; None where that is not known."""
+        """Find the earlier files from which the rows of rewritten files can be read; None if these are ambiguous."""
         sources: dict[SourceFile, None] = {}
         rewritten_paths = {file.path for file in files}
         for file in removed_files:
@@ -239,8 +248,8 @@ class ArrivalTracker:
 
 def _explain_later_change(rewrite: FileRewrite) -> str:
     return (
-        f"{rewrite.commit_label} put rows of several commits into files that were changed since; "
-        f"{_ROW_TRACKING_REMEDY} rewrite"
+        f"{rewrite.commit_label} put rows of several commits into files that were changed since "
+        f"({_ROW_TRACKING_REMEDY})"
     )
 
 
@@ -251,16 +260,26 @@ def _create_single_arrival(arrived_us: int, file: LoggedFile) -> FileArrival:
 
 
 def _is_same_arrival(sources: Sequence[FileArrival]) -> bool:
-    return bool(sources) and all(one.is_single_commit and one.latest_us == sources[0].latest_us for one in sources)
+    return bool(sources) and all(
+        source.is_single_commit and source.latest_us == sources[0].latest_us for source in sources
+    )
 
 
 def _merge_arrivals(sources: Sequence[FileArrival], own_versions: Mapping[int, int]) -> FileArrival | None:
-    """Of a file that keeps the row commit versions of others' rows; None where these do not tell."""
+    """Merge the commit times of files whose rows were copied with their row commit versions.
+
+    Args:
+        sources: Commit times of the earlier files.
+        own_versions: Commit time by row commit version of the file's new rows.
+
+    Returns:
+        None if the row commit versions of an earlier file are unknown, or if one version has two commit times.
+    """
     arrived_by_version = dict(own_versions)
     for source in sources:
-        if source.unknown_reason or source.by_row_commit_version is None:
+        if source.ambiguity_reason or source.us_by_row_commit_version is None:
             return None
-        for version, arrived_us in source.by_row_commit_version.items():
+        for version, arrived_us in source.us_by_row_commit_version.items():
             if arrived_by_version.setdefault(version, arrived_us) != arrived_us:
                 return None
     return (
@@ -270,6 +289,6 @@ def _merge_arrivals(sources: Sequence[FileArrival], own_versions: Mapping[int, i
     )
 
 
-def _create_unknown_arrival(sources: Sequence[FileArrival], reason: str) -> FileArrival:
-    latest = max(one.latest_us for one in sources)
-    return FileArrival(latest, latest, unknown_reason=reason)
+def _create_ambiguous_arrival(sources: Sequence[FileArrival], reason: str) -> FileArrival:
+    latest_us = max(source.latest_us for source in sources)
+    return FileArrival(latest_us, latest_us, ambiguity_reason=reason)

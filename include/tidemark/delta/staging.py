@@ -1,6 +1,6 @@
-"""Rows written into the folder of a table as Parquet that its log does not know: nobody who reads the table sees them.
+"""Write Parquet files into a table's folder before a commit adds them to the table.
 
-A reference in the log makes such a file part of the table (`table.DeltaTableHandle.commit`).
+Readers do not see staged files. `DeltaTableHandle.commit` adds them to the table by add actions.
 """
 
 from __future__ import annotations
@@ -21,37 +21,44 @@ from pyspark.sql import types as T
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.table import DataFile, to_spark_schema
 
-INDEXED_COLUMNS = 32
-"""How many columns, the first ones, a file's statistics tell of; as Delta itself has it."""
+INDEXED_COLUMN_COUNT = 32
+"""Number of leading columns with statistics, as in Delta."""
 PRUNING_COLUMNS = ("_slice", "carried_from", "carried_until")
-"""Columns that statistics tell of wherever they stand: files are chosen by them."""
+"""Columns that always have statistics, because files are selected by them."""
 MAX_STRING_LENGTH = 32
-"""Longer texts are not in statistics."""
+"""Maximum length of strings in statistics. Longer bounds are omitted."""
 _EXACT_JSON_TYPES = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.TimestampNTZType)
-"""Types whose least and greatest value JSON has exactly."""
+"""Types whose minimum and maximum JSON represents exactly."""
 
 _GLOB_CHARACTER = re.compile(r"[][{}*?\\]")
-"""Characters that make a pattern of a path, for Spark."""
+"""Characters that Spark interprets as glob patterns in a path."""
 _HIGH_CARDINALITY_TYPES = (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType)
-"""Types of values that hardly repeat."""
+"""Types whose values rarely repeat."""
 
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """Files that hold the rows of one table."""
+    """Staged files of one table."""
 
     table: str
-    """The table's folder."""
+    """Folder of the table."""
     schema: T.StructType
     files: tuple[DataFile, ...]
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """What they hold."""
-        return read_files(spark, self.table, self.schema, (one.path for one in self.files))
+        """Read the rows of the files."""
+        return read_files(spark, self.table, self.schema, (file.path for file in self.files))
 
 
 def stage_rows(rows: DataFrame, table: str, folder: str, partition_column: str | None = None) -> StagedFiles:
-    """Write rows into a new folder of a table, unknown to its log; a column to go `by` makes folders in that."""
+    """Write rows to a new folder in a table's folder.
+
+    Args:
+        rows: Rows to write.
+        table: Folder of the table.
+        folder: New folder, relative to `table`.
+        partition_column: Column to split files by, into subfolders. It is not in the files.
+    """
     writer = rows.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     for column in _list_high_cardinality_columns(rows.schema):
         writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
@@ -61,17 +68,17 @@ def stage_rows(rows: DataFrame, table: str, folder: str, partition_column: str |
 
 
 def stage_arrow_table(rows: pa.Table, table: str, folder: str) -> StagedFiles:
-    """As `stage`, of a few rows at hand: one file, without Spark."""
-    system, path = open_filesystem(table), f"{folder}/part-0.parquet"
-    system.create_dir(folder)
-    with system.open_output_stream(path) as file:
+    """Write rows to one file in a new folder of a table, without Spark. Arguments are those of `stage_rows`."""
+    filesystem, path = open_filesystem(table), f"{folder}/part-0.parquet"
+    filesystem.create_dir(folder)
+    with filesystem.open_output_stream(path) as file:
         pq.write_table(rows, file, write_page_checksum=True)
     schema = to_spark_schema(rows.schema)
     return StagedFiles(table, schema, tuple(_list_written_files(table, folder, schema)))
 
 
 def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Iterable[str]) -> DataFrame:
-    """The rows of some files of a table, with these columns."""
+    """Read files of a table with a schema, without the table's log."""
     escaped_paths = [_GLOB_CHARACTER.sub(r"\\\g<0>", f"{table}/{path}") for path in paths]
     if not escaped_paths:
         return spark.createDataFrame([], schema)
@@ -79,9 +86,9 @@ def read_files(spark: SparkSession, table: str, schema: T.StructType, paths: Ite
 
 
 def _list_high_cardinality_columns(schema: T.StructType, prefix: str = "") -> Iterator[str]:
-    """The Parquet columns to write without a dictionary, those of times and long numbers.
+    """Yield the Parquet columns to write without a dictionary, by path.
 
-    One of values that hardly repeat takes a third of the time to write, and makes larger files.
+    A dictionary of values that rarely repeat takes a third of the writing time and makes files larger.
     """
     for field in schema:
         if isinstance(field.dataType, T.StructType):
@@ -91,76 +98,87 @@ def _list_high_cardinality_columns(schema: T.StructType, prefix: str = "") -> It
 
 
 def read_data_files(table: str, schema: T.StructType, paths: Iterable[str]) -> list[DataFile]:
-    """Files of a table as a log would tell of them, by their footers, in order.
+    """Read sizes and statistics of files from their footers, sorted by path.
+
+    Args:
+        table: Folder of the table.
+        schema: Schema of the files.
+        paths: Paths relative to the folder.
 
     Raises:
-        FileNotFoundError: one is not there any more.
+        FileNotFoundError: A file does not exist.
     """
-    system = open_filesystem(table)
-    return _read_data_files(system, system.get_file_info(sorted(paths)), schema)
+    filesystem = open_filesystem(table)
+    return _read_data_files(filesystem, filesystem.get_file_info(sorted(paths)), schema)
 
 
 def _list_written_files(table: str, folder: str, schema: T.StructType) -> list[DataFile]:
-    system = open_filesystem(table)
-    infos = system.get_file_info(pafs.FileSelector(folder, recursive=True))
+    filesystem = open_filesystem(table)
+    infos = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
     files = [info for info in infos if info.is_file and info.path.endswith(".parquet")]
-    data_files = _read_data_files(system, files, schema)
-    for one in data_files:
-        if not one.rows:  # Spark writes one where there is nothing to write
-            system.delete_file(one.path)
-    return sorted((one for one in data_files if one.rows), key=lambda one: one.path)
+    data_files = _read_data_files(filesystem, files, schema)
+    for file in data_files:
+        if not file.rows:  # Spark writes an empty file if there are no rows
+            filesystem.delete_file(file.path)
+    return sorted((file for file in data_files if file.rows), key=lambda file: file.path)
 
 
-def _read_data_files(system: pafs.FileSystem, infos: Iterable[pafs.FileInfo], schema: T.StructType) -> list[DataFile]:
-    names = schema.names[:INDEXED_COLUMNS]
-    indexed = [
-        one.name
-        for one in schema
-        # A dot would stand for a field of a struct.
-        if isinstance(one.dataType, _EXACT_JSON_TYPES)
-        and one.name in {*names, *PRUNING_COLUMNS}
-        and "." not in one.name
+def _read_data_files(
+    filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo], schema: T.StructType
+) -> list[DataFile]:
+    first_names = schema.names[:INDEXED_COLUMN_COUNT]
+    indexed_names = [
+        field.name
+        for field in schema
+        # A name with a dot would be ambiguous with a field of a struct.
+        if isinstance(field.dataType, _EXACT_JSON_TYPES)
+        and field.name in {*first_names, *PRUNING_COLUMNS}
+        and "." not in field.name
     ]
     data_files = []
     for info in infos:
-        with system.open_input_file(info.path) as file:
+        with filesystem.open_input_file(info.path) as file:
             footer = pq.read_metadata(file)
-        stats = json.dumps(_collect_statistics(footer, indexed))
+        stats = json.dumps(_collect_statistics(footer, indexed_names))
         data_files.append(DataFile(info.path, info.size, footer.num_rows, info.mtime_ns // 1_000_000, stats))
     return data_files
 
 
 def _collect_statistics(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, Any]:
-    """What Delta's log tells of a file: `numRecords`, `minValues`, `maxValues`, `nullCount`."""
+    """Merge the row groups' statistics to a file's: `numRecords`, `minValues`, `maxValues` and `nullCount`."""
     column_numbers = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
     min_values: dict[str, Any] = {}
     max_values: dict[str, Any] = {}
     null_counts: dict[str, int] = {}
     for name in names:
-        if name not in column_numbers:  # a column that the table has gained since
+        if name not in column_numbers:  # the column was added to the table later
             continue
-        groups = [footer.row_group(group).column(column_numbers[name]) for group in range(footer.num_row_groups)]
-        statistics = [group.statistics for group in groups if group.is_stats_set]
-        if len(statistics) < len(groups) or not all(one.has_null_count for one in statistics):
+        column_chunks = [footer.row_group(group).column(column_numbers[name]) for group in range(footer.num_row_groups)]
+        statistics = [chunk.statistics for chunk in column_chunks if chunk.is_stats_set]
+        if len(statistics) < len(column_chunks) or not all(chunk.has_null_count for chunk in statistics):
             continue
-        null_counts[name] = sum(one.null_count for one in statistics)
-        non_null = [one for one, group in zip(statistics, groups, strict=True) if one.null_count < group.num_values]
-        if bounds := _get_bounds(non_null):
+        null_counts[name] = sum(chunk.null_count for chunk in statistics)
+        non_null = [
+            chunk_statistics
+            for chunk_statistics, chunk in zip(statistics, column_chunks, strict=True)
+            if chunk_statistics.null_count < chunk.num_values
+        ]
+        if bounds := _merge_bounds(non_null):
             min_values[name], max_values[name] = bounds
     return {"numRecords": footer.num_rows, "minValues": min_values, "maxValues": max_values, "nullCount": null_counts}
 
 
-def _get_bounds(statistics: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
-    """The least and the greatest value as JSON; None where they are not known, long, or no date of Python's."""
-    if not statistics or not all(one.has_min_max for one in statistics):
+def _merge_bounds(statistics: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
+    """Return minimum and maximum for JSON; None if unknown, too long, or dates that Python cannot represent."""
+    if not statistics or not all(chunk.has_min_max for chunk in statistics):
         return None
     try:
-        low, high = min(one.min for one in statistics), max(one.max for one in statistics)
+        minimum, maximum = min(chunk.min for chunk in statistics), max(chunk.max for chunk in statistics)
     except (OverflowError, ValueError):
         return None
-    if any(isinstance(bound, str) and len(bound) > MAX_STRING_LENGTH for bound in (low, high)):
+    if any(isinstance(bound, str) and len(bound) > MAX_STRING_LENGTH for bound in (minimum, maximum)):
         return None
-    return _to_json_value(low), _to_json_value(high)
+    return _to_json_value(minimum), _to_json_value(maximum)
 
 
 def _to_json_value(value: Any) -> Any:

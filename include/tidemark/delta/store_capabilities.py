@@ -1,7 +1,7 @@
-"""Whether two processes that commit to a table at the same time are kept apart where it lies.
+"""Check that a store prevents concurrent writers from overwriting each other's commits.
 
-On this machine a file is made by one process alone; an object store has to refuse the second that puts an object of a
-name (a conditional put). One that does not would lose commits without a word.
+A local file system lets only one process create a file. An object store must reject the second put to a key (a
+conditional put), or commits would be lost silently.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.delta.filesystem import is_uri
 from tidemark.errors import ForbiddenPathError
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import get_engine
 
 SAFE_SCHEMES = ("s3a", "gs", "abfss")
 """URI schemes of stores with conditional puts that both Spark and delta-rs support."""
@@ -31,18 +31,20 @@ def check_store(root: str) -> None:
         return
     scheme = root.partition("://")[0]
     if scheme not in SAFE_SCHEMES:
-        schemes = ", ".join(f"{one}://" for one in SAFE_SCHEMES)
+        supported = ", ".join(f"{safe_scheme}://" for safe_scheme in SAFE_SCHEMES)
         reason = (
-            "is S3 to delta-rs alone, and Spark has it as s3a://" if scheme == "s3" else "keeps no two writers apart"
+            "is unknown to Spark, which accesses S3 by s3a://"
+            if scheme == "s3"
+            else "does not prevent conflicting commits"
         )
         raise ForbiddenPathError(
-            f"tables cannot be written to {root}: {scheme}:// {reason}; let the lake be a path, or {schemes}"
+            f"tables cannot be written to {root}: {scheme}:// {reason}. Let the lake be a path, or {supported}."
         )
     for variable, values in _UNSAFE_SETTINGS.items():
         if scheme == "s3a" and os.environ.get(variable, "").lower() in values:
             raise ForbiddenPathError(
                 f"tables cannot be written to {root}: {variable}={os.environ[variable]} lets two drivers overwrite "
-                "each other's commits; unset it"
+                "each other's commits. Unset it."
             )
 
 
@@ -54,8 +56,8 @@ def probe_conditional_put(spark: SparkSession, root: str) -> None:
     Raises:
         ForbiddenPathError: The store accepts both.
     """
-    if root.startswith("s3a://") and engine_of(spark).keeps_first_put(f"{root}/probe-{uuid4().hex}") is False:
+    if root.startswith("s3a://") and get_engine(spark).supports_conditional_put(f"{root}/probe-{uuid4().hex}") is False:
         raise ForbiddenPathError(
-            f"tables cannot be written to {root}: its store passes over conditional puts (If-None-Match), so that two "
-            "drivers would overwrite each other's commits; take a store that does not"
+            f"tables cannot be written to {root}: its store ignores conditional puts (If-None-Match), so two drivers "
+            "would overwrite each other's commits. Use a store that supports them."
         )

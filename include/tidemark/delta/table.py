@@ -1,6 +1,6 @@
-"""A Delta table as its log tells it: version, columns, files with their statistics, small columns. No JVM takes part.
+"""Read and commit to Delta tables with delta-rs, without a JVM.
 
-delta-rs does not survive `fork`: a table is opened where the work happens, and never in a process that forks later.
+delta-rs does not survive `fork`, so a table is never opened in a process that forks later.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ from tidemark.config.types import from_micros
 from tidemark.delta.filesystem import open_filesystem
 
 APP_ID = "tidemark"
-"""The application whose transaction id each commit of the ledger, and of the tables that follow it, carries."""
+"""Application id of the transactions in the commits of the ledger and of the tables that follow it."""
 FILE_REMOVAL_APP_ID = "tidemark.files"
-"""The application whose transaction id, the version that is made, each commit carries by which files go. So of two at
-the same time one is refused: delta-rs lets a commit remove what another that changes no data has removed already."""
+"""Application id of the transactions in commits with remove actions; their version is the new table version. Of two
+concurrent commits, one fails. Otherwise, delta-rs would let a commit remove files that a concurrent commit has removed
+without a change of data."""
 TXN_VERSION_KEY = "tidemark.commit"
-"""Where the info of a table's commit names the ledger's commit that it follows."""
+"""Key in `commitInfo` of the ledger's commit that a table's commit applies."""
 MAINTENANCE_KEY = "tidemark.upkeep"
-"""Stands in the info of Tidemark's own commits that follow none of the ledger's; others' commits have neither."""
+"""Key in `commitInfo` of Tidemark's commits that apply no commit of the ledger. Commits of others have neither key."""
 _INDEX_ALL_COLUMNS = {"delta.dataSkippingNumIndexedCols": "-1"}
-"""By default delta-rs reads the statistics of the first 32 columns alone, and those by which files go come last."""
+"""By default, delta-rs reads the statistics of the first 32 columns only, and `staging.PRUNING_COLUMNS` are last."""
 _REMOVED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 TABLE_PROPERTIES = _INDEX_ALL_COLUMNS | {
-    # Old answers are the table's earlier versions.
+    # Earlier results stay readable as earlier versions.
     "delta.logRetentionDuration": "interval 3650 days",
     _REMOVED_FILE_RETENTION: "interval 365 days",
 }
-
-
 _POST_COMMIT_HOOKS = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Logs are shortened by vacuum alone; to look after each commit whether they may be takes longer with each."""
+"""Only vacuum truncates logs. A check after each commit would take longer as the log grows."""
 
 
 class CommitConflictError(Exception):
@@ -57,61 +56,62 @@ class CommitConflictError(Exception):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file in the folder of a table, whether its log knows it or not."""
+    """A Parquet file in a table's folder, whether it is committed or not."""
 
     path: str
-    """Relative to the table."""
+    """Path relative to the table's folder."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     rows: int
+    """Number of rows."""
     modified: int
-    """Ms since 1970 UTC."""
+    """Modification time in ms since 1970 UTC."""
     stats: str
-    """What the log says of its rows: JSON."""
+    """Statistics of the add action, as JSON."""
 
 
 @dataclass(frozen=True)
 class ExternalCommit:
-    """A commit of somebody else's."""
+    """A commit that Tidemark did not make."""
 
     version: int
     operation: str
-    """As its writer calls it: DELETE, OPTIMIZE, RESTORE."""
-    at: datetime
+    """Operation as named by the writer, such as DELETE, OPTIMIZE or RESTORE."""
+    committed_at: datetime
 
 
 _SCHEMA_OPERATIONS = re.compile(r"CREATE TABLE|ADD COLUMN|SET TBLPROPERTIES")
-"""Operations of Tidemark's own that carry no mark; they change no row."""
+"""Operations of Tidemark without its keys in `commitInfo`. They change no row."""
 _UNMARKED_WRITE_OPERATIONS = {"WRITE", "Manual Update", "UPDATE"}
-"""Those of its commits by reference before these had one, and through Spark."""
+"""Operations of Tidemark's commits without its keys: commits by Spark, and commits by reference of early versions."""
 _OUTSIDE_TABLE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
-"""In the path of a file that is not under the table's folder."""
+"""Pattern in the path of a file that is not under the table's folder."""
 _MAINTENANCE_OPERATIONS = re.compile(
     r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE"
 )
-"""Operations that Delta's writers name of commits that write no rows."""
+"""Operations that write no new rows, as named by Delta's writers."""
 _TRUNCATED_LOG_MESSAGE = "Invalid table version"
-"""How delta-rs refuses a commit on top of a version behind which the log has been shortened meanwhile."""
+"""Part of delta-rs's error for a commit after a version that the log no longer has, because it was truncated."""
 _RECENT_COMMITS = 100
-"""So many commits are looked through for one that writes rows."""
+"""Number of recent commits that are searched for one that writes rows."""
 OpenTables = dict[str, "DeltaTableHandle"]
-"""Open tables by path, each as of this process's last commit. Commits of other processes since then cause a
+"""Open tables by path, at the version of this process's last commit. A later commit of another process causes a
 `CommitConflictError` at the next commit."""
 
 
 @dataclass(frozen=True)
 class DeltaTableHandle:
-    """A table at one version."""
+    """A Delta table at one version."""
 
     path: str
     table: DeltaTable
 
     @classmethod
     def open(cls, path: str, version: int | None = None) -> DeltaTableHandle | None:
-        """Open a table, by default as it stands now; None where there is none.
+        """Open a table, by default at its latest version; None if it does not exist.
 
         Raises:
-            DeltaError: delta-rs cannot read such a table, or it has no such version.
+            DeltaError: delta-rs cannot read the table, or it has no such version.
         """
         try:
             return cls(path, DeltaTable(path, version=version))
@@ -120,120 +120,129 @@ class DeltaTableHandle:
 
     @property
     def version(self) -> int:
-        """The version that this is."""
+        """Version at which the table is open."""
         return int(self.table.version())
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Its columns."""
+        """Schema in Spark's types."""
         return _parse_spark_schema(self.table.schema())
 
     @property
     def partition_columns(self) -> list[str]:
-        """Its partition columns."""
+        """Names of the partition columns."""
         return list(self.table.metadata().partition_columns)
 
     @property
     def has_exact_statistics(self) -> bool:
-        """Whether statistics are by the names of columns, and count just the rows that are there."""
+        """True if statistics use column names and exclude no deleted rows: no column mapping, no deletion vectors."""
         features = self.table.protocol().reader_features or []
         mapped = self.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
         return not mapped and "deletionVectors" not in features
 
     @property
     def has_row_tracking(self) -> bool:
-        """Whether rows tell the version that they were committed in."""
+        """True if the table has row tracking, and so a row commit version for each row."""
         return str(self.table.metadata().configuration.get("delta.enableRowTracking")).lower() == "true"
 
     @cached_property
     def is_plain_parquet(self) -> bool:
-        """Whether its rows are just what is in its files, and these lie in its folder."""
-        encoded = any("%" in path for path in self.files["path"])
-        return self.has_exact_statistics and not self.partition_columns and not encoded and not self.external_files
+        """True if the table's rows can be read from its Parquet files alone, and all lie in its folder."""
+        has_encoded_paths = any("%" in path for path in self.files["path"])
+        return (
+            self.has_exact_statistics
+            and not self.partition_columns
+            and not has_encoded_paths
+            and not self.external_files
+        )
 
     @cached_property
     def external_files(self) -> list[str]:
-        """The paths of its files that are not under its folder, as a shallow clone has them."""
+        """Decoded paths of files outside the table's folder, such as those of a shallow clone."""
         return [path for path in map(unquote, self.files["path"]) if is_outside_table(path)]
 
     @property
     def txn_version(self) -> int:
-        """The ledger's commit that the table has come to; 0 before the first."""
+        """Number of the last commit of the ledger that the table has applied; 0 before the first."""
         return int(self.table.transaction_version(APP_ID) or 0)
 
     @cached_property
     def files(self) -> pd.DataFrame:
-        """One row per file: `path`, `size` in bytes, `rows` (NaN where the log does not say)."""
+        """Files of this version: `path` (as in the log), `size` in bytes and `rows` (NaN without statistics)."""
         actions = self._add_actions
-        found = pd.DataFrame(
+        files = pd.DataFrame(
             {
                 "path": actions["path"].to_pylist(),
                 "size": actions["size_bytes"].to_pylist(),
                 "rows": actions["num_records"].to_pylist() if "num_records" in actions.schema.names else float("nan"),
             }
         )
-        return found.astype({"rows": "float64"})
+        return files.astype({"rows": "float64"})
 
     @property
-    def written_at(self) -> int | None:
-        """When rows were last written to it, in ms since 1970 UTC; None where its last commits are upkeep alone."""
+    def last_write_ms(self) -> int | None:
+        """Time of the last commit with rows, in ms since 1970 UTC; None if recent commits are only maintenance."""
         commits = self.table.history(_RECENT_COMMITS)
-        return next((int(one["timestamp"]) for one in commits if not self._is_upkeep(one)), None)
+        return next((int(commit["timestamp"]) for commit in commits if not self._is_maintenance(commit)), None)
 
-    def _is_upkeep(self, commit: dict[str, Any]) -> bool:
+    def _is_maintenance(self, commit: dict[str, Any]) -> bool:
         if _MAINTENANCE_OPERATIONS.match(str(commit.get("operation"))):
             return True
         return MAINTENANCE_KEY in commit and not is_data_change(self.path, int(commit["version"]))
 
-    def foreign(self) -> list[ExternalCommit]:
-        """The commits that the log still has and Tidemark has not made, the oldest first."""
-        found = []
-        for one in reversed(self.table.history()):
-            operation = str(one.get("operation"))
-            if TXN_VERSION_KEY in one or MAINTENANCE_KEY in one or _SCHEMA_OPERATIONS.match(operation):
+    def list_external_commits(self) -> list[ExternalCommit]:
+        """List the commits in the log that Tidemark did not make, oldest first."""
+        external_commits = []
+        for commit in reversed(self.table.history()):
+            operation = str(commit.get("operation"))
+            if TXN_VERSION_KEY in commit or MAINTENANCE_KEY in commit or _SCHEMA_OPERATIONS.match(operation):
                 continue
-            version = int(one["version"])
+            version = int(commit["version"])
             if operation in _UNMARKED_WRITE_OPERATIONS and not is_data_change(self.path, version):
                 continue
-            found.append(ExternalCommit(version, operation, from_micros(int(one["timestamp"]) * 1000)))
-        return found
+            external_commits.append(ExternalCommit(version, operation, from_micros(int(commit["timestamp"]) * 1000)))
+        return external_commits
 
     def open_before_txn(self, txn_version: int) -> DeltaTableHandle | None:
-        """The table as it was until it followed a commit of the ledger; None where it has never followed that.
+        """Open the version before the table applied a commit of the ledger; None if it never applied it.
 
         Raises:
-            FileNotFoundError: the log no longer has its early versions, and does not tell.
+            FileNotFoundError: The log lacks the commit and also early versions, in which it may have been applied.
         """
         commits = self.table.history()
-        if (found := next((one for one in commits if one.get(TXN_VERSION_KEY) == str(txn_version)), None)) is not None:
-            return DeltaTableHandle.open(self.path, int(found["version"]) - 1)
-        if (oldest := int(commits[-1]["version"])) > 0:
-            raise FileNotFoundError(f"its log begins with version {oldest}")
+        for commit in commits:
+            if commit.get(TXN_VERSION_KEY) == str(txn_version):
+                return DeltaTableHandle.open(self.path, int(commit["version"]) - 1)
+        if (oldest_version := int(commits[-1]["version"])) > 0:
+            raise FileNotFoundError(f"its log begins with version {oldest_version}")
         return None
 
     def get_min_values(self, column: str) -> list[Any]:
-        """The least value of a column in each file, in the order of `files`; None where the log is silent.
+        """Return a column's minimum in each file, in the order of `files`; None without statistics.
 
-        Times may be cut to whole milliseconds.
+        Timestamps may be truncated to milliseconds.
         """
         return self._get_statistic("min", column)
 
     def get_max_values(self, column: str) -> list[Any]:
-        """The greatest value, as `least`."""
+        """Return a column's maximum in each file, in the order of `files`; None without statistics.
+
+        Timestamps may be truncated to milliseconds.
+        """
         return self._get_statistic("max", column)
 
     def get_null_counts(self, column: str) -> list[int | None]:
-        """How many nulls a column has in each file, None where the log is silent."""
+        """Return a column's number of nulls in each file, in the order of `files`; None without statistics."""
         return self._get_statistic("null_count", column)
 
-    def _get_statistic(self, bound: str, column: str) -> list[Any]:
+    def _get_statistic(self, statistic: str, column: str) -> list[Any]:
         actions = self._add_actions
-        if bound not in actions.schema.names or not self.has_exact_statistics:
+        if statistic not in actions.schema.names or not self.has_exact_statistics:
             return [None] * len(actions)
-        of_columns = actions[bound]
-        if of_columns.type.get_field_index(column) < 0:
+        statistic_by_column = actions[statistic]
+        if statistic_by_column.type.get_field_index(column) < 0:
             return [None] * len(actions)
-        values: list[Any] = of_columns.field(column).to_pylist()
+        values: list[Any] = statistic_by_column.field(column).to_pylist()
         return values
 
     @cached_property
@@ -244,37 +253,46 @@ class DeltaTableHandle:
 
     @cached_property
     def filesystem(self) -> pafs.FileSystem:
-        """The table's folder, as a file system."""
+        """File system whose root is the table's folder."""
         return open_filesystem(self.path)
 
     def read(
         self,
         columns: Collection[str],
-        where: ds.Expression | None = None,
+        condition: ds.Expression | None = None,
         path_column: str | None = None,
         paths: Collection[str] | None = None,
     ) -> pa.Table:
-        """A few columns of the rows, without those that the table does not have; `file` names one for the file's path.
+        """Read columns of the rows into memory.
 
-        A filter is over these columns; `paths` are the files to read, by default all.
+        Args:
+            columns: Names of the columns. Names that the table lacks are ignored.
+            condition: Filter over these columns.
+            path_column: Name of an additional column with the path of each row's file.
+            paths: Files to read. Default: all.
         """
-        wanted = json.loads(self.table.schema().to_json())
-        wanted["fields"] = [one for one in wanted["fields"] if one["name"] in columns]
-        known = pa.schema(Schema.from_json(json.dumps(wanted)).to_arrow())
-        chosen = [str(path) for path in (self.files["path"] if paths is None else paths)]
-        rows = ds.dataset(chosen, schema=known, filesystem=self.filesystem, format=ds.ParquetFileFormat())
+        delta_schema = json.loads(self.table.schema().to_json())
+        delta_schema["fields"] = [field for field in delta_schema["fields"] if field["name"] in columns]
+        schema = pa.schema(Schema.from_json(json.dumps(delta_schema)).to_arrow())
+        selected_paths = [str(path) for path in (self.files["path"] if paths is None else paths)]
+        dataset = ds.dataset(selected_paths, schema=schema, filesystem=self.filesystem, format=ds.ParquetFileFormat())
         if path_column is None:
-            return rows.to_table(filter=where)
-        parts = [(one.path, one.to_table(schema=known, filter=where)) for one in rows.get_fragments()]
-        named = [part.append_column(path_column, pa.array([path] * len(part), pa.string())) for path, part in parts]
-        return (
-            pa.concat_tables(named) if named else rows.to_table().append_column(path_column, pa.array([], pa.string()))
-        )
+            return dataset.to_table(filter=condition)
+        tables = []
+        for fragment in dataset.get_fragments():
+            rows = fragment.to_table(schema=schema, filter=condition)
+            tables.append(rows.append_column(path_column, pa.array([fragment.path] * len(rows), pa.string())))
+        if not tables:
+            return dataset.to_table().append_column(path_column, pa.array([], pa.string()))
+        return pa.concat_tables(tables)
 
     def add_missing_columns(self, schema: T.StructType) -> DeltaTableHandle:
-        """The table with the columns that it lacks of a schema, in a commit of its own; its rows stay as they are.
+        """Add a schema's columns and struct fields that the table lacks, in a separate commit that changes no row.
 
-        One of an earlier version is told to have its statistics read of all columns, too.
+        A table of an earlier version of Tidemark is also set to index all columns.
+
+        Returns:
+            The table after the commit; the same object if it lacks nothing.
 
         Raises:
             CommitConflictError: Another process has committed in between.
@@ -283,7 +301,9 @@ class DeltaTableHandle:
             return self._index_all_columns().add_missing_columns(schema)
         present = {field.name: field for field in self.schema}
         missing = [
-            one for one in schema if one.name not in present or _lacks_fields(present[one.name].dataType, one.dataType)
+            field
+            for field in schema
+            if field.name not in present or _lacks_fields(present[field.name].dataType, field.dataType)
         ]
         if not missing:
             return self
@@ -308,26 +328,36 @@ class DeltaTableHandle:
         *,
         changes_data: bool = True,
     ) -> DeltaTableHandle:
-        """Make files part of the table, and others none of it, in one commit on top of this version.
+        """Add and remove files in one commit on top of this version.
 
-        Gives the table as it is then; this is not to be used any more. `number` is the ledger's commit that this
-        follows. Without `changes_data` the rows are the same as before.
+        Args:
+            added: Files in the table's folder.
+            removed: Paths of files of this version.
+            txn_version: Number of the ledger's commit that is applied; None for a maintenance commit.
+            changes_data: False if the table's rows stay the same (`dataChange` of the actions).
+
+        Returns:
+            The table after the commit. This object must not be used any more.
 
         Raises:
             CommitConflictError: Another process has made a conflicting commit.
         """
-        gone = set(removed)
-        sizes = dict(zip(self.files["path"], self.files["size"], strict=True)) if gone else {}
-        now = int(pd.Timestamp.now("UTC").timestamp() * 1000)
+        removed_paths = set(removed)
+        sizes = dict(zip(self.files["path"], self.files["size"], strict=True)) if removed_paths else {}
+        now_ms = int(pd.Timestamp.now("UTC").timestamp() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(one.path, one.size, {}, one.modified, changes_data, one.stats) for one in added
+            AddAction(file.path, file.size, {}, file.modified, changes_data, file.stats) for file in added
         ]
-        actions += [RemoveAction(path, changes_data, now, int(sizes[path]), {}) for path in sorted(gone)]
+        actions += [RemoveAction(path, changes_data, now_ms, int(sizes[path]), {}) for path in sorted(removed_paths)]
         schema = self.table.schema()
         try:
-            follows = _create_commit_properties(txn_version, self.version + 1 if gone else None)
+            commit_properties = _create_commit_properties(txn_version, self.version + 1 if removed_paths else None)
             self.table.create_write_transaction(
-                actions, "append", schema, commit_properties=follows, post_commithook_properties=_POST_COMMIT_HOOKS
+                actions,
+                "append",
+                schema,
+                commit_properties=commit_properties,
+                post_commithook_properties=_POST_COMMIT_HOOKS,
             )
         except DeltaError as error:
             if isinstance(error, CommitFailedError) or _TRUNCATED_LOG_MESSAGE in str(error):
@@ -337,7 +367,14 @@ class DeltaTableHandle:
         return DeltaTableHandle(self.path, self.table)
 
     def append(self, rows: pa.Table, txn_version: int | None = None) -> DeltaTableHandle:
-        """Write a few rows on top of this version, columns that the table lacks too; else as `commit`.
+        """Append rows on top of this version, and add their columns that the table lacks.
+
+        Args:
+            rows: Rows to append.
+            txn_version: Number of the ledger's commit that is applied; None for a maintenance commit.
+
+        Returns:
+            The table after the commit.
 
         Raises:
             CommitConflictError: Another process has made a conflicting commit.
@@ -356,7 +393,7 @@ class DeltaTableHandle:
         return DeltaTableHandle(self.path, self.table)
 
     def overwrite(self, rows: pa.Table) -> None:
-        """Write rows in place of all that this version has, with their columns.
+        """Replace all rows of this version, and its schema by that of the new rows.
 
         Raises:
             CommitConflictError: Another process has committed in between.
@@ -372,65 +409,80 @@ class DeltaTableHandle:
         except CommitFailedError as error:
             raise CommitConflictError from error
 
-    def set_removed_file_retention(self, span: timedelta) -> None:
-        """Let checkpoints tell for so long of files that went, and `VACUUM` of others leave them; no row changes.
+    def set_removed_file_retention(self, retention: timedelta) -> None:
+        """Set `deletedFileRetentionDuration`, which bounds checkpoints and protects removed files from VACUUM.
 
-        Each commit reads what the last checkpoint tells. Where another process writes at the same time, it is left.
+        Checkpoints have remove actions for that time, and each commit reads them. No row changes. Without effect if
+        another process commits at the same time.
         """
-        kept = {_REMOVED_FILE_RETENTION: f"interval {ceil(span / timedelta(seconds=1))} seconds"}
-        if not kept.items() <= self.table.metadata().configuration.items():
+        properties = {_REMOVED_FILE_RETENTION: f"interval {ceil(retention / timedelta(seconds=1))} seconds"}
+        if not properties.items() <= self.table.metadata().configuration.items():
             with suppress(CommitFailedError):
-                self.table.alter.set_table_properties(kept)
+                self.table.alter.set_table_properties(properties)
 
     def compact(self) -> None:
-        """Make one file of many small ones; where another process writes at the same time, leave it."""
+        """Compact small files (OPTIMIZE). Without effect if another process commits at the same time."""
         with suppress(CommitFailedError):
             self.table.optimize.compact(commit_properties=_create_commit_properties(None))
 
 
 def create_table(path: str, schema: T.StructType, *, change_feed: bool) -> DeltaTableHandle:
-    """An empty table with these columns, made now or by another process meanwhile."""
-    feed = {"delta.enableChangeDataFeed": "true"} if change_feed else {}
-    return _create_table(path, _to_delta_schema(schema), TABLE_PROPERTIES | feed)
+    """Create an empty table, or open it if another process has created it meanwhile.
+
+    Args:
+        path: Path of the table.
+        schema: Columns of the table.
+        change_feed: Enable the change data feed.
+    """
+    feed_property = {"delta.enableChangeDataFeed": "true"} if change_feed else {}
+    return _create_table(path, _to_delta_schema(schema), TABLE_PROPERTIES | feed_property)
 
 
-def create_arrow_table(path: str, schema: pa.Schema) -> DeltaTableHandle:
-    """The same with Arrow's columns, for a table that only Tidemark reads: by its newest version."""
+def create_internal_table(path: str, schema: pa.Schema) -> DeltaTableHandle:
+    """Create a table that only Tidemark reads, at its latest version; so removed files are retained for 30 days only.
+
+    Opens the table if another process has created it meanwhile.
+    """
     return _create_table(
         path, Schema.from_arrow(schema), TABLE_PROPERTIES | {_REMOVED_FILE_RETENTION: "interval 30 days"}
     )
 
 
 def to_spark_schema(schema: pa.Schema) -> T.StructType:
-    """Arrow's columns as Spark has them."""
+    """Convert an Arrow schema to Spark's types."""
     return _parse_spark_schema(Schema.from_arrow(schema))
 
 
 def is_outside_table(path: str) -> bool:
-    """Whether the path of a file, decoded, leads out of the table's folder."""
+    """True if the decoded path of a file is outside the table's folder."""
     return _OUTSIDE_TABLE.search(path) is not None
 
 
 def get_file_name(path: str) -> str:
-    """The name of a file, by its path as a log has it."""
+    """Return the decoded name of a file from its path in a log."""
     return unquote(path).rsplit("/", 1)[-1]
 
 
-def read_log_actions(path: str, version: int, folder: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
-    """What one version of a table says, as its file of the log has it; `folder` is the table's, if it is at hand.
+def read_log_actions(path: str, version: int, filesystem: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
+    """Read the actions of the commit that made a version.
+
+    Args:
+        path: Path of the table.
+        version: The version.
+        filesystem: File system of the table's folder. Default: a new one.
 
     Raises:
-        FileNotFoundError: the log no longer reaches back to it.
+        FileNotFoundError: The log no longer has the commit.
     """
-    text = (folder or open_filesystem(path)).open_input_file(f"_delta_log/{version:020d}.json").read()
-    return [json.loads(line) for line in bytes(text).splitlines() if line.strip()]
+    content = (filesystem or open_filesystem(path)).open_input_file(f"_delta_log/{version:020d}.json").read()
+    return [json.loads(line) for line in bytes(content).splitlines() if line.strip()]
 
 
 def is_data_change(path: str, version: int) -> bool:
-    """Whether rows came or went with a version of a table.
+    """True if the commit that made a version added or removed rows.
 
     Raises:
-        FileNotFoundError: the log no longer reaches back to it.
+        FileNotFoundError: The log no longer has the commit.
     """
     files = (action.get("add") or action.get("remove") for action in read_log_actions(path, version))
     return any(file["dataChange"] for file in files if file)
@@ -440,17 +492,17 @@ def _create_table(path: str, schema: Schema, configuration: dict[str, str]) -> D
     try:
         create_table_with_add_actions(path, schema, [], configuration=configuration)
     except DeltaError:
-        if (made := DeltaTableHandle.open(path)) is None:
+        if (table := DeltaTableHandle.open(path)) is None:
             raise
-        return made
+        return table
     return DeltaTableHandle(path, DeltaTable(path))
 
 
 def _create_commit_properties(txn_version: int | None, removal_version: int | None = None) -> CommitProperties:
-    told = {APP_ID: txn_version, FILE_REMOVAL_APP_ID: removal_version}
-    transactions = [Transaction(name, one) for name, one in told.items() if one is not None]
-    mark = {MAINTENANCE_KEY: "true"} if txn_version is None else {TXN_VERSION_KEY: str(txn_version)}
-    return CommitProperties(custom_metadata=mark, app_transactions=transactions)
+    version_by_app = {APP_ID: txn_version, FILE_REMOVAL_APP_ID: removal_version}
+    transactions = [Transaction(app_id, version) for app_id, version in version_by_app.items() if version is not None]
+    metadata = {MAINTENANCE_KEY: "true"} if txn_version is None else {TXN_VERSION_KEY: str(txn_version)}
+    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
 
 
 def _parse_spark_schema(schema: Schema) -> T.StructType:
@@ -461,23 +513,25 @@ def _to_delta_schema(schema: T.StructType) -> Schema:
     return Schema.from_json(json.dumps(_make_nullable(schema.jsonValue())))
 
 
-def _make_nullable(kind: Any) -> Any:
-    """A type as Delta writes it, with nulls allowed everywhere."""
-    if not isinstance(kind, dict):
-        return kind
-    open_ = {"nullable": True, "containsNull": True, "valueContainsNull": True}
-    found = {key: open_.get(key, _make_nullable(value)) for key, value in kind.items()}
-    if "fields" in kind:
-        found["fields"] = [_make_nullable(field) for field in kind["fields"]]
-    return found
+def _make_nullable(dtype: Any) -> Any:
+    """Allow nulls everywhere in a type of Delta's JSON schema."""
+    if not isinstance(dtype, dict):
+        return dtype
+    nullability = {"nullable": True, "containsNull": True, "valueContainsNull": True}
+    nullable = {key: nullability.get(key, _make_nullable(value)) for key, value in dtype.items()}
+    if "fields" in dtype:
+        nullable["fields"] = [_make_nullable(field) for field in dtype["fields"]]
+    return nullable
 
 
-def _lacks_fields(present: T.DataType, wanted: T.DataType) -> bool:
-    """Whether a struct, at whatever depth, lacks fields that the same struct has elsewhere."""
-    match present, wanted:
+def _lacks_fields(present: T.DataType, required: T.DataType) -> bool:
+    """True if a type lacks a struct field of the required type, at any depth."""
+    match present, required:
         case T.StructType(), T.StructType():
             fields = {field.name: field.dataType for field in present}
-            return any(one.name not in fields or _lacks_fields(fields[one.name], one.dataType) for one in wanted)
+            return any(
+                field.name not in fields or _lacks_fields(fields[field.name], field.dataType) for field in required
+            )
         case T.ArrayType(), T.ArrayType():
-            return _lacks_fields(present.elementType, wanted.elementType)
+            return _lacks_fields(present.elementType, required.elementType)
     return False

@@ -30,7 +30,7 @@ from tidemark.erasure.plan import REJECTED_OUTPUT, ROW_TABLES, create_path_looku
 from tidemark.erasure.predicates import list_predicate_columns, match_rows
 from tidemark.erasure.row_erasure import strip_value_statistics
 from tidemark.ledger.erasure_records import ErasureRecord
-from tidemark.spark.dataframe_utils import of_file
+from tidemark.spark.dataframe_utils import get_file_metadata
 
 _ERASED_TABLES = (*ROW_TABLES, REJECTED_OUTPUT)
 """Tables whose files contain rows of the inputs."""
@@ -128,7 +128,7 @@ def _find_matching_files(
     find_path = create_path_lookup(paths)
     try:
         rows = read_files(spark, log.path, log.schema, paths).where(is_match)
-        return {find_path(row[0]) for row in rows.select(of_file(rows, "file_path")).distinct().collect()}
+        return {find_path(row[0]) for row in rows.select(get_file_metadata(rows, "file_path")).distinct().collect()}
     except (PySparkException, Py4JJavaError):  # a column of another type, or a damaged page
         if len(paths) == 1:
             return set(paths)

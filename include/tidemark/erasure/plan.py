@@ -18,7 +18,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure.predicates import match_rows
 from tidemark.joins.base import Join
 from tidemark.ledger.ledger import Ledger
-from tidemark.spark.dataframe_utils import of_file
+from tidemark.spark.dataframe_utils import get_file_metadata
 from tidemark.tables.run_files import SLICE_COLUMNS
 from tidemark.tables.table_changes import QUARANTINED
 from tidemark.timegrid.slices import Grid
@@ -94,7 +94,7 @@ def _count_matching_rows(
     start, stop = (
         grid.number_column(F.unix_micros(column)).alias(name) for column, name in ((first, "start"), (last, "stop"))
     )
-    labelled = rows.select(of_file(rows, "file_path").alias("file"), side.alias("side"), start, stop)
+    labelled = rows.select(get_file_metadata(rows, "file_path").alias("file"), side.alias("side"), start, stop)
     find_path = create_path_lookup(log.files["path"])
     for row in labelled.groupBy(*labelled.columns).count().collect():
         stop = row["stop"] + (first == last)
@@ -127,4 +127,7 @@ def count_rejected_rows(
     rows = read_files(spark, log.path, log.schema, log.files["path"])
     matching = rows.where(match_rows(spark, pipeline, where, log, REJECTED_OUTPUT))
     find_path = create_path_lookup(log.files["path"])
-    return {find_path(row[0]): row[1] for row in matching.groupBy(of_file(matching, "file_path")).count().collect()}
+    return {
+        find_path(row[0]): row[1]
+        for row in matching.groupBy(get_file_metadata(matching, "file_path")).count().collect()
+    }

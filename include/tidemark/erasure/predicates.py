@@ -21,8 +21,8 @@ from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.erasure_records import ExcludedPredicates
-from tidemark.spark.engine import engine_of
-from tidemark.spark.expression_sandbox import confined, in_one_line
+from tidemark.spark.engine import get_engine
+from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 
 _INPUT_ROW_TABLES = ("late", "checkpoint")
 """Tables whose rows contain the row of one input. Other tables have emissions."""
@@ -58,7 +58,7 @@ def match_rows(
         elif _has_side_columns(pipeline, side):
             output_columns = _map_output_columns(pipeline, side, predicate, log)
             names = {column: quote_identifier(output) for column, output in output_columns.items()}
-            condition = confined(
+            condition = parse_user_expression(
                 spark, rename_columns(predicate, names.__getitem__), InputColumns(tuple(log.schema.names))
             )
             conditions.append(_is_true(condition.column) & (F.col("_emission") != _EMISSION_WITHOUT[side]))
@@ -89,7 +89,7 @@ def _has_side_columns(pipeline: Pipeline, side: SideName) -> bool:
 
 
 def _match_input_rows(spark: SparkSession, side: SideName, predicate: str) -> Column:
-    condition = confined(spark, qualify_for_row(predicate, side), InputColumns(SIDES)).column
+    condition = parse_user_expression(spark, qualify_for_row(predicate, side), InputColumns(SIDES)).column
     return _is_true(condition) & (F.col("side") == side)
 
 
@@ -148,13 +148,13 @@ def require_valid_predicate(spark: SparkSession, side: SideName, predicate: str,
     Raises:
         UserError: It is not.
     """
-    rows = engine_of(spark).empty(schema)
+    rows = get_engine(spark).create_opaque_empty(schema)
     try:
-        filtered = rows.where(confined(spark, predicate, InputColumns(tuple(schema.names))).column)
-        is_volatile = engine_of(spark).depends_on_the_run(filtered)
+        filtered = rows.where(parse_user_expression(spark, predicate, InputColumns(tuple(schema.names))).column)
+        is_volatile = get_engine(spark).is_nondeterministic(filtered)
     except PipelineFileError as error:
         raise UserError(f"--{side}: {error}") from None
     except PySparkException as error:
-        raise UserError(f"--{side}: {in_one_line(error)}") from None
+        raise UserError(f"--{side}: {format_expression_error(error)}") from None
     if is_volatile:
         raise UserError(f"--{side}: {predicate} depends on the time of the run. Write a literal value.")

@@ -33,7 +33,7 @@ from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.ledger.state_fingerprint import digests, state_parts
 from tidemark.tables.run_files import FOLDER, SLICE_COLUMNS, run_of, spans, stage_run
 from tidemark.tables.table_changes import QUARANTINED, TableChanges, apply_to_tables
-from tidemark.timegrid.slices import ranges
+from tidemark.timegrid.slices import group_consecutive
 
 
 def count_erased_carried_rows(entry: Entry) -> int:
@@ -139,7 +139,7 @@ def _compute_fingerprints(spark: SparkSession, plan: ErasurePlan) -> dict[int, s
         for number, rows_by_side in plan.carried_rows.items()
     }
     fingerprints: dict[int, str] = {}
-    for slices in ranges(stored_slices.intersection(ledger.entries)):
+    for slices in group_consecutive(stored_slices.intersection(ledger.entries)):
         ends = {number: ledger.entries[number].watermarks for number in slices}
         parts_of_slices = parts[(parts["since"] >= slices.start) & (parts["since"] < slices.stop)]
         fingerprints |= digests(parts_of_slices, ends, erased)

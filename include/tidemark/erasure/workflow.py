@@ -25,8 +25,8 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx import data_docs
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
-from tidemark.spark.lazy_session import awake
-from tidemark.timegrid.slices import ranges
+from tidemark.spark.lazy_session import resolve_session
+from tidemark.timegrid.slices import group_consecutive
 from tidemark.versions.candidates import list_candidates, with_live_settings
 
 
@@ -73,7 +73,7 @@ def erase(
         SliceOrderError: Another process has committed in the meantime.
         FaultError: Rewritten files have other rows, or other processes kept writing to a table.
     """
-    session = awake(spark)
+    session = resolve_session(spark)
     versions = [pipeline, *(to_candidate(pipeline, candidate.name) for candidate in list_candidates(pipeline, lake))]
     plans = [
         _plan_version(session, version, lake, where) for version in versions if Ledger.from_pipeline(version, lake).last
@@ -115,7 +115,7 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
 def _execute(spark: SparkSession, plan: ErasurePlan, user: str, *, dry_run: bool, keep_files: bool) -> ErasureResult:
     tables, grid, where = plan.ledger.tables, plan.ledger.grid, plan.where
     row_counts = plan.row_counts | ({REJECTED_OUTPUT: plan.rejected_rows} if plan.rejected_rows else {})
-    slices = tuple((grid.name(span.start), grid.name(span.stop)) for span in ranges(plan.slice_numbers))
+    slices = tuple((grid.name(span.start), grid.name(span.stop)) for span in group_consecutive(plan.slice_numbers))
     deleted_files, remaining_files = RemovedFiles(), 0
     if dry_run:
         now = datetime.now(UTC)

@@ -22,7 +22,7 @@ from tidemark.execution.job_spec import Task, is_tiny
 from tidemark.execution.quality_gate import judge
 from tidemark.execution.quarantine import Published, publishable
 from tidemark.execution.read import JobInput, read
-from tidemark.execution.replay import Replay, replay
+from tidemark.execution.replay import ReplayResult, replay
 from tidemark.execution.row_accounting import Tally, tally
 from tidemark.execution.write import write
 from tidemark.json_logging import log_context
@@ -31,7 +31,7 @@ from tidemark.ledger.ledger import Entry, Ledger
 from tidemark.planning.plan import Plan
 from tidemark.quality.results import ValidationResult
 from tidemark.quality.results_table import create_result_rows
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import get_engine
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.tables.run_files import FOLDER, StagedRun, read_slices, within
 from tidemark.watermarks.buckets import Buckets
@@ -88,24 +88,24 @@ def run_job(
         CheckFailedError: no slice may be published; nothing is left of the job.
         InputError: rows that earlier slices have read were deleted or changed.
     """
-    began, task = time.monotonic(), Task.of(plan, ledger, slices, uncommitted)
+    began, task = time.monotonic(), Task.create(plan, ledger, slices, uncommitted)
     progress("reading")
     with ExitStack() as resources:
         resources.enter_context(log_context(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
         tuning = resources.enter_context(ExitStack())
-        tuning.enter_context(_tuned(spark, tiny=task.expected_tiny))
+        tuning.enter_context(_tuned(spark, tiny=task.is_expected_tiny))
         job_input = read(spark, task)
         input_result = judge_inputs(task, job_input.rows)
         if refusal := refused(task, input_result):
             before = run_job(spark, plan, ledger, slices[: input_result.publishable_count], uncommitted, progress)
             return replace(before, refusal=before.refusal or refusal)
         replayed = _replayed(task, job_input)
-        tiny = is_tiny(replayed.read, task.carry_in)
-        if tiny != task.expected_tiny:
+        tiny = is_tiny(replayed.rows_read, task.predecessor)
+        if tiny != task.is_expected_tiny:
             tuning.close()
             tuning.enter_context(_tuned(spark, tiny=tiny))
         progress("joining")
-        written = write(spark, task, replayed, files=1 if tiny else engine_of(spark).cores())
+        written = write(spark, task, replayed, files=1 if tiny else get_engine(spark).count_cores())
         tallied = tally(task, replayed, written)
         progress("checking")
         judgement = judge(task, written, tallied, input_result)
@@ -122,7 +122,7 @@ def run_job(
     return replace(result.upto(judgement.fit), refusal=judgement.refusal)
 
 
-def _replayed(task: Task, found: JobInput) -> Replay:
+def _replayed(task: Task, found: JobInput) -> ReplayResult:
     join = task.plan.join
     buckets = Buckets.create(task.plan.grid, task.slices, join.buckets_per_slice)
     return replay(found.rows, found.carried, [task.lane], join, buckets)

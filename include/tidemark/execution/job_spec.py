@@ -29,48 +29,48 @@ class Task:
     """The name of this try of the job, which no other try has."""
     commit: int
     """Number of the ledger's commit that it would be."""
-    carry_in: Entry | None
+    predecessor: Entry | None
     """The slice before, whose state it continues; None for empty state."""
     attempts: Mapping[int, int]
     """Number of runs of each slice, including this one."""
-    landing: Landing
+    late_arrival_policy: Landing
     """Policy for late-arriving rows of earlier slices."""
     lane: Lane
     """The stream, with its watermarks when the first slice starts."""
-    uncommitted: Mapping[str, StagedRun]
+    uncommitted_runs: Mapping[str, StagedRun]
     """What jobs before have written that is not committed, by run."""
     waivers: Waivers
     """What its slices are let through for."""
 
     @classmethod
-    def of(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]) -> Task:
+    def create(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted_runs: Mapping[str, StagedRun]) -> Task:
         """The job that runs these slices of a plan."""
         first, commit = slices[0], plan.number_after(ledger)
-        carry_in = ledger.entry(first - 1)
-        old = {number: ledger.entry(number) for number in slices}
-        attempts = {number: entry.attempt + 1 if entry else 1 for number, entry in old.items()}
-        before = carry_in.watermarks if carry_in else Watermarks()
+        predecessor = ledger.entry(first - 1)
+        committed_entries = {number: ledger.entry(number) for number in slices}
+        attempts = {number: entry.attempt + 1 if entry else 1 for number, entry in committed_entries.items()}
+        initial_watermarks = predecessor.watermarks if predecessor else Watermarks()
         return cls(
             plan,
             ledger,
             slices,
             run=new_run(plan.grid, first, attempts[first], commit),
             commit=commit,
-            carry_in=carry_in,
+            predecessor=predecessor,
             attempts=attempts,
-            landing=plan.pipeline.on_late_arriving_rows if carry_in else "start",
-            lane=create_lane(plan.pipeline, before, plan.drain_from, plan.trace),
-            uncommitted=uncommitted,
+            late_arrival_policy=plan.pipeline.on_late_arriving_rows if predecessor else "start",
+            lane=create_lane(plan.pipeline, initial_watermarks, plan.drain_from, plan.trace),
+            uncommitted_runs=uncommitted_runs,
             waivers=read_waivers(plan.tables, plan.grid, attempts),
         )
 
     @property
-    def expected_tiny(self) -> bool:
+    def is_expected_tiny(self) -> bool:
         """True if slices as large as the previous one make a tiny job; False for the first slice."""
-        before = self.carry_in
-        return before is not None and is_tiny(sum(before.read) * len(self.slices), before)
+        predecessor = self.predecessor
+        return predecessor is not None and is_tiny(sum(predecessor.read) * len(self.slices), predecessor)
 
 
-def is_tiny(read: int, carry_in: Entry | None) -> bool:
+def is_tiny(read: int, predecessor: Entry | None) -> bool:
     """True if the rows read and carried in are at most `TINY_ROWS`."""
-    return read + sum(carry_in.carried if carry_in else ()) <= TINY_ROWS
+    return read + sum(predecessor.carried if predecessor else ()) <= TINY_ROWS

@@ -14,7 +14,7 @@ from tidemark.joins.base import Join
 from tidemark.joins.keys import key_columns
 from tidemark.sources.stored_input import StoredInput
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import div
+from tidemark.timegrid.time_columns import trunc_div
 
 FEW = 100_000
 """Late rows of a side up to which each task gets all of them, where the other input would be shuffled to meet them."""
@@ -24,7 +24,7 @@ _PLACE = ("clock", "tiebreak", "event_time")
 def with_would_match(
     late: DataFrame, join: Join, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid, last: int
 ) -> DataFrame:
-    """Add `would_match` to the rows of `Replay.late`, with a number in `row`: null for rejected rows.
+    """Add `would_match` to the rows of `ReplayResult.late`, with a number in `row`: null for rejected rows.
 
     True where a row of the other input had arrived by then (at the same instant counts), with the same keys and an
     event time that the join looks for. Where that row was itself late it counts too. A join's condition is not asked.
@@ -63,8 +63,8 @@ def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: D
     others = others.select(*keys, *_PLACE)
     if reach is not None:
         size = 2 * reach + 1
-        reached = F.sequence(div(times[0] - reach, size), div(times[0] + reach, size))
-        its, others = its.withColumn("bin", F.explode(reached)), others.withColumn("bin", div(times[1], size))
+        reached = F.sequence(trunc_div(times[0] - reach, size), trunc_div(times[0] + reach, size))
+        its, others = its.withColumn("bin", F.explode(reached)), others.withColumn("bin", trunc_div(times[1], size))
         keys = [*keys, "bin"]
     return others.join(F.broadcast(its) if few else its, keys).where(met & before).select("row")
 

@@ -34,10 +34,10 @@ def read(spark: SparkSession, task: Task) -> JobInput:
         SliceOrderError: another process has run the slice before again since the ledger was read.
     """
     plan, first = task.plan, task.slices[0]
-    plan.grid.check(spark, task.slices)
+    plan.grid.check_time_zone(spark, task.slices)
     earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
     consumed = [consumed_versions(earlier, side) for side in range(len(plan.inputs))]
-    if task.landing != "append":
+    if task.late_arrival_policy != "append":
         consumed = [replace(one, by_slice=()) for one in consumed]
     again = [entry for number in task.slices if (entry := task.ledger.entry(number))]
     for side, (source, known) in enumerate(zip(plan.inputs, consumed, strict=True)):
@@ -46,15 +46,15 @@ def read(spark: SparkSession, task: Task) -> JobInput:
         else:
             source.changes.require_unchanged(plan.grid, first, known, plan.reprocess_command)
     rows = read_input_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
-    if task.carry_in is None:
+    if task.predecessor is None:
         return JobInput(rows, None)
-    return JobInput(rows, _carried(spark, task, task.carry_in).withColumn("lane", F.lit(0)))
+    return JobInput(rows, _carried(spark, task, task.predecessor).withColumn("lane", F.lit(0)))
 
 
 def _carried(spark: SparkSession, task: Task, before: Entry) -> DataFrame:
     """The state after a slice: from the files of the job that came before this one, or from the table."""
     plan, number = task.plan, before.number
-    if (staged := task.uncommitted.get(before.run)) is None:
+    if (staged := task.uncommitted_runs.get(before.run)) is None:
         try:
             return read_buffered_rows(spark, plan.tables, number, plan.grid, before.run)
         except CommitConflictError:

@@ -10,7 +10,7 @@ import pandas as pd
 from tidemark.config.sides import SIDES
 from tidemark.config.types import to_millis
 from tidemark.execution.job_spec import Task
-from tidemark.execution.replay import Replay
+from tidemark.execution.replay import ReplayResult
 from tidemark.execution.write import Written
 from tidemark.joins.rules.flink_sql import HOUR_MS
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
@@ -33,22 +33,22 @@ class Tally:
     """What the ledger would say."""
 
 
-def tally(task: Task, replayed: Replay, written: Written) -> Tally:
+def tally(task: Task, replayed: ReplayResult, written: Written) -> Tally:
     """Count a job's rows by what was read, and by what was written and read back; the rest was evicted."""
-    carried_in = task.carry_in.carried if task.carry_in else (0, 0)
+    carried_in = task.predecessor.carried if task.predecessor else (0, 0)
     left, right = (
-        _counts_of(side, into, task.slices, replayed.counts, written)
+        _counts_of(side, into, task.slices, replayed.row_counts, written)
         for side, into in zip(SIDES, carried_in, strict=True)
     )
     counts = {number: (left[number], right[number]) for number in task.slices}
-    ends = replayed.lines[0].end_watermarks
+    ends = replayed.timelines[0].end_watermarks
     facts = _facts(task, counts, ends, written)
     return Tally(
         facts,
         counts,
-        {number: int(replayed.counts["floored"][number]) for number in task.slices},
+        {number: int(replayed.row_counts["floored"][number]) for number in task.slices},
         _entries(
-            task, replayed.counts, counts, facts["emissions"], written.pairs, ends, digests(written.carried, ends)
+            task, replayed.row_counts, counts, facts["emissions"], written.pairs, ends, digests(written.carried, ends)
         ),
     )
 
@@ -123,7 +123,7 @@ def _entries(
     plan, first = task.plan, task.slices[0]
     left_version, right_version = (source.table.version for source in plan.inputs)
     landed, landed_from = (read[name][first] for name in ("late_arriving_rows", "late_arriving_from"))
-    before = task.carry_in.digest if task.carry_in else None
+    before = task.predecessor.digest if task.predecessor else None
     filters = any(one.where is not None for one in (plan.pipeline.left, plan.pipeline.right))
     entries = []
     for number in task.slices:
@@ -141,7 +141,7 @@ def _entries(
             drained=ends[number].combined == END_OF_INPUT,
             digest=digest_of[number],
             carried_in_digest=before,
-            landing=task.landing,
+            landing=task.late_arrival_policy,
             landed=int(landed) if number == first else None,
             landed_from=int(landed_from) if number == first and landed else None,
             waiting=plan.slices_to_reprocess,

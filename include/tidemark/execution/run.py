@@ -21,7 +21,7 @@ from tidemark.ledger.staleness import repaired_until, restorable, stale
 from tidemark.planning.plan import Plan
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import check_arguments
-from tidemark.spark.lazy_session import awake
+from tidemark.spark.lazy_session import resolve_session
 from tidemark.tables.run_files import StagedRun
 from tidemark.tables.table_changes import apply_to_tables
 
@@ -50,11 +50,11 @@ def execute(
     if plan.jobs:
         check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
-            probe_conditional_put(awake(spark), plan.ledger.tables.root)
+            probe_conditional_put(resolve_session(spark), plan.ledger.tables.root)
     work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
     with work.told_of_full_disk(), work.documented():
         while slices := work.next_job():
-            awake(spark)
+            resolve_session(spark)
             if stop():
                 raise StoppedError(work.told_stopped(slices))
             result = work.run(slices)

@@ -17,7 +17,7 @@ from tidemark.execution.write import Written
 from tidemark.quality.baseline_checks import compare_with_baseline
 from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
 from tidemark.tables.run_files import read_slices, within
-from tidemark.timegrid.slices import ranges
+from tidemark.timegrid.slices import group_consecutive
 from tidemark.watermarks.row_status import is_filtered
 
 
@@ -68,13 +68,13 @@ def rows_of(spark: SparkSession, task: Task, table: str, slices: range) -> DataF
     plan, by_run = task.plan, defaultdict[str | None, list[int]](list)
     for number in slices:
         if entry := task.ledger.entry(number):
-            by_run[entry.run if entry.run in task.uncommitted else None].append(number)
+            by_run[entry.run if entry.run in task.uncommitted_runs else None].append(number)
     parts = []
     for run, numbers in by_run.items():
-        for span in ranges(numbers):
+        for span in group_consecutive(numbers):
             if run is None:
                 parts.append(read_slices(spark, plan.tables, table, plan.grid, span))
-            elif staged := task.uncommitted[run].tables.get(table):
+            elif staged := task.uncommitted_runs[run].tables.get(table):
                 parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
     stored_parts = [part for part in parts if part is not None]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), stored_parts) if stored_parts else None

@@ -15,12 +15,12 @@ from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import Task
 from tidemark.execution.late_row_matches import with_would_match
 from tidemark.execution.late_table import select_late_table
-from tidemark.execution.replay import STILL_IN, Replay
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
 from tidemark.joins.output_schema import flatten_emissions, select_output
 from tidemark.ledger.checkpoint_files import to_table_rows, with_slice_numbers
 from tidemark.ledger.state_fingerprint import state_parts
 from tidemark.quality.invariants import aggregate_output
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 from tidemark.tables.run_files import StagedRun, stage_run
 
 
@@ -45,7 +45,7 @@ class Written:
     """How many rows of each side the replay has evicted."""
 
 
-def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Written:
+def write(spark: SparkSession, task: Task, replayed: ReplayResult, files: int) -> Written:
     """Write emissions, late rows and checkpoint; the last two in so many files."""
     # Side by side, because planning a write takes seconds and keeps one core busy.
     with ThreadPoolExecutor(max_workers=3) as pool:
@@ -61,7 +61,7 @@ def write(spark: SparkSession, task: Task, replayed: Replay, files: int) -> Writ
 
 
 def _write_output(
-    spark: SparkSession, task: Task, replayed: Replay
+    spark: SparkSession, task: Task, replayed: ReplayResult
 ) -> tuple[StagedFiles, pd.DataFrame, int, Mapping[int, int] | None]:
     plan, observed, joined = task.plan, Observation(), Observation()
     wide = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
@@ -92,26 +92,26 @@ def _pairs_of_slices(task: Task, joined: Observation) -> Mapping[int, int]:
 
 
 def _write_carried(
-    spark: SparkSession, task: Task, replayed: Replay, files: int
+    spark: SparkSession, task: Task, replayed: ReplayResult, files: int
 ) -> tuple[StagedFiles, pd.DataFrame, Mapping[str, int]]:
     plan = task.plan
     rows = to_table_rows(replayed.carried, task.slices, plan.grid, plan.join)
-    if not replayed.many_carried:  # else each task writes a file, and no row has to be moved
+    if not replayed.may_carry_many_rows:  # else each task writes a file, and no row has to be moved
         # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
         rows = rows.repartition(files)
     staged = stage_run(rows, plan.tables.checkpoint, task.run)
     parts = state_parts(with_slice_numbers(staged.read(spark), plan.grid), plan.join)
-    return staged, parts.toPandas(), replayed.evicted()
+    return staged, parts.toPandas(), replayed.count_evicted()
 
 
 def _write_late(
-    spark: SparkSession, task: Task, replayed: Replay, files: int
+    spark: SparkSession, task: Task, replayed: ReplayResult, files: int
 ) -> tuple[StagedFiles | None, pd.DataFrame]:
     plan, last = task.plan, task.slices[-1]
     nothing = pd.DataFrame(columns=["side", "number", "late", "rejected"])
-    if not replayed.suspected and task.ledger.entries:  # with the first slice the table was made
+    if not replayed.may_have_late_rows and task.ledger.entries:  # with the first slice the table was made
         return None, nothing
-    late = computed_once(replayed.late.withColumn("row", F.monotonically_increasing_id()))
+    late = materialize(replayed.late.withColumn("row", F.monotonically_increasing_id()))
     matched_late = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
     staged = stage_run(
         select_late_table(matched_late, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run
@@ -119,6 +119,6 @@ def _write_late(
     if not staged.files:
         return staged, nothing
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")
-    rejected = ~F.col("reason").isin("late", *STILL_IN)
+    rejected = ~F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
     counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
     return staged, staged.read(spark).groupBy("side", number).agg(*counted).toPandas()

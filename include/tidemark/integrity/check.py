@@ -28,7 +28,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import merged_at, spans
 from tidemark.tables.table_changes import FOLLOWING, files_from_rows
-from tidemark.timegrid.slices import Grid, ranges
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 Damage = (
     FileDamage
@@ -99,7 +99,7 @@ def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> Int
 
 
 def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | None, *, deep: bool) -> IntegrityReport:
-    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     if ledger_table is None:
         existing = [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
         issues = [
@@ -166,13 +166,15 @@ def _create_file_issue(
 
 
 def _name_ranges(grid: Grid, numbers: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((grid.name(slices.start), grid.name(slices.stop)) for slices in ranges(numbers))
+    return tuple((grid.name(slices.start), grid.name(slices.stop)) for slices in group_consecutive(numbers))
 
 
 def _find_external_commits(name: str, log: DeltaTableHandle) -> Iterator[IntegrityIssue]:
-    for commit in log.foreign():
+    for commit in log.list_external_commits():
         yield IntegrityIssue(
-            "foreign commit", name, f"version {commit.version}: {commit.operation} at {format_instant(commit.at)}"
+            "foreign commit",
+            name,
+            f"version {commit.version}: {commit.operation} at {format_instant(commit.committed_at)}",
         )
 
 

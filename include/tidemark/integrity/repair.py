@@ -71,7 +71,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
     ]
     if unrepairable:
         return Repair(applies_commits=False, table_repairs=(), slices_to_rerun=(), unrepairable=tuple(unrepairable))
-    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices)
+    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     ledger = Ledger.read_without_sync(tables, grid)
     slices_to_rerun = {
         number

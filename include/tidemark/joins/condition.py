@@ -13,10 +13,10 @@ from pyspark.sql import types as T
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import get_engine
 from tidemark.spark.engine_protocol import Comparison, Expression
-from tidemark.spark.expression_sandbox import confined
-from tidemark.spark.temporary_settings import INFERRED_FILTERS, session_settings
+from tidemark.spark.expression_sandbox import parse_user_expression
+from tidemark.spark.temporary_settings import INFERRED_FILTERS, override_settings
 
 _BOUNDS = {">=": -1, ">": 0}
 
@@ -63,9 +63,11 @@ class Condition:
         """
         if not expression:
             return cls.always_true()
-        empty = engine_of(spark).empty(_flatten_schemas(schemas))
-        with session_settings(spark, INFERRED_FILTERS):
-            conjuncts = [_Conjunct.analyze(empty, part) for part in confined(spark, expression).conjuncts()]
+        empty = get_engine(spark).create_opaque_empty(_flatten_schemas(schemas))
+        with override_settings(spark, INFERRED_FILTERS):
+            conjuncts = [
+                _Conjunct.analyze(empty, part) for part in parse_user_expression(spark, expression).split_conjuncts()
+            ]
 
         def required(side: SideName) -> Iterator[Column]:
             for conjunct in conjuncts:
@@ -107,7 +109,7 @@ class _Conjunct:
     @classmethod
     def analyze(cls, empty: DataFrame, parsed: Expression) -> _Conjunct:
         """Simplify a conjunct with Spark's optimizer, and find the columns that it implies not to be null."""
-        analysed = engine_of(empty.sparkSession).analysed(empty, parsed.column)
+        analysed = get_engine(empty.sparkSession).analyze_filter(empty, parsed.column)
         spelling = {name.lower(): name for name in empty.columns}  # Spark returns names in the case of the condition
         names = {side: _select_names((spelling[n.lower()] for n in analysed.references), side) for side in SIDES}
         sides = {side for side in SIDES if names[side]}

@@ -31,8 +31,8 @@ from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_
 from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, WindowOperator, create_reach_clock
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
-from tidemark.timegrid.time_columns import as_json, whole
+from tidemark.spark.materialization import materialize
+from tidemark.timegrid.time_columns import as_json, lit_long
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
 _OUTCOME_COLUMNS = ("outcome_start", "outcome_end", "pane", "row_slice", "watermark_level", "clock_level")
@@ -71,7 +71,7 @@ class CustomTriggerJoin(Join):
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join windows in closed form if they have one, and replay the others."""
         watermarks, labels = job_rows.watermarks, {"now": self.now, "row_hash": _row_hash(job_rows.late_candidates)}
-        rows = computed_once(job_rows.select_participating().transform(with_columns, labels))
+        rows = materialize(job_rows.select_participating().transform(with_columns, labels))
         closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
         if to_replay is None:
             assert closed_form is not None
@@ -80,7 +80,7 @@ class CustomTriggerJoin(Join):
         schema = T.StructType([*to_replay.schema.fields, *_OUTCOME_SCHEMA.fields])
         ends = _find_lane_ends(job_rows, self.now, has_both_times=self.has_both_times)
         replay = _create_replay(ends)
-        replayed = computed_once(to_replay.groupBy(*key_columns(rows), *group).applyInArrow(replay, schema))
+        replayed = materialize(to_replay.groupBy(*key_columns(rows), *group).applyInArrow(replay, schema))
         outcomes = replayed.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
         bounds = {"outcome_start": "window_start", "outcome_end": "window_end"}
         outcomes = _add_outcome_slice(outcomes.withColumnsRenamed(bounds), watermarks)
@@ -194,7 +194,7 @@ class CustomTriggerJoin(Join):
 
 def _add_outcome_slice(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     """Add `outcome_slice`: the slice of a firing or of the end of the state; null if no slice of the job reaches it."""
-    zero = whole(0)
+    zero = lit_long(0)
     outcomes = watermarks.with_slice_reaching(outcomes, F.coalesce("watermark_level", zero), "slice_by_watermark")
     outcomes = watermarks.with_slice_at_clock(outcomes, F.coalesce("clock_level", zero), "slice_by_clock")
     by_clock = F.when(F.col("clock_level").isNotNull(), F.col("slice_by_clock"))

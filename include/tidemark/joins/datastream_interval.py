@@ -13,8 +13,8 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_datastream import IntervalRules
-from tidemark.spark.struct_columns import unnested
-from tidemark.timegrid.time_columns import div
+from tidemark.spark.struct_columns import flatten_struct
+from tidemark.timegrid.time_columns import trunc_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 
 
@@ -113,9 +113,9 @@ def join_by_interval(
     left, left_row = flatten_side(rows, "left", keys, labels)
     right, right_row = flatten_side(rows, "right", keys, labels)
     times = F.col("left_event_time"), F.col("right_event_time")
-    bins = F.sequence(div(times[1] - upper, size), div(times[1] - lower, size))
+    bins = F.sequence(trunc_div(times[1] - upper, size), trunc_div(times[1] - lower, size))
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    left, right = left.withColumn("bin", div(times[0], size)), right.withColumn("bin", F.explode(bins))
+    left, right = left.withColumn("bin", trunc_div(times[0], size)), right.withColumn("bin", F.explode(bins))
     left = F.broadcast(left) if small_side == "left" else left
     right = F.broadcast(right) if small_side == "right" else right
     return left.join(right, [*keys, "bin"]).where(condition).select(*columns, *keys, left_row, right_row)
@@ -127,6 +127,6 @@ def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str,
     Returns:
         The rows, and the side's struct as an expression over their columns.
     """
-    fields, struct = unnested(rows, side)
+    fields, struct = flatten_struct(rows, side)
     columns = (F.col(name).alias(f"{side}_{name}") for name in ("event_time", *labels))
     return rows.where(F.col("side") == side).select(*keys, *columns, *fields), struct

@@ -30,7 +30,7 @@ from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
 from tidemark.joins.window_output import JoinType
-from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.time_columns import lit_long
 from tidemark.timegrid.zones import Zone, changes_by_hours
 from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
@@ -140,14 +140,14 @@ def _create_windows(
     settings: WindowSettings, to_unit: Callable[[timedelta], int] = to_millis, zone: Zone | None = None
 ) -> AlignedWindows:
     """Create windows that are no sessions, in ms or another unit."""
-    size, slide, offset = (whole(to_unit(duration)) for duration in _get_size_slide_offset(settings))
+    size, slide, offset = (lit_long(to_unit(duration)) for duration in _get_size_slide_offset(settings))
     is_cumulating = F.lit(settings.cumulate is not None)
     return AlignedWindows(size, slide, offset, is_cumulating, zone, is_tumbling=settings.tumbling is not None)
 
 
 def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     join, is_sql = pipeline.join, pipeline.dialect == "flink-sql"
-    lateness = whole(to_millis(join.allowed_lateness))
+    lateness = lit_long(to_millis(join.allowed_lateness))
     zone = Zone.of(pipeline.window_time_zone) if pipeline.window_time_zone else None
     rules: window.WindowTimerRules = flink_sql.WindowRules(zone) if is_sql else flink_datastream.WindowRules(lateness)
     join_type, is_cogroup = JoinType.from_name(join.type), join.api == "cogroup"
@@ -156,7 +156,7 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     if not join.has_default_firing:
         return _create_custom_trigger_join(pipeline, settings, rules)
     if settings.session:
-        gap = whole(to_millis(settings.session.gap))
+        gap = lit_long(to_millis(settings.session.gap))
         return SessionWindowJoin(gap, rules, join_type, is_sql, is_cogroup, emits_latest, condition, zone, is_irregular)
     windows, has_late_firings = _create_windows(settings, zone=zone), join.allowed_lateness > timedelta()
     window_join = RestartedWindowJoin if pipeline.restarts else WindowJoin

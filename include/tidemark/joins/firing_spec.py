@@ -8,7 +8,7 @@ from typing import Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.time_columns import lit_long
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class FiringColumns:
     def from_spec(cls, spec: WindowFiringSpec) -> FiringColumns:
         """Create literals, the same for all rows."""
         integers = {"trigger_amount", "evictor_amount", "lateness"}
-        columns = {name: whole(value) if name in integers else F.lit(value) for name, value in asdict(spec).items()}
+        columns = {name: lit_long(value) if name in integers else F.lit(value) for name, value in asdict(spec).items()}
         return cls(**{**columns, "evictor": columns["evictor"].cast("string"), "gap": columns["gap"].cast("long")})
 
     @property

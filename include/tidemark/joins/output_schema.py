@@ -18,9 +18,9 @@ from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import find_type, key_path
 from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
-from tidemark.spark.dataframe_utils import has_order, with_columns
-from tidemark.spark.engine import engine_of
-from tidemark.spark.expression_sandbox import confined, in_one_line
+from tidemark.spark.dataframe_utils import is_orderable, with_columns
+from tidemark.spark.engine import get_engine
+from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 from tidemark.timegrid.slices import Grid
 
 
@@ -59,7 +59,7 @@ def flatten_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> Data
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
-        wide = wide.where(confined(wide.sparkSession, join.condition).column)
+        wide = wide.where(parse_user_expression(wide.sparkSession, join.condition).column)
     return wide
 
 
@@ -85,14 +85,16 @@ def select_output(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
         case list(names):
             return wide.select(*map(quote_identifier, names), *provenance)
         case dict(expressions):
-            columns = (confined(wide.sparkSession, sql).column.alias(name) for name, sql in expressions.items())
+            columns = (
+                parse_user_expression(wide.sparkSession, sql).column.alias(name) for name, sql in expressions.items()
+            )
             return wide.select(*columns, *provenance)
 
 
 def _explode(wide: DataFrame, expression: str) -> DataFrame:
     """Return a row for each struct of an array, as Spark's `inline` does; a null struct is a row of nulls."""
     provenance, ordered = _provenance_columns(wide), _sort_lists(wide)
-    structs = confined(wide.sparkSession, expression).column
+    structs = parse_user_expression(wide.sparkSession, expression).column
     dtype = ordered.select(structs).schema[0].dataType
     if not isinstance(dtype, ArrayType) or not isinstance(dtype.elementType, StructType) or not dtype.elementType.names:
         raise PipelineFileError(
@@ -116,7 +118,7 @@ def _sort_lists(wide: DataFrame) -> DataFrame:
     }
     for side, dtype in lists.items():
         assert isinstance(dtype.elementType, StructType), "an input's row"
-        if unordered := [field.name for field in dtype.elementType if not has_order(field.dataType)]:
+        if unordered := [field.name for field in dtype.elementType if not is_orderable(field.dataType)]:
             raise PipelineFileError(
                 f"the list {side} cannot be sorted, because column {unordered[0]} has type "
                 f"{dtype.elementType[unordered[0]].dataType.simpleString()}. Extract the values that you need into "
@@ -149,38 +151,42 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
         PipelineFileError: An expression is invalid. The message begins with its field.
     """
     rows: dict[str, DataType] = {"left": left, "right": right}
-    pairs = engine_of(spark).empty(StructType([StructField(side, dtype) for side, dtype in rows.items()]))
+    pairs = get_engine(spark).create_opaque_empty(
+        StructType([StructField(side, dtype) for side, dtype in rows.items()])
+    )
     if pipeline.join.api == "cogroup":
         rows = {side: ArrayType(dtype) for side, dtype in rows.items()}
     windows = ("window_start", "window_end", "right_window_start", "right_window_end")
     names = ("slice", "emission", "pane", "result_time", *windows)
     fields = [StructField(name, StringType() if name == "emission" else LongType()) for name in names]
-    joined = engine_of(spark).empty(StructType(fields + [StructField(side, dtype) for side, dtype in rows.items()]))
+    joined = get_engine(spark).create_opaque_empty(
+        StructType(fields + [StructField(side, dtype) for side, dtype in rows.items()])
+    )
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
     flat = pairs.select(*flatten_columns(pairs, "left"), *flatten_columns(pairs, "right"))
     for side, schema in (("left", left), ("right", right)):
         _check_side(spark, pipeline, side, schema)
     with _naming_field("join.condition"):
-        _check_deterministic(flat.where(confined(spark, pipeline.join.condition or "true").column))
+        _check_deterministic(flat.where(parse_user_expression(spark, pipeline.join.condition or "true").column))
     with _naming_field("select" if pipeline.explode is None else "explode"):
         _check_deterministic(select_emissions(joined, bare, grid))
 
 
 def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
     """Check the expressions over the columns of one input."""
-    columns, rows = InputColumns(tuple(schema.names)), engine_of(spark).empty(schema)
+    columns, rows = InputColumns(tuple(schema.names)), get_engine(spark).create_opaque_empty(schema)
     if (where := getattr(pipeline, side).where) is not None:
         with _naming_field(f"{side}.where"):
-            _check_deterministic(rows.where(confined(spark, where, columns).column))
+            _check_deterministic(rows.where(parse_user_expression(spark, where, columns).column))
     for pair in pipeline.join.keys:
         name = getattr(pair, side)
         if find_type(schema, key_path(schema, name)) is None:
             with _naming_field(f"join.keys.{side}"):
-                _check_deterministic(rows.select(confined(spark, name, columns).column))
+                _check_deterministic(rows.select(parse_user_expression(spark, name, columns).column))
 
 
 def _check_deterministic(rows: DataFrame) -> None:
-    if engine_of(rows.sparkSession).depends_on_the_run(rows):
+    if get_engine(rows.sparkSession).is_nondeterministic(rows):
         raise PipelineFileError(
             "a string such as 'now', used as a time, is the time of the run, but a replay must be the same in each "
             "run. Write the time itself, or use a column."
@@ -194,4 +200,4 @@ def _naming_field(field: str) -> Iterator[None]:
     except PipelineFileError as error:
         raise PipelineFileError(f"{field}: {error}") from None
     except AnalysisException as error:
-        raise PipelineFileError(f"{field}: {in_one_line(error)}") from None
+        raise PipelineFileError(f"{field}: {format_expression_error(error)}") from None

@@ -22,7 +22,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone
 from tidemark.watermarks.watermarks import END_OF_INPUT
 
@@ -66,7 +66,7 @@ class SessionWindowJoin(Join):
         watermarks, end = job_rows.watermarks, F.col("window_end")
         rows = job_rows.select_participating()
         sessions, other_runs = self._split_runs(rows, is_cacheable=job_rows.is_cacheable)
-        replayed = computed_once(self._replay(other_runs))
+        replayed = materialize(self._replay(other_runs))
         null = F.lit(None).cast("long")
         outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
         sessions = sessions.transform(with_columns, outcome)
@@ -139,7 +139,7 @@ class SessionWindowJoin(Join):
         latest = F.max("arrival_watermark").over(by_run)
         runs = numbered.withColumns({**bounds, "is_broken": F.max("is_broken").over(by_run), "latest": latest})
         if not is_cacheable:  # otherwise each use would sort the runs again
-            runs = computed_once(runs)
+            runs = materialize(runs)
         is_session = ~F.col("is_broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
         if self.replays_all:
             is_session = F.lit(False)

@@ -19,7 +19,7 @@ from tidemark.joins.rules.spark import StreamStreamRules
 from tidemark.joins.window import WindowAssigner
 from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import floor_div
 
 Columns = Callable[[str], Column]
@@ -88,7 +88,7 @@ class StreamStreamJoin(Join):
         first_slice = job_rows.watermarks.first_slice
         copies = self._create_copies(job_rows)
         if job_rows.is_cacheable:
-            copies = computed_once(copies)
+            copies = materialize(copies)
         by_side = {side: copies.where(F.col("side") == side) for side in SIDES}
         emissions = [self._join_pairs(copies, first_slice)] if self.rules.join_type.types != {"semi"} else []
         for side in (side for side in SIDES if self.rules.tracks_matches(side)):

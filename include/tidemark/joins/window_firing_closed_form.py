@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.firing_spec import FiringColumns
 from tidemark.joins.keys import key_columns
-from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.time_columns import lit_long
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
 CLOSED_FORM_TRIGGERS = (
@@ -66,7 +66,7 @@ def find_members_and_lost(
     columns = [*pane, "slice", "pane", "side", "left", "right"]
     clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
     fired = F.filter("firings", lambda firing: firing["level"] <= clock)
-    fired_rows = F.coalesce(F.array_max(F.transform(fired, lambda firing: firing["row_count"])), whole(0))
+    fired_rows = F.coalesce(F.array_max(F.transform(fired, lambda firing: firing["row_count"])), lit_long(0))
     has_clock_trigger = firing.trigger.endswith("processing_time")
     is_open = has_clock_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > clock)
     open_panes = panes.where(is_open).select(*pane, fired_rows.alias("fired_rows"))
@@ -77,7 +77,7 @@ def find_members_and_lost(
 def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return all firings of a pane in order: the row count, and the slice of the row or the level of the timer."""
     last, first = F.col("window_end") - 1, F.col("rows")[0]
-    by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.trigger_amount, whole(1)) == 0)
+    by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.trigger_amount, lit_long(1)) == 0)
     late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= last))
     firing_rows = F.when(firing.trigger == "count", by_count).otherwise(late)
     by_row = F.transform(firing_rows, lambda row: _create_firing(row["number"], row["slice"], F.lit(None)))
@@ -102,7 +102,7 @@ def _list_timers(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return the times of a pane's timers: continuous ones up to the end of the job, and the window's end."""
     last, first = F.col("window_end") - 1, F.col("rows")[0]
     start = F.when(firing.is_processing_time, first["arrival_level"]).otherwise(first["event_time"])
-    interval = F.greatest(firing.trigger_amount, whole(1))
+    interval = F.greatest(firing.trigger_amount, lit_long(1))
     begin = start - start % interval + interval
     last_clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
     last_watermark = lookup_by_lane([max(line.combined_at_end.values()) for line in watermarks.timelines])
@@ -125,7 +125,7 @@ def _select_job_firings(
     in_order = Window.partitionBy(*pane).orderBy("index")
     keeps_none = F.coalesce(firing.evictor.isNotNull() & (firing.evictor_amount <= 0), F.lit(False))
     clears = firing.is_purging | keeps_none
-    previous = F.coalesce(F.lag("row_count").over(in_order), whole(0))
+    previous = F.coalesce(F.lag("row_count").over(in_order), lit_long(0))
     firings = firings.withColumn("previous_row_count", previous)
     # An empty pane does not fire.
     firings = firings.where(~clears | (F.col("row_count") > F.col("previous_row_count")))
@@ -139,7 +139,7 @@ def _select_job_firings(
     )
     newest = F.array_max(F.transform(evictor_rows, lambda row: row["event_time"]))
     firings = firings.withColumn("newest_event_time", newest)
-    level = F.coalesce("level", whole(0))
+    level = F.coalesce("level", lit_long(0))
     firings = watermarks.with_slice_reaching(firings, level, "slice_by_watermark")
     firings = watermarks.with_slice_at_clock(firings, level, "slice_by_clock")
     by_timer = F.when(firing.is_processing_time, F.col("slice_by_clock")).otherwise(F.col("slice_by_watermark"))
@@ -151,7 +151,7 @@ def _select_job_firings(
 
 def _first_unpurged_number(firing: FiringColumns) -> Column:
     """Return the number of the first row that no purge has removed."""
-    return F.when(firing.is_purging, F.col("previous_row_count") + 1).otherwise(whole(1))
+    return F.when(firing.is_purging, F.col("previous_row_count") + 1).otherwise(lit_long(1))
 
 
 def _is_member(firing: FiringColumns) -> Column:

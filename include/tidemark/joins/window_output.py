@@ -18,7 +18,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.base import EMISSION_COLUMNS
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.expression_sandbox import confined
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.zones import Zone
 
 PADDING_TYPES = {"left": ("left", "full"), "right": ("right", "full")}
@@ -142,7 +142,7 @@ def _join_sides(lefts: DataFrame, rights: DataFrame, firing: list[str], how: str
         return lefts.join(rights, firing, how)
     renamed = rights.withColumnsRenamed({name: f"_right_{name}" for name in firing})
     is_same_firing = reduce(Column.__and__, (F.col(name) == F.col(f"_right_{name}") for name in firing))
-    joined = lefts.join(renamed, is_same_firing & confined(lefts.sparkSession, condition).column, how)
+    joined = lefts.join(renamed, is_same_firing & parse_user_expression(lefts.sparkSession, condition).column, how)
     if how.startswith("left_"):
         return joined
     return joined.transform(with_columns, {name: F.coalesce(name, f"_right_{name}") for name in firing})

@@ -27,13 +27,13 @@ _SLICES = ("slice", "carried_from", "carried_until")
 
 
 def buffered_after(carried: DataFrame, number: int) -> DataFrame:
-    """Filter a job's carried rows (`Replay.carried`) to the rows in the buffers at the end of slice `number`."""
+    """Filter a job's carried rows (`ReplayResult.carried`) to the rows in the buffers at the end of slice `number`."""
     is_buffered = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
     return carried.where((F.col("carried_from") <= number) & is_buffered).drop("carried_from", "evicted_in")
 
 
 def to_table_rows(carried: DataFrame, slices: range, grid: Grid, join: Join) -> DataFrame:
-    """Convert a job's carried rows (`Replay.carried`) to table rows: slices as timestamps, and a row hash."""
+    """Convert a job's carried rows (`ReplayResult.carried`) to table rows: slices as timestamps, and a row hash."""
     hashed = carried.withColumn(ROW_HASH, carried_hash(carried, join)).drop("lane")
     until = F.least(F.coalesce("evicted_in", F.lit(slices.stop)), F.lit(slices.stop)).cast("long")
     rows = hashed.withColumn("evicted_in", until).withColumnRenamed("evicted_in", "carried_until")
@@ -77,7 +77,7 @@ def read_buffered_rows(
 
 
 def to_replay_rows(rows: DataFrame, grid: Grid) -> DataFrame:
-    """Convert table rows of one slice to rows of a replay (`Replay.carried`)."""
+    """Convert table rows of one slice to rows of a replay (`ReplayResult.carried`)."""
     return with_slice_numbers(rows, grid).drop("carried_from", "carried_until", ROW_HASH)
 
 

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 from tidemark.config import Pipeline
 from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_arrow_table
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_internal_table
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.tables.run_files import merged_at
 from tidemark.tables.table_changes import (
@@ -210,7 +210,7 @@ class Ledger:
         Raises:
             UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
         """
-        ledger = cls.read(PipelineTables.from_config(pipeline, lake), Grid.of(pipeline.slices))
+        ledger = cls.read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
             raise UserError(
@@ -355,7 +355,7 @@ class Ledger:
                 {"table": name, "path": path} for name, all_ in references.dropped.items() for path in all_
             ]
         path = self.tables.ledger
-        log = opened.pop(path, None) or DeltaTableHandle.open(path) or create_arrow_table(path, SCHEMA)
+        log = opened.pop(path, None) or DeltaTableHandle.open(path) or create_internal_table(path, SCHEMA)
         create_conflict_error = self.create_conflict_error(self.grid.number_at(to_micros(first["slice"])))
         # Delta rejects a version only if it conflicts with a commit since the table was opened.
         if log.txn_version >= number:

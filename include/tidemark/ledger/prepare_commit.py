@@ -18,7 +18,7 @@ from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
 from tidemark.tables.run_files import StagedRun, classify_files, run_of, stage_run, within
 from tidemark.tables.schema_evolution import evolve_schema
 from tidemark.tables.table_changes import FOLLOWING, TableChanges
-from tidemark.timegrid.slices import Grid, ranges
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ def _prepare_table(
     """Prepare one table for a commit. Return its new version; None if there is neither a table nor a staged file."""
     log = _evolve_table(spark, opened.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
     if log:
-        log = opened[path] = _split_files(spark, log, name, grid, ranges(references.slices_removed_from(name)))
+        log = opened[path] = _split_files(
+            spark, log, name, grid, group_consecutive(references.slices_removed_from(name))
+        )
     return log
 
 
@@ -94,7 +96,7 @@ def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[S
     """Yield the runs without slices that later runs have too."""
     for number, run in enumerate(runs):
         later = {n for other in runs[number + 1 :] for n in other.slices}
-        for slices in ranges(n for n in run.slices if n not in later):
+        for slices in group_consecutive(n for n in run.slices if n not in later):
             yield run.only(spark, grid, slices)
 
 

@@ -35,7 +35,7 @@ def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
 
 
 def carried_hash(carried: DataFrame, join: Join) -> Column:
-    """Hash a buffered row (`Replay.carried`) without columns that change after the slice of its arrival.
+    """Hash a buffered row (`ReplayResult.carried`) without columns that change after the slice of its arrival.
 
     The watermark is hashed for late rows, or if the join needs exact ones. For a row on time it depends on how time was
     cut into slices.

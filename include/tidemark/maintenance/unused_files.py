@@ -170,7 +170,9 @@ def _plan_table(table: _TableFiles, retention: Retention, now: datetime, active_
     uncommitted = [info for info in table.uncommitted if run_of(info.path) not in active_runs]
     replaced = [] if retention.replaced_files is None else table.list_replaced(now - retention.replaced_files)
     first = oldest if retention.log_files is None else table.find_version_at(now - retention.log_files)
-    return TablePlan(table, uncommitted, replaced, first, table.log_files.list_before(first) if first > oldest else [])
+    return TablePlan(
+        table, uncommitted, replaced, first, table.log_files.list_files_before(first) if first > oldest else []
+    )
 
 
 def _delete_planned(plan: TablePlan, replaced_retention: timedelta | None) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from rich import filesize
 
 from tidemark.sources.stored_input import StoredInput
-from tidemark.spark.resources import Machine
+from tidemark.spark.resources import SessionResources
 
 MAX_SLICES = 10_000
 """Largest number of slices of a job: each slice still has three buckets (`watermarks.buckets.TARGET_BUCKETS`)."""
@@ -40,8 +40,8 @@ class JobCapacity:
             inputs: Both inputs.
             carried: Rows that are carried into the job.
         """
-        machine = Machine.of(spark)
-        partitions, memory = machine.partitions, machine.memory / machine.cores
+        machine = SessionResources.from_session(spark)
+        partitions, memory = machine.shuffle_partitions, machine.memory_bytes / machine.cores
         width = ANNOTATION_BYTES + max(estimate_row_width(source.table.schema) for source in inputs)
         rows = int(memory * partitions / (COPIES * width))
         reason = (

@@ -35,8 +35,8 @@ from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas
-from tidemark.spark.lazy_session import awake, is_awake
-from tidemark.timegrid.slices import Grid, LocalDays, ranges
+from tidemark.spark.lazy_session import is_started, resolve_session
+from tidemark.timegrid.slices import Grid, LocalDayGrid, group_consecutive
 from tidemark.watermarks.query_trace import QueryTrace
 
 MAX_SMALL_JOBS, MAX_SMALL_ROWS = 3, 50_000
@@ -120,7 +120,7 @@ class Plan:
     @cached_property
     def join(self) -> Join:
         """The join. Starts the Spark session."""
-        return create_join(self.pipeline, awake(self.spark), get_schemas(self.inputs))
+        return create_join(self.pipeline, resolve_session(self.spark), get_schemas(self.inputs))
 
     @property
     def spark(self) -> SparkSession:
@@ -208,7 +208,7 @@ class Plan:
             },
             "complete": {item.side: item.to_dict() for item in self.input_completeness},
             "estimate": asdict(self.estimate) if self.estimate else None,
-            "waiting": [self._extent(slices) for slices in ranges(self.slices_to_reprocess or ())],
+            "waiting": [self._extent(slices) for slices in group_consecutive(self.slices_to_reprocess or ())],
             "proposed": self.proposed_command,
             "asked_spark": list(self.spark_queries),
             "drain": self.drain_from is not None,
@@ -337,7 +337,7 @@ class _Planner:
         if self.pipeline.select or self.pipeline.explode:
             spark_queries.append(f"whether `{'select' if self.pipeline.select else 'explode'}` makes sense")
         if spark_queries:
-            check_expressions(awake(self.spark), self.pipeline, self.grid, *get_schemas(self.inputs).values())
+            check_expressions(resolve_session(self.spark), self.pipeline, self.grid, *get_schemas(self.inputs).values())
             _ = plan.join
         return replace(plan, spark_queries=(*plan.spark_queries, *spark_queries))
 
@@ -447,9 +447,9 @@ class _Planner:
     @contextmanager
     def _record_spark_query(self, question: str) -> Iterator[None]:
         """Record a question if the block starts the Spark session."""
-        was_started = is_awake(self.spark)
+        was_started = is_started(self.spark)
         yield
-        if is_awake(self.spark) and not was_started:
+        if is_started(self.spark) and not was_started:
             self.spark_queries.append(question)
 
 
@@ -478,7 +478,7 @@ def _plan_to_run(planner: _Planner) -> Plan:
     request, grid, last = planner.request, planner.grid, planner.ledger.last
     _require_same_settings(planner)
     after = last.number + 1 if last else 0
-    first = grid.boundary(request.start, "--from") if request.start else after
+    first = grid.parse_boundary(request.start, "--from") if request.start else after
     end, notes = _find_end(planner, first_time=last is None)
     end = _limit_to_pipeline_end(planner, end, notes)
     end = _limit_to_complete_inputs(planner, max(first, after), end, notes)
@@ -514,7 +514,9 @@ def _plan_to_reprocess(planner: _Planner) -> Plan:
         raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
     if request.start is None and request.end is None:
         because = "rows landed for them after they were committed"
-        segments = [Segment(slices, "late landing", because) for slices in ranges(planner.slices_to_reprocess)]
+        segments = [
+            Segment(slices, "late landing", because) for slices in group_consecutive(planner.slices_to_reprocess)
+        ]
         notes = [] if segments else ["no rows have landed for committed slices since they were read"]
     else:
         segments, notes = _requested_range(planner, last), []
@@ -536,8 +538,8 @@ def _requested_range(planner: _Planner, last: Entry) -> list[Segment]:
     """Return the segments of the requested range; slices that were never committed fill a gap."""
     request, grid, entries = planner.request, planner.grid, planner.ledger.entries
     start = next(iter(entries))
-    first = grid.boundary(request.start, "--from") if request.start else start
-    end = grid.boundary(request.end, "--to") if request.end else last.number + 1
+    first = grid.parse_boundary(request.start, "--from") if request.start else start
+    end = grid.parse_boundary(request.end, "--to") if request.end else last.number + 1
     if end <= first:
         raise SliceOrderError(f"--to {grid.name(end)} is not after --from {grid.name(first)}; --to is exclusive")
     if end > last.number + 1:
@@ -551,8 +553,10 @@ def _requested_range(planner: _Planner, last: Entry) -> list[Segment]:
             f"checkpoint before slice {grid.name(first)} is missing; reprocess from {grid.name(before + 1)}"
         )
     requested = range(first, end)
-    segments = [Segment(part, "reprocess", "asked for") for part in ranges(n for n in requested if n in entries)]
-    gaps = ranges(number for number in requested if number not in entries)
+    segments = [
+        Segment(part, "reprocess", "asked for") for part in group_consecutive(n for n in requested if n in entries)
+    ]
+    gaps = group_consecutive(number for number in requested if number not in entries)
     segments += [Segment(part, "gap", "never committed") for part in gaps]
     return sorted(segments, key=lambda segment: segment.slices[0])
 
@@ -587,7 +591,7 @@ def _cut_into_jobs(
 def _stale_segments(ledger: Ledger, grid: Grid) -> Iterable[Segment]:
     """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
     reasons = stale(ledger)
-    for slices in ranges(reasons):
+    for slices in group_consecutive(reasons):
         why = reasons[slices[0]]
         if why == "changed settings":
             yield Segment(slices, "changed settings", f"{grid.name(slices[0] - 1)} has run under the present settings")
@@ -600,7 +604,7 @@ def _segments_with_deleted_inputs(planner: _Planner) -> list[Segment]:
     """Return slices to rerun because rows that they read were deleted, except slices that are stale anyway."""
     because = "rows that they have read were deleted or changed"
     numbers = planner.slices_with_deleted_inputs() - set(stale(planner.ledger))
-    return [Segment(slices, "changed input", because) for slices in ranges(numbers)]
+    return [Segment(slices, "changed input", because) for slices in group_consecutive(numbers)]
 
 
 def _explain_new_slices(start: int, after: int, last: Entry | None, grid: Grid) -> str:
@@ -614,13 +618,13 @@ def _find_end(planner: _Planner, *, first_time: bool) -> tuple[int, list[str]]:
     trace, now = get_query_trace(inputs), grid.number_at(to_micros(datetime.now(UTC)))
     if trace and request.drain:
         raise SliceOrderError("--drain: a trace tells which batches ran; none follows its last")
-    if trace and request.end and grid.boundary(request.end, "--to") > trace.find_end_slice(grid):
+    if trace and request.end and grid.parse_boundary(request.end, "--to") > trace.find_end_slice(grid):
         raise SliceOrderError(
-            f"--to {grid.name(grid.boundary(request.end, '--to'))} is after the end of the trace: the batches of "
+            f"--to {grid.name(grid.parse_boundary(request.end, '--to'))} is after the end of the trace: the batches of "
             f"{trace.checkpoint} are known for slices before {grid.name(trace.find_end_slice(grid))}"
         )
     if request.end:
-        return grid.boundary(request.end, "--to"), []
+        return grid.parse_boundary(request.end, "--to"), []
     if trace:
         waits = "the last batch lies in a slice that is not over yet; --to takes it all the same"
         return max(0, min(trace.find_end_slice(grid), now)), [waits] if now < trace.find_end_slice(grid) else []
@@ -693,7 +697,7 @@ def _require_same_settings(planner: _Planner) -> None:
 def _require_same_local_days(planner: _Planner) -> None:
     """Check that committed local days have the same bounds by the current time zone database."""
     ledger, grid = planner.ledger, planner.grid
-    if not isinstance(grid, LocalDays) or ledger.rows.empty:
+    if not isinstance(grid, LocalDayGrid) or ledger.rows.empty:
         return
     changed_slices = dict(
         slices_with_other_settings(ledger.entries.values(), serialize_settings(planner.pipeline), grid)

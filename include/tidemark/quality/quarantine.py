@@ -91,7 +91,7 @@ def release(
         SliceOrderError: another process has committed since; nothing was released.
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
-    number = ledger.grid.boundary(start, "--slice")
+    number = ledger.grid.parse_boundary(start, "--slice")
     entry, quarantined = ledger.entry(number), _read_quarantined(ledger, [], start)
     if entry is None or not quarantined:
         raise UserError(

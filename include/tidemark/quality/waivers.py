@@ -89,7 +89,7 @@ def waive(pipeline: Pipeline, lake: str, start: datetime, expectation: str, reas
     if not reason.strip():
         raise UserError("--reason is empty. Pass the reason, which is stored in the ledger.")
     ledger = Ledger.from_pipeline(pipeline, lake)
-    number = ledger.grid.boundary(start, "--slice")
+    number = ledger.grid.parse_boundary(start, "--slice")
     # If two have the same name, the later entry of the dictionary replaces the earlier: prefer those that reject.
     candidates = sorted(pipeline.quality, key=lambda candidate: candidate.on_failure != "warn")
     by_name = {get_expectation_name(candidate): candidate for candidate in candidates}

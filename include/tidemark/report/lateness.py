@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_millis
-from tidemark.execution.replay import STILL_IN
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.ledger.committed_snapshot import read_committed_rows
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -105,7 +105,7 @@ def _aggregate_late_rows(view: CommittedView, slices: range) -> tuple[pd.DataFra
     )
     lateness = F.greatest("behind_ms", F.lit(0))
     bin_number = reduce(Column.__add__, ((lateness >= edge).cast("int") for edge in BIN_EDGES[1:]))
-    is_late = F.col("reason").isin("late", *STILL_IN)
+    is_late = F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
     binned = rows.select(
         "side", "reason", "held_by", lateness.alias("lateness"), F.when(is_late, bin_number).alias("bin")
     )

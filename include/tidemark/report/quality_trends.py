@@ -12,7 +12,7 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration, to_micros
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.execution.replay import STILL_IN
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import format_count
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx.data_docs import get_docs_index
@@ -171,7 +171,7 @@ def _read_lateness(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
     if log is None:
         return {}
     rows = log.read(["_slice", "side", "reason", "behind_ms"]).to_pandas()
-    rows = rows[rows["reason"].isin(["late", *STILL_IN])]
+    rows = rows[rows["reason"].isin(["late", *LATE_BUT_BUFFERED_REASONS])]
     quantiles = {}
     for side, group in rows.groupby("side"):
         by_slice = (group["behind_ms"] / 1000).groupby(group["_slice"])

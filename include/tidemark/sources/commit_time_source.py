@@ -22,8 +22,8 @@ from tidemark.delta.table import DeltaTableHandle, is_outside_table
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
-from tidemark.spark.dataframe_utils import of_file
-from tidemark.spark.lazy_session import awake
+from tidemark.spark.dataframe_utils import get_file_metadata
+from tidemark.spark.lazy_session import resolve_session
 
 _FILE_COLUMN, _ENTRY_COLUMN = f"{ARRIVAL_COLUMN}_file", f"{ARRIVAL_COLUMN}_known"
 _ENTRY_SCHEMA = (
@@ -93,7 +93,7 @@ class CommitTimeInput(DeltaInput):
         if (plain_rows := self._read_plain(at, unmoved, groups)) is not None:
             return plain_rows
         needs_row_tracking = any(
-            not arrival.is_single_commit and arrival.unknown_reason is None for arrival in unmoved.values()
+            not arrival.is_single_commit and arrival.ambiguity_reason is None for arrival in unmoved.values()
         )
         entries = {path: _create_entry(unmoved[path]) if path in unmoved else _EXCLUDED for path in arrivals}
         rows = self._add_arrival_times(
@@ -139,7 +139,7 @@ class CommitTimeInput(DeltaInput):
     def find_latest_ambiguous_file(self, *versions: int) -> FileArrival | None:
         """Find the file with the latest rows whose commit is ambiguous, in versions or in the one that is read."""
         files = (
-            file for at in versions or (self.version,) for file in self.arrivals(at).values() if file.unknown_reason
+            file for at in versions or (self.version,) for file in self.arrivals(at).values() if file.ambiguity_reason
         )
         return max(files, key=lambda file: file.latest_us, default=None)
 
@@ -163,8 +163,8 @@ class CommitTimeInput(DeltaInput):
             )
         passage = ArrivalTracker(commits[0])
         for commit in commits:
-            passage.apply(commit)
-        log = self._open_version(version)
+            passage.apply_commit(commit)
+        log = self._open_at_version(version)
         paths = [unquote(path) for path in log.files["path"]] if log else sorted(passage.live_files)
         if log is None and commits[0].version > 0:
             raise InputError(
@@ -186,11 +186,11 @@ class CommitTimeInput(DeltaInput):
         self, version: int, unmoved: Mapping[str, FileArrival], groups: Iterable[FileRewrite]
     ) -> DataFrame | None:
         """Read plain Parquet files; None if the rows need more, such as deletion vectors or row tracking."""
-        log = self._open_version(version)
+        log = self._open_at_version(version)
         parts = [part for group in groups for part in group.sources]
         if log is None or any(part.deletion_vector for part in parts):
             return None
-        if any(not arrival.is_single_commit and arrival.unknown_reason is None for arrival in unmoved.values()):
+        if any(not arrival.is_single_commit and arrival.ambiguity_reason is None for arrival in unmoved.values()):
             return None  # Parquet alone has no row commit versions
         entries = {path: _create_entry(arrival) for path, arrival in unmoved.items()} | {
             part.path: (True, part.arrived_us, None) for part in parts
@@ -214,10 +214,10 @@ class CommitTimeInput(DeltaInput):
         if not entries:  # an empty table has no file metadata
             return rows.withColumn(ARRIVAL_COLUMN, F.lit(None).cast("timestamp"))
         uri_entries = [(uri, entry) for path, entry in entries.items() for uri in self._spark_uris(path)]
-        table = F.broadcast(awake(self.spark).createDataFrame(uri_entries, _ENTRY_SCHEMA))
-        columns = [of_file(rows, "file_path").alias(_FILE_COLUMN)]
+        table = F.broadcast(resolve_session(self.spark).createDataFrame(uri_entries, _ENTRY_SCHEMA))
+        columns = [get_file_metadata(rows, "file_path").alias(_FILE_COLUMN)]
         if uses_row_tracking:
-            columns.append(of_file(rows, "row_commit_version").alias(ARRIVAL_COLUMN))
+            columns.append(get_file_metadata(rows, "row_commit_version").alias(ARRIVAL_COLUMN))
         entry_column = F.col(_ENTRY_COLUMN)
         micros = entry_column["at"]
         if uses_row_tracking:
@@ -247,9 +247,9 @@ _EXCLUDED: _Entry = (False, None, None)
 
 
 def _create_entry(arrival: FileArrival) -> _Entry:
-    if arrival.is_single_commit or arrival.unknown_reason:
+    if arrival.is_single_commit or arrival.ambiguity_reason:
         return (True, arrival.latest_us, None)
-    return (True, None, arrival.by_row_commit_version)
+    return (True, None, arrival.us_by_row_commit_version)
 
 
 def create_commit_time_input(table: DeltaInput, settings: CommitArrival) -> CommitTimeInput:

@@ -18,7 +18,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, suggest_name
 from tidemark.sources.commit_time_source import find_last_commit_time
 from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 _MILLISECOND = 1000
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
@@ -91,7 +91,7 @@ def _measure_input(
         return InputCompleteness(side, source.table, instant, reason)
     log = _open_log(lake, source.table)
     if rule.by == "commit":
-        commit_millis, description = log.written_at, "its last commit of rows is"
+        commit_millis, description = log.last_write_ms, "its last commit of rows is"
         complete_until = None if commit_millis is None else from_micros(commit_millis * _MILLISECOND)
     else:
         newest, description = _find_newest_clock(log, source, bounds), "its last clock is"
@@ -125,7 +125,7 @@ def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds 
     assert isinstance(column, TimeColumn), "settings forbid a rule together with a streaming checkpoint"
     if column.column not in log.schema.names:
         raise InputError(f"input {source.table} has no column {column.column}. {_suggest_column(column.column, log)}")
-    clock = Clock.of(column, log.schema, f"input {source.table}")
+    clock = ResolvedTimeColumn.from_config(column, log.schema, f"input {source.table}")
     files = list(read_time_ranges(log, clock))
     unresolved = [file.path for file in files if not _has_newest_clock(file, bounds)]
     if unresolved and not log.is_plain_parquet:
@@ -150,7 +150,7 @@ def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None) -> bool:
     return file.latest is None or bounds is None or file.latest < to_micros(bounds.latest)
 
 
-def _find_maximum(values: pa.ChunkedArray, clock: Clock, bounds: TimeBounds | None) -> Iterator[int]:
+def _find_maximum(values: pa.ChunkedArray, clock: ResolvedTimeColumn, bounds: TimeBounds | None) -> Iterator[int]:
     """Yield the greatest usable clock of a column, if any."""
     latest = to_micros(bounds.latest) if bounds else 2**63 - 1
     if clock.per_second is None:
@@ -158,7 +158,7 @@ def _find_maximum(values: pa.ChunkedArray, clock: Clock, bounds: TimeBounds | No
         maximum = pc.max(instants.filter(pc.less(instants, latest))).as_py()
     else:
         usable = pc.less(values, latest * clock.per_second // 1_000_000)
-        maximum = clock.of_value(pc.max(values.filter(usable)).as_py())
+        maximum = clock.convert_value(pc.max(values.filter(usable)).as_py())
     if maximum is not None:
         yield maximum
 
@@ -172,7 +172,7 @@ def _read_marker(rule: Completeness, lake: str) -> datetime | None:
             raise InputError(f"marker table {rule.table} has no column {name}. {_suggest_column(name, log)}")
     if not log.is_plain_parquet:
         raise InputError(f"marker table {rule.table} has partitions or deletion vectors. Write it without them.")
-    clock = Clock.of(TimeColumn(column=rule.column), log.schema, f"marker table {rule.table}")
+    clock = ResolvedTimeColumn.from_config(TimeColumn(column=rule.column), log.schema, f"marker table {rule.table}")
     rows = log.read([rule.column, *rule.where])
     for name, value in rule.where.items():
         rows = rows.filter(ds.field(name).cast(pa.string()) == value)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from tidemark.delta.row_commit_times import FileArrival
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 _TRUNCATION = 1000
 """Microseconds by which statistics of timestamps may be truncated: Delta writes whole milliseconds."""
@@ -43,7 +43,7 @@ class FileTimeRange:
         return self.rows == self.rows_without_time or None not in {self.earliest, self.latest}
 
 
-def read_time_ranges(log: DeltaTableHandle, clock: Clock) -> Iterator[FileTimeRange]:
+def read_time_ranges(log: DeltaTableHandle, clock: ResolvedTimeColumn) -> Iterator[FileTimeRange]:
     """Yield the time range of each file of a table, by a time column."""
     files, name = log.files, clock.name
     statistics = (log.get_null_counts(name), log.get_min_values(name), log.get_max_values(name))
@@ -70,11 +70,11 @@ def read_commit_time_ranges(log: DeltaTableHandle, arrivals: Mapping[str, FileAr
         yield FileTimeRange(path, int(size), rows, 0, arrival.earliest_us, arrival.latest_us)
 
 
-def _widen(clock: Clock, value: Any, direction: Literal[-1, 1]) -> int | None:
+def _widen(clock: ResolvedTimeColumn, value: Any, direction: Literal[-1, 1]) -> int | None:
     """Convert a minimum (-1) or maximum (1) to microseconds, widened by the errors of statistics and of Spark."""
     if isinstance(value, float):  # Spark converts the decimal digits that Java prints
         value = math.nextafter(value, direction * math.inf)
-    bound = clock.of_value(value)
+    bound = clock.convert_value(value)
     if bound is None:
         return None
     if isinstance(value, float | Decimal):

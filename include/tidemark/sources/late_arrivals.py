@@ -46,7 +46,7 @@ class ChangeDetector:
             None if all arrivals are exact.
         """
         file = self.table.find_latest_ambiguous_file() if isinstance(self.table, CommitTimeInput) else None
-        return (from_micros(file.latest_us + _MILLISECOND), str(file.unknown_reason)) if file else None
+        return (from_micros(file.latest_us + _MILLISECOND), str(file.ambiguity_reason)) if file else None
 
     def require_exact_arrivals(self, grid: Grid, first: int, *versions: int) -> None:
         """Require that each row arrived before slice `first` or at an exactly known instant.
@@ -64,7 +64,7 @@ class ChangeDetector:
         exact_from = format_instant(from_micros(file.latest_us + _MILLISECOND))
         raise InputError(
             f"input {self.table.name}: arrival times are exact only from {exact_from} on, because "
-            f"{file.unknown_reason}, and slice {grid.name(first)} begins before. Let slices begin with "
+            f"{file.ambiguity_reason}, and slice {grid.name(first)} begins before. Let slices begin with "
             f"{grid.name(grid.number_at(file.latest_us) + 1)} or later, or name an arrival column."
         )
 

@@ -19,9 +19,9 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_column, key_name
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.expression_sandbox import confined
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import Clock
+from tidemark.timegrid.time_columns import ResolvedTimeColumn
 from tidemark.watermarks.from_column import RECORDED_WATERMARK
 from tidemark.watermarks.row_status import FILTERED
 
@@ -56,8 +56,8 @@ class Side:
     settings: Input
     time_bounds: TimeBounds | None
     schema: T.StructType
-    event_time: Clock
-    clock: Clock
+    event_time: ResolvedTimeColumn
+    clock: ResolvedTimeColumn
     keys: tuple[tuple[str, T.DataType], ...]
     """Column or expression, and common type, of each join key."""
     accepts_null_keys: bool
@@ -70,7 +70,7 @@ class Side:
     """Resolution in which the dialect compares event times, in microseconds."""
     filters_at_source: bool = False
     """True if rows that `where` filters out never reached the stream."""
-    recorded_watermark: Clock | None = None
+    recorded_watermark: ResolvedTimeColumn | None = None
     """Column with the watermarks that the streaming job recorded."""
     excluded_predicates: tuple[str, ...] = ()
     """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
@@ -97,7 +97,7 @@ class Side:
 
     def _drop_erased_rows(self, rows: DataFrame) -> DataFrame:
         columns, spark = InputColumns(tuple(self.schema.names)), rows.sparkSession
-        erased = (confined(spark, predicate, columns).column for predicate in self.excluded_predicates)
+        erased = (parse_user_expression(spark, predicate, columns).column for predicate in self.excluded_predicates)
         return self._where_all(rows, [~F.coalesce(is_erased, F.lit(False)) for is_erased in erased])
 
     def _where_all(self, rows: DataFrame, conditions: Sequence[Column]) -> DataFrame:
@@ -112,14 +112,14 @@ class Side:
     def _where_column(self, spark: SparkSession) -> Column:
         """Return the condition `where` unchanged, so that a scan can push it down."""
         assert self.settings.where is not None, "there is one"
-        return confined(spark, self.settings.where, InputColumns(tuple(self.schema.names))).column
+        return parse_user_expression(spark, self.settings.where, InputColumns(tuple(self.schema.names))).column
 
     def _add_common_columns(self, rows: DataFrame, grid: Grid, start: int, *, filters_rows: bool) -> DataFrame:
         """Select the common columns. With `filters_rows`, `rejected` marks the rows that `where` filters out."""
         clock = F.when(self.has_unusable_time, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
         owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
-        tiebreak, event_time = F.lit(0).cast("long"), self.event_time.ticks(self.tick_micros)
-        recorded = [self.recorded_watermark.ticks(_MILLISECOND)] if self.recorded_watermark else []
+        tiebreak, event_time = F.lit(0).cast("long"), self.event_time.to_ticks(self.tick_micros)
+        recorded = [self.recorded_watermark.to_ticks(_MILLISECOND)] if self.recorded_watermark else []
         rejected = self._rejection_reason
         if filters_rows:
             passes_filter = F.coalesce(self._where_column(rows.sparkSession), F.lit(False))
@@ -131,7 +131,7 @@ class Side:
             tiebreak = F.coalesce(F.col(quote_identifier(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         return rows.select(
             F.lit(self.name).alias("side"),
-            grid.number_since_start(clock).alias("slice"),
+            grid.nonnegative_number_column(clock).alias("slice"),
             F.when(self.has_unusable_time, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
@@ -203,14 +203,14 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
     input_name = f"input {settings.table}"
     if pipeline.dialect == "spark":
         _require_no_window(schema[settings.event_time.column], input_name)
-    event_time = Clock.of(settings.event_time, schema, input_name)
+    event_time = ResolvedTimeColumn.from_config(settings.event_time, schema, input_name)
     match settings.arrival:
         case None:
             clock = event_time
         case CheckpointArrival() | CommitArrival():
-            clock = Clock(ARRIVAL_COLUMN, None)
+            clock = ResolvedTimeColumn(ARRIVAL_COLUMN, None)
         case column:
-            clock = Clock.of(column, schema, input_name)
+            clock = ResolvedTimeColumn.from_config(column, schema, input_name)
     keys = [getattr(pair, name) for pair in pipeline.join.keys]
     return Side(
         name,
@@ -224,7 +224,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         accepts_null_times=pipeline.can_join_null_times,
         distinguishes_signed_zeros=pipeline.dialect != "spark",
         tick_micros=pipeline.tick_micros,
-        recorded_watermark=Clock.of(settings.recorded_watermark, schema, input_name)
+        recorded_watermark=ResolvedTimeColumn.from_config(settings.recorded_watermark, schema, input_name)
         if settings.recorded_watermark
         else None,
         filters_at_source=pipeline.has_filter_before_watermark(settings),
@@ -246,7 +246,7 @@ def _require_no_window(field: T.StructField, input_name: str) -> None:
         )
 
 
-def _is_out_of_range(time: Clock, time_bounds: TimeBounds | None) -> Column:
+def _is_out_of_range(time: ResolvedTimeColumn, time_bounds: TimeBounds | None) -> Column:
     """True if a time is null, overflows a long of microseconds, or is outside the bounds; never null."""
     is_invalid = time.micros.isNull()
     if time_bounds:

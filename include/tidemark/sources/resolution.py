@@ -21,10 +21,10 @@ from tidemark.sources.commit_time_source import create_commit_time_input
 from tidemark.sources.normalization import Side, create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.sources.streaming_checkpoint_source import create_query_input
-from tidemark.spark.dataframe_utils import has_order
-from tidemark.spark.engine import engine_of
-from tidemark.spark.expression_sandbox import confined, in_one_line
-from tidemark.spark.lazy_session import awake
+from tidemark.spark.dataframe_utils import is_orderable
+from tidemark.spark.engine import get_engine
+from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
+from tidemark.spark.lazy_session import resolve_session
 from tidemark.watermarks.query_trace import QueryTrace
 
 
@@ -136,12 +136,12 @@ def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
         InputError: It is not an expression over the input's columns.
     """
     try:
-        key = confined(table.spark, expression, InputColumns(tuple(table.schema.names))).column
-        return engine_of(table.spark).empty(table.schema).select(key.alias("key")).schema["key"].dataType
+        key = parse_user_expression(table.spark, expression, InputColumns(tuple(table.schema.names))).column
+        return get_engine(table.spark).create_opaque_empty(table.schema).select(key.alias("key")).schema["key"].dataType
     except PipelineFileError as error:
         reason = str(error)
     except PySparkException as error:
-        reason = in_one_line(error)
+        reason = format_expression_error(error)
     raise InputError(
         f"input {table.name} has no column {expression} (named as key), and it is not a valid expression: {reason}"
     )
@@ -150,7 +150,7 @@ def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
 def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     dtypes = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, dtype in zip((left, right), (left_key, right_key), dtypes, strict=True):
-        if not has_order(dtype):
+        if not is_orderable(dtype):
             raise InputError(
                 f"input {table.name}: key {column} is {dtype.simpleString()}, which cannot be compared. "
                 "Name a column, struct field or expression of another type."
@@ -162,6 +162,6 @@ def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_k
             f"keys {left.name}.{left_key} ({dtypes[0].simpleString()}) and {right.name}.{right_key} "
             f"({dtypes[1].simpleString()}) have different types. Cast one where the table is written."
         )
-    spark = awake(left.spark)
+    spark = resolve_session(left.spark)
     nulls = (F.lit(None).cast(dtype) for dtype in dtypes)
     return spark.range(0).select(F.coalesce(*nulls).alias("key")).schema["key"].dataType

@@ -16,7 +16,7 @@ from tidemark.sources.file_pruning import Extent, FileStatistics
 from tidemark.sources.late_arrivals import ChangeDetector
 from tidemark.sources.normalization import Side
 from tidemark.sources.streaming_checkpoint_source import QueryInput
-from tidemark.spark.lazy_session import awake
+from tidemark.spark.lazy_session import resolve_session
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.query_trace import QueryTrace
 
@@ -46,7 +46,7 @@ class StoredInput:
         """
         self.changes.require_exact_arrivals(grid, first)
         start, end = grid.start_of(first), grid.start_of(last + 1)
-        condition = self.side.clock.within(start, end) & ~self.side.has_unusable_time
+        condition = self.side.clock.is_between(start, end) & ~self.side.has_unusable_time
         includes_unplaced = consumed.unplaced is None
         if includes_unplaced:
             condition = condition | self.side.has_unusable_time
@@ -65,7 +65,7 @@ class StoredInput:
         """
         rows = self.table.read().where(self.side.clock.micros < grid.start_of(last + 1))
         if start is not None and end is not None:
-            rows = rows.where(self.side.event_time.within(start, end))
+            rows = rows.where(self.side.event_time.is_between(start, end))
         return self.side.normalize(rows, grid, grid.start).where(F.col("rejected").isNull())
 
     def measure_extent(self, grid: Grid, *, count_before: bool) -> Extent:
@@ -77,7 +77,7 @@ class StoredInput:
         return self.statistics.measure_extent(grid, count_before=count_before) or self._query_extent(grid)
 
     def _query_extent(self, grid: Grid) -> Extent:
-        awake(self.table.spark)
+        resolve_session(self.table.spark)
         clock = self.side.clock.micros
         totals = (
             self.table.read()

@@ -26,7 +26,7 @@ from tidemark.delta.pipeline_tables import DeltaInput
 from tidemark.delta.table import get_file_name
 from tidemark.errors import InputError, suggest_name
 from tidemark.formatting import quote_identifier
-from tidemark.spark.dataframe_utils import of_file
+from tidemark.spark.dataframe_utils import get_file_metadata
 from tidemark.watermarks.query_trace import FilePosition, Offset, QueryTrace, read_texts
 
 ARRIVAL_COLUMN = "_arrival"
@@ -132,7 +132,7 @@ class QueryTableInput(QueryInput):
 
     def _read_version(self, version: int, clocks: dict[str, int]) -> DataFrame:
         rows = super().read(version)
-        return self.add_arrival_times(rows, of_file(rows, "file_name"), clocks)
+        return self.add_arrival_times(rows, get_file_metadata(rows, "file_name"), clocks)
 
     @cached_property
     def _is_feed(self) -> bool:
@@ -173,7 +173,11 @@ class QueryTableInput(QueryInput):
 
     def _list_snapshot(self, version: int) -> list[str]:
         rows = super().read(version)
-        files = rows.select(of_file(rows, "file_modification_time"), of_file(rows, "file_path")).distinct().collect()
+        files = (
+            rows.select(get_file_metadata(rows, "file_modification_time"), get_file_metadata(rows, "file_path"))
+            .distinct()
+            .collect()
+        )
         return [get_file_name(row[1]) for row in sorted(files)]
 
     def _list_added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
@@ -249,7 +253,7 @@ class QueryFileInput(QueryInput):
 
     def _file_column(self, rows: DataFrame) -> Column:
         if self.column is None:
-            return of_file(rows, "file_path")
+            return get_file_metadata(rows, "file_path")
         if self.column not in self.schema.names:
             hint = suggest_name(self.column, self.schema.names)
             raise InputError(f"input {self.name} has no column {self.column} (named as file_column). {hint}")

@@ -21,21 +21,21 @@ from tidemark.config.expressions import split_conjuncts
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import quote_identifier
 from tidemark.spark import explain_parser
-from tidemark.spark.engine_protocol import AnalysedFilter, ChangeableSnapshot
-from tidemark.spark.memory import shared_of
-from tidemark.spark.temporary_settings import session_settings
-from tidemark.spark.trees import AHEAD, BEHIND, MOVING
+from tidemark.spark.engine_protocol import AnalyzedFilter, ReplaceableSnapshot
+from tidemark.spark.memory import compute_unified_memory
+from tidemark.spark.temporary_settings import override_settings
+from tidemark.spark.trees import EASTERNMOST_ZONE, RELATIVE_TIME_MESSAGE, WESTERNMOST_ZONE
 
-_ZONE = "spark.sql.session.timeZone"
-_FOLDING = """
+_TIME_ZONE_SETTING = "spark.sql.session.timeZone"
+_FOLDING_RULES = """
     BooleanSimplification CollapseProject ConstantFolding ConstantPropagation FoldablePropagation LikeSimplification
     NullPropagation OptimizeIn PruneFilters ReplaceNullWithFalseInPredicate SimplifyBinaryComparison SimplifyCasts
     SimplifyConditionals UnwrapCastInBinaryComparison
 """
 """Rules of the optimizer behind which a time of the run is no more to be seen: it has become true or false."""
-_UNFOLDED = {
+_WITHOUT_FOLDING = {
     "spark.sql.optimizer.excludedRules": ",".join(
-        f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in _FOLDING.split()
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in _FOLDING_RULES.split()
     ),
     # Else the server would keep what it has analysed in another zone.
     "spark.connect.session.planCache.enabled": "false",
@@ -48,52 +48,54 @@ class ConnectEngine:
 
     spark: SparkSession
 
-    def memory(self) -> int:
+    def get_execution_memory(self) -> int:
         """Reckon with the settings of the server."""
         if str(self.spark.conf.get("spark.master", "local")).startswith("local"):
-            return shared_of(self.spark.conf.get("spark.driver.memory", None) or "1g")
-        cores = self.cores()
-        of_each = int(self.spark.conf.get("spark.executor.cores", None) or cores)
-        return shared_of(self.spark.conf.get("spark.executor.memory", None) or "1g") * max(1, cores // of_each)
+            return compute_unified_memory(self.spark.conf.get("spark.driver.memory", None) or "1g")
+        count_cores = self.count_cores()
+        of_each = int(self.spark.conf.get("spark.executor.cores", None) or count_cores)
+        return compute_unified_memory(self.spark.conf.get("spark.executor.memory", None) or "1g") * max(
+            1, count_cores // of_each
+        )
 
-    def cores(self) -> int:
+    def count_cores(self) -> int:
         """Count the parts into which the server cuts rows."""
         found = re.search(r"splits=(\d+)", self.spark.range(1)._explain_string())  # type: ignore[operator]  # noqa: SLF001
         return int(found[1]) if found else 1
 
-    def empty(self, schema: T.StructType) -> DataFrame:
+    def create_opaque_empty(self, schema: T.StructType) -> DataFrame:
         """Give what a function in Python would, which nobody calls."""
-        return self.spark.range(1).mapInArrow(_nothing, schema)
+        return self.spark.range(1).mapInArrow(_pass_through, schema)
 
-    def confined(self, text: str, columns: ColumnCheck) -> ShownExpression:  # noqa: ARG002 - the first parser has asked
+    def parse_expression(self, text: str, columns: ColumnCheck) -> ExplainedExpression:  # noqa: ARG002 - the first parser has asked
         """Check what EXPLAIN shows of Spark's parse."""
-        return _confined(self.spark, text)
+        return _parse_expression(self.spark, text)
 
-    def analysed(self, rows: DataFrame, condition: Column) -> AnalysedFilter:
+    def analyze_filter(self, rows: DataFrame, condition: Column) -> AnalyzedFilter:
         """Read it off the plans."""
         try:
-            return explain_parser.analysed(_explained(rows.where(condition)), rows.schema)
+            return explain_parser.parse_filter(_explain(rows.where(condition)), rows.schema)
         except ValueError as error:
             raise PipelineFileError(f"join.condition {error}; run this pipeline without Spark Connect") from None
 
-    def depends_on_the_run(self, rows: DataFrame) -> bool:
+    def is_nondeterministic(self, rows: DataFrame) -> bool:
         """Look for times that move, in two zones in which it is never the same day."""
         shown = []
-        for zone in (AHEAD, BEHIND):
-            with session_settings(self.spark, {_ZONE: zone, **_UNFOLDED}):
-                shown.append(explain_parser.optimized(_explained(rows)).replace(zone, "zone"))
-        return not explain_parser.same_again(*shown)
+        for zone in (EASTERNMOST_ZONE, WESTERNMOST_ZONE):
+            with override_settings(self.spark, {_TIME_ZONE_SETTING: zone, **_WITHOUT_FOLDING}):
+                shown.append(explain_parser.extract_optimized_plan(_explain(rows)).replace(zone, "zone"))
+        return not explain_parser.is_zone_independent(*shown)
 
-    def newest(self, path: str) -> ConnectSnapshot:
+    def load_latest_snapshot(self, path: str) -> ConnectSnapshot:
         """Ask the table's history for its last version."""
         last = self.spark.sql(f"DESCRIBE HISTORY delta.{quote_identifier(path)} LIMIT 1").first()
         assert last is not None, "a table has a first commit"
         return ConnectSnapshot(self.spark, path, int(last["version"]))
 
-    def keeps_first_put(self, _: str) -> None:
+    def supports_conditional_put(self, _: str) -> None:
         """No public call puts an object."""
 
-    def changeable(self, path: str) -> ChangeableSnapshot:
+    def load_replaceable_snapshot(self, path: str) -> ReplaceableSnapshot:
         """Refuse: no public call commits other columns together with other files."""
         raise UserError(
             f"{path} is to have other types, or another format, and Spark Connect has no commit for that; run the same "
@@ -102,28 +104,28 @@ class ConnectEngine:
 
 
 @dataclass(frozen=True)
-class ShownExpression:
+class ExplainedExpression:
     """An expression, and how EXPLAIN shows what Spark has parsed."""
 
     spark: SparkSession
-    text: str
-    shown: str
+    sql: str
+    parsed_plan: str
 
     @property
     def column(self) -> Column:
         """The expression as a column, which the server parses again."""
-        return F.expr(self.text)
+        return F.expr(self.sql)
 
-    def conjuncts(self) -> list[ShownExpression]:
+    def split_conjuncts(self) -> list[ExplainedExpression]:
         """Take it apart at each AND, and see that Spark has found the same."""
-        texts = split_conjuncts(self.text)
+        texts = split_conjuncts(self.sql)
         if len(texts) == 1:
             return [self]
-        parts = [part for text in texts for part in _confined(self.spark, text).conjuncts()]
-        if explain_parser.without_brackets([part.shown for part in parts]) != explain_parser.without_brackets(
-            [self.shown]
-        ):
-            raise PipelineFileError(f"expression {self.text!r} is unclear at AND; put brackets around its sides")
+        parts = [part for sql in texts for part in _parse_expression(self.spark, sql).split_conjuncts()]
+        if explain_parser.join_without_brackets(
+            [part.parsed_plan for part in parts]
+        ) != explain_parser.join_without_brackets([self.parsed_plan]):
+            raise PipelineFileError(f"expression {self.sql!r} is unclear at AND; put brackets around its sides")
         return parts
 
 
@@ -135,33 +137,33 @@ class ConnectSnapshot:
     path: str
     version: int
 
-    def rows(self) -> DataFrame:
+    def read(self) -> DataFrame:
         """Read that version."""
         return self.spark.read.format("delta").option("versionAsOf", self.version).load(self.path)
 
 
 @lru_cache(maxsize=1000)
-def _confined(spark: SparkSession, text: str) -> ShownExpression:
+def _parse_expression(spark: SparkSession, text: str) -> ExplainedExpression:
     """One question to the server for each text, however often it is used."""
-    shown = _parsed(spark, text)
+    shown = _explain_expression(spark, text)
     explain_parser.check_parsed(shown)
     by_zone = []
-    for zone in (AHEAD, BEHIND):
-        with session_settings(spark, {_ZONE: zone}):
-            by_zone.append(_parsed(spark, text))
-    if not explain_parser.same_again(*by_zone):
-        raise ValueError(MOVING.format(text))
-    return ShownExpression(spark, text, shown)
+    for zone in (EASTERNMOST_ZONE, WESTERNMOST_ZONE):
+        with override_settings(spark, {_TIME_ZONE_SETTING: zone}):
+            by_zone.append(_explain_expression(spark, text))
+    if not explain_parser.is_zone_independent(*by_zone):
+        raise ValueError(RELATIVE_TIME_MESSAGE.format(text))
+    return ExplainedExpression(spark, text, shown)
 
 
-def _parsed(spark: SparkSession, text: str) -> str:
-    found = spark.sql(f"EXPLAIN EXTENDED SELECT {quote_identifier(explain_parser.NOWHERE)}, {text}").first()
-    return explain_parser.parsed(found[0] if found else "")
+def _explain_expression(spark: SparkSession, text: str) -> str:
+    found = spark.sql(f"EXPLAIN EXTENDED SELECT {quote_identifier(explain_parser.MISSING_COLUMN)}, {text}").first()
+    return explain_parser.extract_parsed_expression(found[0] if found else "")
 
 
-def _explained(rows: DataFrame) -> str:
+def _explain(rows: DataFrame) -> str:
     return str(rows._explain_string(extended=True))  # type: ignore[operator]  # noqa: SLF001
 
 
-def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _pass_through(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     yield from batches

@@ -17,21 +17,23 @@ from pyspark.sql import SparkSession
 
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError
-from tidemark.spark.local_session import PARTITIONS
-from tidemark.spark.package_archive import package
+from tidemark.spark.local_session import SHUFFLE_PARTITIONS
+from tidemark.spark.package_archive import build_package_archive
 
-PORT = 15002
-_PATIENCE = 10
+DEFAULT_PORT = 15002
+_CONNECT_TIMEOUT_SECONDS = 10
 """Seconds that a server may take to accept a connection."""
-_OF_SESSIONS = {
+_CONNECT_SETTINGS = {
     # Plans are read as texts, which leave out columns behind the 25th otherwise.
     "spark.sql.debug.maxToStringFields": "100000",
 }
-_OF_CLASSIC = ("spark.python.sql.dataFrameDebugging.enabled",)
+_CLASSIC_ONLY_SETTINGS = ("spark.python.sql.dataFrameDebugging.enabled",)
 """Of a process's own JVM, and nothing of a server's."""
 
 
-def connected(address: str, settings: Mapping[str, str], cluster: Cluster, needed: Mapping[str, str]) -> SparkSession:
+def get_connect_session(
+    address: str, settings: Mapping[str, str], cluster: Cluster, needed: Mapping[str, str]
+) -> SparkSession:
     """The session of this process on a server, or a new one; the package goes there with it.
 
     `needed` are settings that only a server can have.
@@ -39,10 +41,10 @@ def connected(address: str, settings: Mapping[str, str], cluster: Cluster, neede
     Raises:
         FaultError: nobody listens there, the token is wrong, or the server is not as it has to be.
     """
-    where = _reached(address)
-    own = {name: value for name, value in settings.items() if name not in _OF_CLASSIC} | _OF_SESSIONS
+    where = _check_listening(address)
+    own = {name: value for name, value in settings.items() if name not in _CLASSIC_ONLY_SETTINGS} | _CONNECT_SETTINGS
     if cluster.shuffle_partitions:
-        own[PARTITIONS] = str(cluster.shuffle_partitions)
+        own[SHUFFLE_PARTITIONS] = str(cluster.shuffle_partitions)
     try:
         builder = SparkSession.builder.remote(address)
         for key, value in own.items():
@@ -52,21 +54,21 @@ def connected(address: str, settings: Mapping[str, str], cluster: Cluster, neede
         if fresh:
             # A session that is left to Python's end may wait for its channel there, for ever.
             atexit.register(session.stop)
-        _check(session, where, needed)
+        _check_server(session, where, needed)
         if fresh:
-            session.addArtifacts(str(package()), pyfile=True)
+            session.addArtifacts(str(build_package_archive()), pyfile=True)
             session._has_tidemark = True  # type: ignore[attr-defined]  # noqa: SLF001
     except PySparkException as error:
-        raise FaultError(f"{where} gives no session: {_told(error)}") from None
+        raise FaultError(f"{where} gives no session: {_format_refusal(error)}") from None
     return session
 
 
-def _reached(address: str) -> str:
+def _check_listening(address: str) -> str:
     """Host and port of a server that listens; gRPC would try for minutes."""
     parts = urlsplit(address)
-    host, port = parts.hostname or "localhost", parts.port or PORT
+    host, port = parts.hostname or "localhost", parts.port or DEFAULT_PORT
     try:
-        socket.create_connection((host, port), _PATIENCE).close()
+        socket.create_connection((host, port), _CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise FaultError(
             f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}); start it ('make connect' "
@@ -75,7 +77,7 @@ def _reached(address: str) -> str:
     return f"the Spark Connect server at {host}:{port}"
 
 
-def _told(error: PySparkException) -> str:
+def _format_refusal(error: PySparkException) -> str:
     first = [*str(error).strip().splitlines(), ""][0]
     if "UNAUTHENTICATED" in str(error) or "Invalid token" in str(error):
         given = "another token" if os.environ.get(CONNECT_TOKEN_VARIABLE) else "a token"
@@ -83,7 +85,7 @@ def _told(error: PySparkException) -> str:
     return first
 
 
-def _check(session: SparkSession, where: str, needed: Mapping[str, str]) -> None:
+def _check_server(session: SparkSession, where: str, needed: Mapping[str, str]) -> None:
     if session.version.split(".")[:2] != __version__.split(".")[:2]:
         raise FaultError(f"{where} is Spark {session.version}, and this is for {__version__}; start one of it")
     for name, value in needed.items():

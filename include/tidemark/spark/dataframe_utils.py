@@ -13,16 +13,16 @@ def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     return rows.withColumns(dict(columns)) if columns else rows
 
 
-def has_order(kind: T.DataType) -> bool:
+def is_orderable(kind: T.DataType) -> bool:
     """Whether Spark compares and sorts values of a type: neither maps, variants nor intervals, wherever inside."""
     match kind:
         case T.StructType():
-            return all(has_order(field.dataType) for field in kind)
+            return all(is_orderable(field.dataType) for field in kind)
         case T.ArrayType():
-            return has_order(kind.elementType)
+            return is_orderable(kind.elementType)
     return not isinstance(kind, T.MapType | T.VariantType | T.CalendarIntervalType)
 
 
-def of_file(rows: DataFrame, field: str) -> Column:
+def get_file_metadata(rows: DataFrame, field: str) -> Column:
     """What Spark knows of the file of each row that it scans, whatever the table's own columns are called."""
     return rows.metadataColumn("_metadata")[field]

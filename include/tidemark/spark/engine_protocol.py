@@ -1,7 +1,7 @@
 """What Tidemark asks of a session beyond the DataFrames that each kind of session has.
 
 A session of this process's own JVM answers by private objects (`jvm`), one of a Spark Connect server by what the server
-tells everybody (`connect`). `engine.engine_of` has the one for a session.
+tells everybody (`connect`). `engine.get_engine` has the one for a session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class AnalysedFilter:
+class AnalyzedFilter:
     """What Spark makes of a filter over rows; nothing runs."""
 
     references: Sequence[str]
@@ -43,14 +43,14 @@ class Expression(Protocol):
     def column(self) -> Column:
         """The expression as a column."""
 
-    def conjuncts(self) -> Sequence[Expression]:
+    def split_conjuncts(self) -> Sequence[Expression]:
         """Take it apart at each AND."""
 
 
 class Snapshot(Protocol):
     """A Delta table as it stood when it was looked at; what is committed later does not change it."""
 
-    def rows(self) -> DataFrame:
+    def read(self) -> DataFrame:
         """Give the table's rows."""
 
     @property
@@ -58,7 +58,7 @@ class Snapshot(Protocol):
         """Give the version that this is."""
 
 
-class ChangeableSnapshot(Snapshot, Protocol):
+class ReplaceableSnapshot(Snapshot, Protocol):
     """One on top of which another table, of other columns or partitions, can be committed."""
 
     @property
@@ -76,16 +76,16 @@ class ChangeableSnapshot(Snapshot, Protocol):
 class Engine(Protocol):
     """A session's other answers."""
 
-    def memory(self) -> int:
+    def get_execution_memory(self) -> int:
         """Add up the bytes that executors share between execution and storage."""
 
-    def cores(self) -> int:
+    def count_cores(self) -> int:
         """Tell how many tasks run at once."""
 
-    def empty(self, schema: T.StructType) -> DataFrame:
+    def create_opaque_empty(self, schema: T.StructType) -> DataFrame:
         """Give no rows, of which the optimizer does not know that they are none."""
 
-    def confined(self, text: str, columns: ColumnCheck) -> Expression:
+    def parse_expression(self, text: str, columns: ColumnCheck) -> Expression:
         """Parse SQL that has passed the first parser, and see that to Spark, too, it has nothing else.
 
         Raises:
@@ -93,27 +93,27 @@ class Engine(Protocol):
             ValueError: says what it may not hold.
         """
 
-    def analysed(self, rows: DataFrame, condition: Column) -> AnalysedFilter:
+    def analyze_filter(self, rows: DataFrame, condition: Column) -> AnalyzedFilter:
         """Analyse and optimize a filter over rows of `empty`.
 
         Raises:
             AnalysisException: it makes no sense over these rows.
         """
 
-    def depends_on_the_run(self, rows: DataFrame) -> bool:
+    def is_nondeterministic(self, rows: DataFrame) -> bool:
         """Tell whether rows, made of those of `empty`, would be others in another run: by chance or the clock.
 
         Raises:
             AnalysisException: they make no sense.
         """
 
-    def newest(self, path: str) -> Snapshot:
+    def load_latest_snapshot(self, path: str) -> Snapshot:
         """Look at a Delta table now; one that is not there is an AnalysisException by the time rows are asked for."""
 
-    def keeps_first_put(self, path: str) -> bool | None:
+    def supports_conditional_put(self, path: str) -> bool | None:
         """Whether a store of S3's kind refuses the second of two conditional puts; None where that cannot be told."""
 
-    def changeable(self, path: str) -> ChangeableSnapshot:
+    def load_replaceable_snapshot(self, path: str) -> ReplaceableSnapshot:
         """Look at a Delta table that is to become another.
 
         Raises:

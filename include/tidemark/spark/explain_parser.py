@@ -12,32 +12,32 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import types as T
 
 from tidemark.config.allowed_functions import check_function, load_catalogue
-from tidemark.spark.engine_protocol import AnalysedFilter, Comparison
-from tidemark.spark.trees import is_one_instant
+from tidemark.spark.engine_protocol import AnalyzedFilter, Comparison
+from tidemark.spark.trees import is_same_instant
 
-NOWHERE = "no such column"
+MISSING_COLUMN = "no such column"
 """A name that no row has: what is selected beside it is parsed, and neither optimized nor run."""
-_PARSED = re.compile(
-    rf"\A== Parsed Logical Plan ==\n'Project \['{NOWHERE}, (.*?)\]\n\+- OneRowRelation\n\n== Analyzed", re.DOTALL
+_PARSED_PLAN = re.compile(
+    rf"\A== Parsed Logical Plan ==\n'Project \['{MISSING_COLUMN}, (.*?)\]\n\+- OneRowRelation\n\n== Analyzed", re.DOTALL
 )
 _NAME = r"(?:\w+|`[^`]*`)"
-_CALL = re.compile(rf"'({_NAME}(?:\.{_NAME})*)\(")
-_BARE = re.compile(r"'(\w+)")
-_PARTS = re.compile(r"(?:\n*|\A)== (?:Parsed Logical|Analyzed Logical|Optimized Logical|Physical) Plan ==\n")
-_FILTER = re.compile(r"^Filter (.*?)\n\+- MapInArrow [^\n]*? \[([^\n]*)\], false", re.DOTALL | re.MULTILINE)
+_UNRESOLVED_CALL = re.compile(rf"'({_NAME}(?:\.{_NAME})*)\(")
+_UNRESOLVED_NAME = re.compile(r"'(\w+)")
+_PLAN_HEADING = re.compile(r"(?:\n*|\A)== (?:Parsed Logical|Analyzed Logical|Optimized Logical|Physical) Plan ==\n")
+_FILTER_NODE = re.compile(r"^Filter (.*?)\n\+- MapInArrow [^\n]*? \[([^\n]*)\], false", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(E-?\d+)?")
-_MIRRORED = str.maketrans("<>", "><")
-_ID = re.compile(r"#\d+L?")
-_TIME = re.compile(r"[+-]?\d{4,}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?")
+_SWAPPED_OPERATORS = str.maketrans("<>", "><")
+_EXPRESSION_ID = re.compile(r"#\d+L?")
+_TIME_LITERAL = re.compile(r"[+-]?\d{4,}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?")
 
 
-def parsed(explained: str) -> str:
+def extract_parsed_expression(explained: str) -> str:
     """How Spark has parsed the one expression that was selected beside `NOWHERE`.
 
     Raises:
         ValueError: it has made something else of it.
     """
-    found = _PARSED.search(explained)
+    found = _PARSED_PLAN.search(explained)
     shown = found[1] if found else ""
     whole = shown.removeprefix("unresolvedalias(")
     if whole != shown:
@@ -53,80 +53,80 @@ def check_parsed(shown: str) -> None:
     Raises:
         ValueError: names another one, why not, and the remedy.
     """
-    for call in _CALL.findall(shown):
+    for call in _UNRESOLVED_CALL.findall(shown):
         check_function([part.strip("`") for part in re.findall(_NAME, call)])
-    for name in _BARE.findall(shown):
+    for name in _UNRESOLVED_NAME.findall(shown):
         if load_catalogue().get(name.lower()):  # a call without brackets
             check_function([name])
 
 
-def same_again(ahead: str, behind: str) -> bool:
+def is_zone_independent(ahead: str, behind: str) -> bool:
     """Whether two plans, each explained in a zone of its own, have the same times, and nothing else that differs."""
-    plain = [_ID.sub("", text) for text in (ahead, behind)]
-    if len({_TIME.sub("", text) for text in plain}) > 1:
+    plain = [_EXPRESSION_ID.sub("", text) for text in (ahead, behind)]
+    if len({_TIME_LITERAL.sub("", text) for text in plain}) > 1:
         return False
-    times = zip(*(_TIME.findall(text) for text in plain), strict=True)
-    return all(one == other or is_one_instant(one, other) for one, other in times)
+    times = zip(*(_TIME_LITERAL.findall(text) for text in plain), strict=True)
+    return all(one == other or is_same_instant(one, other) for one, other in times)
 
 
-def optimized(explained: str) -> str:
+def extract_optimized_plan(explained: str) -> str:
     """The optimized plan of EXPLAIN EXTENDED."""
-    return _PARTS.split(explained)[3]
+    return _PLAN_HEADING.split(explained)[3]
 
 
-def analysed(explained: str, schema: T.StructType) -> AnalysedFilter:
+def parse_filter(explained: str, schema: T.StructType) -> AnalyzedFilter:
     """What EXPLAIN EXTENDED tells of a filter over rows that `connect` has made with that schema.
 
     Raises:
         ValueError: what it shows cannot be told from the text of a literal.
     """
-    _, _, of_analysis, of_optimizer, *_ = _PARTS.split(explained)
-    found = _FILTER.search(of_analysis)
+    _, _, of_analysis, of_optimizer, *_ = _PLAN_HEADING.split(explained)
+    found = _FILTER_NODE.search(of_analysis)
     assert found, "a filter over what is opaque"
-    read = [one for one in _columns(found[2], schema) if one.is_in(found[1])]
+    read = [one for one in _parse_columns(found[2], schema) if one.is_read_by(found[1])]
     names = [one.name for one in read]
-    if (left := _FILTER.match(of_optimizer)) is None:  # it is always true, or never
-        return AnalysedFilter(names, [], [])
-    parts = list(_conjuncts(left[1]))
+    if (left := _FILTER_NODE.match(of_optimizer)) is None:  # it is always true, or never
+        return AnalyzedFilter(names, [], [])
+    parts = list(_split_conjuncts(left[1]))
     not_null = [part for part in parts if part.startswith("isnotnull(")]
-    return AnalysedFilter(
+    return AnalyzedFilter(
         names,
-        [one.name for part in not_null for one in read if one.is_in(part)],
-        [compared for part in parts for one in read for compared in one.compared(part)],
+        [one.name for part in not_null for one in read if one.is_read_by(part)],
+        [compared for part in parts for one in read for compared in one.find_comparison(part)],
     )
 
 
-class _Column:
+class _PlanColumn:
     """A column of a plan, as it is printed there."""
 
     def __init__(self, field: T.StructField, number: str) -> None:
         self.name, self._type, self._shown = field.name, field.dataType, f"{field.name}#{number}"
 
-    def is_in(self, text: str) -> bool:
+    def is_read_by(self, text: str) -> bool:
         return re.search(re.escape(self._shown) + r"(?!\d)", text) is not None
 
-    def compared(self, part: str) -> Iterator[Comparison]:
+    def find_comparison(self, part: str) -> Iterator[Comparison]:
         """A conjunct as this column compared with a number, if it is that; the type tells a number from a text."""
         found = re.fullmatch(r"(\S.*?) (>=|>|<=|<) (\S.*)", part, re.DOTALL)
         if found is None or not isinstance(self._type, T.NumericType):
             return
         left, operator, right = found.groups()
         if _NUMBER.fullmatch(left):
-            left, operator, right = right, operator.translate(_MIRRORED), left
+            left, operator, right = right, operator.translate(_SWAPPED_OPERATORS), left
         if left.removesuffix("L") == self._shown and _NUMBER.fullmatch(right):
             yield Comparison(operator, float(right))
 
 
-def _columns(listed: str, schema: T.StructType) -> Iterator[_Column]:
+def _parse_columns(listed: str, schema: T.StructType) -> Iterator[_PlanColumn]:
     at = 0
     for field in schema:
         found = re.compile(re.escape(field.name) + r"#(\d+)L?(?=, |\Z)").search(listed, at)
         assert found, f"{field.name} is one of {listed}"
         at = found.end()
-        yield _Column(field, found[1])
+        yield _PlanColumn(field, found[1])
 
 
-def _conjuncts(text: str) -> Iterator[str]:
+def _split_conjuncts(text: str) -> Iterator[str]:
     """The parts of a text at each AND outside of brackets, or within brackets around all of it."""
     depth, start, parts, is_enclosed = 0, 0, [], text.startswith("(")
     for at, character in enumerate(text):
@@ -141,14 +141,14 @@ def _conjuncts(text: str) -> Iterator[str]:
     if depth:
         raise ValueError("has a text with brackets that open or close alone, behind which Connect shows no end")
     if is_enclosed:
-        yield from _conjuncts(text[1:-1])
+        yield from _split_conjuncts(text[1:-1])
     elif parts:
         for part in (*parts, text[start:]):
-            yield from _conjuncts(part)
+            yield from _split_conjuncts(part)
     else:
         yield text
 
 
-def without_brackets(parts: Sequence[str]) -> str:
+def join_without_brackets(parts: Sequence[str]) -> str:
     """Parsed conjuncts as one text, without what their nesting adds."""
     return " AND ".join(part.replace("(", "").replace(")", "") for part in parts)

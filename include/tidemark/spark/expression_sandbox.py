@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from tidemark.config.allowed_functions import ColumnCheck, check_column
 from tidemark.config.expressions import check_expression
 from tidemark.errors import PipelineFileError
-from tidemark.spark.engine import engine_of
+from tidemark.spark.engine import get_engine
 from tidemark.spark.engine_protocol import Expression
 
 
-def confined(spark: SparkSession, text: str, columns: ColumnCheck = check_column) -> Expression:
+def parse_user_expression(spark: SparkSession, text: str, columns: ColumnCheck = check_column) -> Expression:
     """Parse a user's expression over columns, by default a pair's, as Spark will run it.
 
     Raises:
@@ -27,12 +27,12 @@ def confined(spark: SparkSession, text: str, columns: ColumnCheck = check_column
     """
     try:
         check_expression(text, columns)
-        return engine_of(spark).confined(text, columns)
+        return get_engine(spark).parse_expression(text, columns)
     except ValueError as error:
         raise PipelineFileError(f"expression {text!r}: {error}") from None
 
 
-def in_one_line(error: PySparkException) -> str:
+def format_expression_error(error: PySparkException) -> str:
     """What Spark says of an expression that makes no sense to it."""
     message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
     return " ".join(message.split())

@@ -16,15 +16,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from tidemark.spark.engine_protocol import AnalysedFilter, Comparison
+from tidemark.spark.engine_protocol import AnalyzedFilter, Comparison
 
 _COMPARISONS = {"GreaterThanOrEqual": ">=", "GreaterThan": ">", "LessThanOrEqual": "<=", "LessThan": "<"}
 
-_OFTEN = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
+_CACHED_CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
 """The classes by which PySpark makes columns, as it asks for them."""
 
 
-class _KnownClass(JavaClass):  # type: ignore[misc]  # py4j has no types
+class _CachedJavaClass(JavaClass):  # type: ignore[misc]  # py4j has no types
     """A class whose methods are asked for once."""
 
     def __getattr__(self, name: str) -> Any:
@@ -34,40 +34,40 @@ class _KnownClass(JavaClass):  # type: ignore[misc]  # py4j has no types
         return found
 
 
-def remember_names(spark: SparkSession) -> None:
+def cache_jvm_lookups(spark: SparkSession) -> None:
     """Let PySpark know what it would ask the JVM twice for each column: which class a name is, which method of it.
 
     The JVM looks for a class in each jar; it is a tenth of the time in which a small query is planned.
     """
-    jvm = _jvm(spark)
-    for name in _OFTEN:
+    jvm = _get_jvm(spark)
+    for name in _CACHED_CLASSES:
         if name not in vars(jvm):
             found = getattr(jvm, name)
-            setattr(jvm, name, _KnownClass(found._fqn, found._gateway_client))  # noqa: SLF001
+            setattr(jvm, name, _CachedJavaClass(found._fqn, found._gateway_client))  # noqa: SLF001
 
 
 def can_load(spark: SparkSession, class_name: str) -> bool:
     """Tell whether a class is on the session's class path."""
-    return bool(_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
+    return bool(_get_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
 
 
-def warn_of(spark: SparkSession, class_name: str) -> None:
+def enable_warnings(spark: SparkSession, class_name: str) -> None:
     """Let the driver's log have the warnings of one class."""
-    log4j = _jvm(spark).org.apache.logging.log4j
+    log4j = _get_jvm(spark).org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(class_name, log4j.Level.WARN)
 
 
-def execution_memory(spark: SparkSession) -> int:
+def get_execution_memory(spark: SparkSession) -> int:
     """Add up the bytes that Spark's executors share between execution and storage."""
-    driver = _jvm(spark).org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    driver = _get_jvm(spark).org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
     known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
     remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
     return sum(one.totalOnHeapStorageMemory() for one in remote or known)
 
 
-def builtin_functions(spark: SparkSession) -> dict[str, str]:
+def list_builtin_functions(spark: SparkSession) -> dict[str, str]:
     """List Spark's own functions and operators, each with Spark's name of its group, in order."""
-    analysis = _jvm(spark).org.apache.spark.sql.catalyst.analysis
+    analysis = _get_jvm(spark).org.apache.spark.sql.catalyst.analysis
     registry = getattr(getattr(analysis, "FunctionRegistry$"), "MODULE$").builtin()
     found = registry.listFunction()
     known = (found.apply(number) for number in range(found.size()))
@@ -86,20 +86,20 @@ class DeltaSnapshot:
     snapshot: Any
 
     @classmethod
-    def newest(cls, spark: SparkSession, path: str) -> DeltaSnapshot:
+    def load_latest(cls, spark: SparkSession, path: str) -> DeltaSnapshot:
         """Look at a table now; one that is not there is an AnalysisException once its rows are asked for."""
-        none = _jvm(spark).scala.Option.empty()
-        log = _jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
+        none = _get_jvm(spark).scala.Option.empty()
+        log = _get_jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
         return cls(spark, log, log.update(False, none, none))
 
-    def rows(self) -> DataFrame:
+    def read(self) -> DataFrame:
         """Give the table's rows."""
-        jvm = _jvm(self.spark)
+        jvm = _get_jvm(self.spark)
         no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
         option = jvm.scala.Option
         relation = self.log.createRelation(no_filters, option.apply(self.snapshot), option.empty(), True)
-        rows = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
-        return DataFrame(rows, self.spark)
+        read = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
+        return DataFrame(read, self.spark)
 
     @property
     def version(self) -> int:
@@ -118,7 +118,7 @@ class DeltaSnapshot:
         Raises:
             DeltaConcurrentModificationException: another process has committed files meanwhile.
         """
-        jvm = _jvm(self.spark)
+        jvm = _get_jvm(self.spark)
         parsed = [jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) for action in actions]
         empty = jvm.scala.Option.empty()
         transaction = self.log.startTransaction(empty, jvm.scala.Option.apply(self.snapshot))
@@ -128,14 +128,14 @@ class DeltaSnapshot:
 
 
 @dataclass(frozen=True)
-class Node:
+class ExpressionNode:
     """A part of an expression as Spark has parsed it: what it is, the path of names it has, and its parts."""
 
-    kind: str
-    names: tuple[str, ...]
-    time: str | None
+    class_name: str
+    name_parts: tuple[str, ...]
+    time_literal: str | None
     """Of a literal that is a date or a timestamp: which, in the session's time zone."""
-    children: tuple[Node, ...]
+    children: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,14 @@ class Expression:
         return cls(spark, spark._jsparkSession.sessionState().sqlParser().parseExpression(text))  # noqa: SLF001
 
     @property
-    def kind(self) -> str:
+    def class_name(self) -> str:
         """The class of the outermost operator, such as `And`."""
         return str(self.node.getClass().getSimpleName())
 
     @property
     def column(self) -> Column:
         """The expression as a column."""
-        return ClassicColumn(_jvm(self.spark).org.apache.spark.sql.classic.ExpressionUtils.column(self.node))
+        return ClassicColumn(_get_jvm(self.spark).org.apache.spark.sql.classic.ExpressionUtils.column(self.node))
 
     @property
     def references(self) -> list[str]:
@@ -170,69 +170,71 @@ class Expression:
         found = self.node.references().toSeq()
         return [found.apply(number).name() for number in range(found.size())]
 
-    def tree(self) -> Node:
+    def to_tree(self) -> ExpressionNode:
         """Give all of it, asking the JVM once."""
-        return _tree(iter(json.loads(self.node.toJSON())))
+        return _build_tree(iter(json.loads(self.node.toJSON())))
 
-    def conjuncts(self) -> list[Expression]:
+    def split_conjuncts(self) -> list[Expression]:
         """Take it apart at each AND."""
-        if self.kind != "And":
+        if self.class_name != "And":
             return [self]
         sides = (Expression(self.spark, side) for side in (self.node.left(), self.node.right()))
-        return [part for side in sides for part in side.conjuncts()]
+        return [part for side in sides for part in side.split_conjuncts()]
 
-    def comparison(self) -> Comparison | None:
+    def to_comparison(self) -> Comparison | None:
         """Read it as a column compared with a literal number, the column first; None for anything else."""
-        if self.kind not in _COMPARISONS:
+        if self.class_name not in _COMPARISONS:
             return None
         sides = [Expression(self.spark, side) for side in (self.node.left(), self.node.right())]
-        operator = _COMPARISONS[self.kind]
-        if sides[0].kind == "Literal":
+        operator = _COMPARISONS[self.class_name]
+        if sides[0].class_name == "Literal":
             sides.reverse()
             operator = operator.translate(str.maketrans("<>", "><"))
         column, number = sides
-        if column.kind != "AttributeReference" or number.kind != "Literal" or not number._is_number:  # noqa: SLF001
+        if column.class_name != "AttributeReference" or number.class_name != "Literal" or not number._is_numeric:  # noqa: SLF001
             return None
         return Comparison(operator, float(str(number.node.value())))
 
     @property
-    def _is_number(self) -> bool:
-        kind = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
-        return isinstance(kind, T.NumericType)
+    def _is_numeric(self) -> bool:
+        class_name = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
+        return isinstance(class_name, T.NumericType)
 
 
-def _tree(nodes: Iterator[dict[str, Any]]) -> Node:
+def _build_tree(nodes: Iterator[dict[str, Any]]) -> ExpressionNode:
     """The next node, and those below it: Spark writes each before its parts."""
     node = next(nodes)
     names = node.get("nameParts", "").removeprefix("[").removesuffix("]")
-    children = tuple(_tree(nodes) for _ in range(node["num-children"]))
+    children = tuple(_build_tree(nodes) for _ in range(node["num-children"]))
     time = node.get("value") if str(node.get("dataType")).startswith(("date", "timestamp")) else None
-    return Node(node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), time, children)
+    return ExpressionNode(
+        node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), time, children
+    )
 
 
-def depends_on_the_run(rows: DataFrame) -> bool:
+def is_nondeterministic(rows: DataFrame) -> bool:
     """Tell whether rows would be others in another run: by chance, the clock, or texts that Spark takes for its time.
 
     Raises:
         AnalysisException: they make no sense.
     """
-    optimizer = _jvm(rows.sparkSession).org.apache.spark.sql.catalyst.optimizer
+    optimizer = _get_jvm(rows.sparkSession).org.apache.spark.sql.catalyst.optimizer
     plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
     if not plan.deterministic():
         return True
     # What some functions stand for is a cast, whose text may be the clock's: to_timestamp('now').
-    plain = _rule(optimizer, "ReplaceExpressions").apply(plan)
+    plain = _get_optimizer_rule(optimizer, "ReplaceExpressions").apply(plan)
     return any(
-        not _rule(optimizer, name).apply(plain).fastEquals(plain)
+        not _get_optimizer_rule(optimizer, name).apply(plain).fastEquals(plain)
         for name in ("ComputeCurrentTime", "SpecialDatetimeValues")
     )
 
 
-def _rule(optimizer: Any, name: str) -> Any:
+def _get_optimizer_rule(optimizer: Any, name: str) -> Any:
     return getattr(getattr(optimizer, f"{name}$"), "MODULE$")
 
 
-def analysed(rows: DataFrame, condition: Column) -> AnalysedFilter:
+def analyze_filter(rows: DataFrame, condition: Column) -> AnalyzedFilter:
     """Analyse and optimize a filter over rows; nothing runs.
 
     Raises:
@@ -241,23 +243,23 @@ def analysed(rows: DataFrame, condition: Column) -> AnalysedFilter:
     spark, plan = rows.sparkSession, rows.where(condition)._jdf.queryExecution()  # noqa: SLF001
     read = Expression(spark, plan.analyzed().condition()).references
     optimized = Expression(spark, plan.optimizedPlan())
-    if optimized.kind != "Filter":  # it is always true, or never
-        return AnalysedFilter(read, [], [])
-    parts = Expression(spark, optimized.node.condition()).conjuncts()
-    not_null = [part.references[0] for part in parts if part.kind == "IsNotNull"]
-    compared = (part.comparison() for part in parts)
-    return AnalysedFilter(read, not_null, [one for one in compared if one is not None])
+    if optimized.class_name != "Filter":  # it is always true, or never
+        return AnalyzedFilter(read, [], [])
+    parts = Expression(spark, optimized.node.condition()).split_conjuncts()
+    not_null = [part.references[0] for part in parts if part.class_name == "IsNotNull"]
+    compared = (part.to_comparison() for part in parts)
+    return AnalyzedFilter(read, not_null, [one for one in compared if one is not None])
 
 
-def _jvm(spark: SparkSession) -> Any:
+def _get_jvm(spark: SparkSession) -> Any:
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None, "a classic session has a JVM"
     return jvm
 
 
-def keeps_first_put(spark: SparkSession, path: str) -> bool:
+def supports_conditional_put(spark: SparkSession, path: str) -> bool:
     """Put two objects at a place of S3, each on condition that there is none; whether the second was refused."""
-    place = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    place = _get_jvm(spark).org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
 
     def put() -> None:

@@ -10,16 +10,16 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 
-class _Deferred:
+class _LazySession:
     def __init__(self, start: Callable[..., SparkSession]) -> None:
         self._start = start
         self._starting: Future[SparkSession] | None = None
         self._lock = Lock()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._session(), name)
+        return getattr(self._resolve(), name)
 
-    def _begin(self, **how: Any) -> Future[SparkSession]:
+    def _start_in_background(self, **how: Any) -> Future[SparkSession]:
         with self._lock:
             if self._starting is None:
                 pool = ThreadPoolExecutor(1)
@@ -27,26 +27,26 @@ class _Deferred:
                 pool.shutdown(wait=False)
             return self._starting
 
-    def _session(self) -> SparkSession:
-        return self._begin().result()
+    def _resolve(self) -> SparkSession:
+        return self._start_in_background().result()
 
 
-def deferred(start: Callable[..., SparkSession]) -> SparkSession:
+def create_lazy_session(start: Callable[..., SparkSession]) -> SparkSession:
     """A session in all that is asked of it, which `start` gives when the first thing is."""
-    return cast(SparkSession, _Deferred(start))
+    return cast(SparkSession, _LazySession(start))
 
 
-def begin(spark: SparkSession, **how: Any) -> None:
+def start_in_background(spark: SparkSession, **how: Any) -> None:
     """Start a session, in the background, as `how` says to its `start`; one that has started is left alone."""
-    if isinstance(spark, _Deferred):
-        spark._begin(**how)  # noqa: SLF001
+    if isinstance(spark, _LazySession):
+        spark._start_in_background(**how)  # noqa: SLF001
 
 
-def is_awake(spark: SparkSession) -> bool:
+def is_started(spark: SparkSession) -> bool:
     """Whether a session has started, or is about to."""
-    return not isinstance(spark, _Deferred) or spark._starting is not None  # noqa: SLF001
+    return not isinstance(spark, _LazySession) or spark._starting is not None  # noqa: SLF001
 
 
-def awake(spark: SparkSession) -> SparkSession:
+def resolve_session(spark: SparkSession) -> SparkSession:
     """The session itself, started if need be: columns can be named from then on."""
-    return spark._session() if isinstance(spark, _Deferred) else spark  # noqa: SLF001
+    return spark._resolve() if isinstance(spark, _LazySession) else spark  # noqa: SLF001

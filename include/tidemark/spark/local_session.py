@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 from tidemark.errors import FaultError
 
-PARTITIONS = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -25,21 +25,21 @@ LOCAL_SETTINGS = {
     # in every job, and the JVM after it.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # Small hash tables stay in the processor's caches; Spark merges what is small.
-    PARTITIONS: str(16 * (os.cpu_count() or 1)),
+    SHUFFLE_PARTITIONS: str(16 * (os.cpu_count() or 1)),
 }
 
 SUBMITTED_SETTINGS = {
     name: value for name, value in LOCAL_SETTINGS.items() if ".retained" in name or name.endswith(".maxEntries")
 }
 """Those that serve wherever a job was submitted to."""
-AUTHENTICATED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+AUTHENTICATION_SETTINGS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105 - a name
-EVENT_LOGS = "TIDEMARK_EVENT_LOGS"
+EVENT_LOGS_VARIABLE = "TIDEMARK_EVENT_LOGS"
 """The environment variable with the folder, a path or a URI, that Spark's history server reads."""
 
 # On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Where the executor is this process,
 # nothing is lost by patience; on a cluster it would take an hour to see that one is gone.
-PATIENCE = {
+TIMEOUT_SETTINGS = {
     "spark.sql.broadcastTimeout": "3600",
     "spark.network.timeout": "3600s",
     "spark.executor.heartbeatInterval": "60s",
@@ -47,38 +47,38 @@ PATIENCE = {
 
 # The second compiler takes a core for longer than it saves in a job of one slice; without it the code cache is small.
 # What it makes is garbage once a query is over, so half of a heap that begins large is for what is new.
-_BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:InitialRAMPercentage=8 -XX:NewRatio=1"
+_BRIEF_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:InitialRAMPercentage=8 -XX:NewRatio=1"
 # Beside a job over many rows G1's threads take a tenth of the processor's time.
-_COLLECTOR = {True: "-XX:+UseSerialGC", False: "-XX:+UseParallelGC"}
-CLASSES = "classes.jsa"
+_COLLECTOR_OPTION = {True: "-XX:+UseSerialGC", False: "-XX:+UseParallelGC"}
+CLASS_ARCHIVE = "classes.jsa"
 """Beside Delta's jars: the JVM's classes, as `bin/archive-classes` has kept them."""
 
 
-def java_options(jars: Path, *, brief: bool) -> str:
+def create_java_options(jars: Path, *, brief: bool) -> str:
     """What a JVM of this machine is started with; options of the user's own come behind and count."""
-    options = [_BRIEF] if brief else []
+    options = [_BRIEF_OPTIONS] if brief else []
     if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JDK_JAVA_OPTIONS", "")):  # a JVM starts with one alone
-        options.append(_COLLECTOR[brief])
-    if (jars / CLASSES).exists():
+        options.append(_COLLECTOR_OPTION[brief])
+    if (jars / CLASS_ARCHIVE).exists():
         # One that does not fit, of another Java say, is left aside, and not worth a word.
-        options += [f'"-XX:SharedArchiveFile={jars / CLASSES}"', "-Xshare:auto", "-Xlog:cds*=off"]
+        options += [f'"-XX:SharedArchiveFile={jars / CLASS_ARCHIVE}"', "-Xshare:auto", "-Xlog:cds*=off"]
     return " ".join(options)
 
 
-def event_logs() -> str | None:
+def get_event_log_location() -> str | None:
     """Where Spark's history server reads; None where the operator has set no place for it.
 
     Raises:
         FaultError: it is a folder of this machine, and there is none.
     """
-    place = os.environ.get(EVENT_LOGS)
+    place = os.environ.get(EVENT_LOGS_VARIABLE)
     local = urlsplit(place or "")
     if place and local.scheme in {"", "file"} and not Path(unquote(local.path) if local.scheme else place).is_dir():
-        raise FaultError(f"{EVENT_LOGS} is {place}, which is no folder here; make it, or unset the variable")
+        raise FaultError(f"{EVENT_LOGS_VARIABLE} is {place}, which is no folder here; make it, or unset the variable")
     return place or None
 
 
-def master() -> str:
+def get_master() -> str:
     """Where a session that is started now would run."""
     return os.environ.get("TIDEMARK_MASTER", "local[*]")
 
@@ -92,4 +92,4 @@ def is_submitted() -> bool:
 
 def is_local() -> bool:
     """Whether a session that is started now would be this process's own."""
-    return not is_submitted() and master().startswith("local")
+    return not is_submitted() and get_master().startswith("local")

@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 @cache
-def package() -> Path:
+def build_package_archive() -> Path:
     """A zip of all modules, from which Python imports; it is there as long as this process."""
     folder = tempfile.mkdtemp(prefix="tidemark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def store_settings() -> dict[str, str]:
+def get_s3_settings() -> dict[str, str]:
     """Where S3 is, by the environment's `AWS_...`; keys Spark takes from there by itself, and hands to executors.
 
     Nothing where they name no address: then it is Amazon's own, and Hadoop finds it.

@@ -18,23 +18,23 @@ from pyspark.sql import SparkSession
 
 from tidemark.config.cluster import CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Cluster
 from tidemark.errors import FaultError
-from tidemark.spark.connect_session import connected
-from tidemark.spark.jvm import can_load, remember_names, warn_of
+from tidemark.spark.connect_session import get_connect_session
+from tidemark.spark.jvm import cache_jvm_lookups, can_load, enable_warnings
 from tidemark.spark.local_session import (
-    AUTHENTICATED,
+    AUTHENTICATION_SETTINGS,
     LOCAL_SETTINGS,
-    PARTITIONS,
-    PATIENCE,
     SECRET_SETTING,
+    SHUFFLE_PARTITIONS,
     SUBMITTED_SETTINGS,
-    event_logs,
+    TIMEOUT_SETTINGS,
+    create_java_options,
+    get_event_log_location,
+    get_master,
     is_local,
     is_submitted,
-    java_options,
-    master,
 )
-from tidemark.spark.package_archive import package
-from tidemark.spark.s3_settings import store_settings
+from tidemark.spark.package_archive import build_package_archive
+from tidemark.spark.s3_settings import get_s3_settings
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
@@ -72,7 +72,7 @@ DELTA_SETTINGS = {
 }
 
 
-def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
+def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
     """The running session, or a new one on `TIDEMARK_MASTER` (default `local[*]`), ready for Delta.
 
     Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
@@ -83,45 +83,45 @@ def spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None
     Raises:
         FaultError: Java or Delta's jars are missing, or the folder for event logs.
     """
-    if master().startswith(CONNECT_SCHEME) and not is_submitted():
-        return connected(master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
+    if get_master().startswith(CONNECT_SCHEME) and not is_submitted():
+        return get_connect_session(get_master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
     builder, settings = SparkSession.builder, _QUERY_SETTINGS | DELTA_SETTINGS
     if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        jars = delta_jars()
-        settings |= LOCAL_SETTINGS | (PATIENCE if is_local() else {})
-        settings |= {"spark.app.name": app_name, "spark.master": master(), "spark.jars": ",".join(map(str, jars))}
-        settings |= {"spark.driver.defaultJavaOptions": java_options(jars[0].parent, brief=brief)}
-    _need_java()
-    settings |= store_settings() | _of_a_cluster(cluster or Cluster())
+        jars = find_delta_jars()
+        settings |= LOCAL_SETTINGS | (TIMEOUT_SETTINGS if is_local() else {})
+        settings |= {"spark.app.name": app_name, "spark.master": get_master(), "spark.jars": ",".join(map(str, jars))}
+        settings |= {"spark.driver.defaultJavaOptions": create_java_options(jars[0].parent, brief=brief)}
+    _require_java()
+    settings |= get_s3_settings() | _get_cluster_settings(cluster or Cluster())
     try:
         if not is_submitted():
-            _start(settings)
+            _start_jvm(settings)
         for key, value in settings.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     except PySparkException as error:
-        raise FaultError(f"Spark did not start: {error.getMessage()}; see {_spark_log()}") from error
+        raise FaultError(f"Spark did not start: {error.getMessage()}; see {_get_log_path()}") from error
     # What fails is told in a line; the log would quote the rows that it failed on.
     session.sparkContext.setLogLevel("ERROR" if os.environ.get("TIDEMARK_DEBUG") else "OFF")
     # They print the stack of each error in a user's expression, which is told in one line.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
-    _need_delta(session)
-    remember_names(session)
+    _require_delta(session)
+    cache_jvm_lookups(session)
     if not str(session.sparkContext.master).startswith("local"):
-        session.sparkContext.addPyFile(str(package()))
+        session.sparkContext.addPyFile(str(build_package_archive()))
         # It says that no executor has come, or that one is gone, and has seen no row.
-        warn_of(session, "org.apache.spark.scheduler.TaskSchedulerImpl")
+        enable_warnings(session, "org.apache.spark.scheduler.TaskSchedulerImpl")
     return session
 
 
-def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
+def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
     """What a session has of its cluster's settings; none where one runs already."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         return {}
     settings: dict[str, str] = {}
-    where, told = master(), SparkConf(loadDefaults=False)
+    where, told = get_master(), SparkConf(loadDefaults=False)
     if is_submitted():
         SparkContext._ensure_initialized()  # noqa: SLF001
         told = SparkConf()
@@ -130,15 +130,15 @@ def _of_a_cluster(cluster: Cluster) -> dict[str, str]:
     if not where.startswith("local"):
         settings |= cluster.to_spark_config()
     elif is_submitted():
-        settings |= {PARTITIONS: LOCAL_SETTINGS[PARTITIONS]}
+        settings |= {SHUFFLE_PARTITIONS: LOCAL_SETTINGS[SHUFFLE_PARTITIONS]}
     if where.startswith("spark://") and (secret := os.environ.get(SPARK_SECRET_VARIABLE)):
-        settings |= {**AUTHENTICATED, SECRET_SETTING: secret}
-    if cluster.event_log and (logs := event_logs()):
+        settings |= {**AUTHENTICATION_SETTINGS, SECRET_SETTING: secret}
+    if cluster.event_log and (logs := get_event_log_location()):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
     return {name: value for name, value in settings.items() if not told.contains(name)}
 
 
-def delta_jars() -> list[Path]:
+def find_delta_jars() -> list[Path]:
     """Delta's jars on this machine.
 
     Raises:
@@ -151,27 +151,27 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def _need_delta(session: SparkSession) -> None:
+def _require_delta(session: SparkSession) -> None:
     if not can_load(session, "io.delta.sql.DeltaSparkSessionExtension"):
         raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
 
 
-def _start(settings: Mapping[str, str]) -> None:
+def _start_jvm(settings: Mapping[str, str]) -> None:
     """Start a JVM that writes its standard error to a file: it greets with a dozen lines about itself."""
     if SparkContext._gateway is not None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
         return
     # The gateway's settings stand on the JVM's command line.
     shown = [(name, value) for name, value in settings.items() if name != SECRET_SETTING]
-    with nullcontext() if os.environ.get("TIDEMARK_DEBUG") else _spark_log().open("w") as log:
+    with nullcontext() if os.environ.get("TIDEMARK_DEBUG") else _get_log_path().open("w") as log:
         gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown), {"stderr": log})  # type: ignore[no-untyped-call]
         SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
 
 
-def _spark_log() -> Path:
+def _get_log_path() -> Path:
     return Path(tempfile.gettempdir(), f"tidemark-spark-{os.getpid()}.log")
 
 
-def _need_java() -> None:
+def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
         raise FaultError("Java is not on this machine's PATH; install Java 17 (or set JAVA_HOME) and run again")

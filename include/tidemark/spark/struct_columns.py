@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from tidemark.formatting import quote_identifier
 
 
-def unnested(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
+def flatten_struct(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
     """The fields of a struct as columns `NAME_column_0` and so on, and the struct made of such columns again."""
     kind = rows.schema[name].dataType
     assert isinstance(kind, T.StructType)

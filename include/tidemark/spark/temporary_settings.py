@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 # Generating and compiling code for a query takes longer than interpreting it over a few rows.
-_TINY = {
+_TINY_QUERY_SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -18,7 +18,7 @@ _TINY = {
     "spark.sql.files.minPartitionNum": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-_COMPILED = {
+_CODEGEN_SETTINGS = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -27,7 +27,7 @@ _COMPILED = {
 INFERRED_FILTERS = {"spark.sql.constraintPropagation.enabled": "true"}
 """As Spark itself has it: live queries have the filters that it infers, where our sessions infer none."""
 
-_SPREAD = {
+_ALL_CORES_SETTINGS = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     "spark.sql.files.minPartitionNum": str(os.cpu_count() or 1),
     "spark.sql.codegen.factoryMode": "FALLBACK",
@@ -37,33 +37,35 @@ _SPREAD = {
 @contextmanager
 def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
     """Halve the time of queries over a few thousand rows."""
-    with session_settings(spark, _TINY):
+    with override_settings(spark, _TINY_QUERY_SETTINGS):
         yield spark
 
 
 @contextmanager
-def compiled(spark: SparkSession) -> Iterator[None]:
+def with_codegen(spark: SparkSession) -> Iterator[None]:
     """Inside `tuned_for_tiny_queries`, queries over some hundred thousand rows: compiled, and by all cores."""
-    with session_settings(spark, _COMPILED if _is_tuned(spark) else {}):
+    with override_settings(spark, _CODEGEN_SETTINGS if _is_tuned(spark) else {}):
         yield
 
 
 @contextmanager
-def spread(spark: SparkSession) -> Iterator[None]:
+def with_all_cores(spark: SparkSession) -> Iterator[None]:
     """Inside `tuned_for_tiny_queries`, many different queries over some ten thousand rows: by all cores.
 
     Their projections are compiled, and no whole stages: that would take longer than it saves.
     """
-    with session_settings(spark, _SPREAD if _is_tuned(spark) else {}):
+    with override_settings(spark, _ALL_CORES_SETTINGS if _is_tuned(spark) else {}):
         yield
 
 
 def _is_tuned(spark: SparkSession) -> bool:
-    return spark.conf.get("spark.sql.codegen.factoryMode", None) == _TINY["spark.sql.codegen.factoryMode"]
+    return (
+        spark.conf.get("spark.sql.codegen.factoryMode", None) == _TINY_QUERY_SETTINGS["spark.sql.codegen.factoryMode"]
+    )
 
 
 @contextmanager
-def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Give a session other settings for a while, those that it does not have already: each is a call to a server."""
     known = {key: spark.conf.get(key, None) for key in settings}
     before = {key: earlier for key, earlier in known.items() if earlier != settings[key]}

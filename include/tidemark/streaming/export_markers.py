@@ -23,7 +23,7 @@ from tidemark.joins.factory import create_lane
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
 from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.sources.stored_input import StoredInput
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 from tidemark.streaming.spark_query import SideQuery, SparkQuery
 from tidemark.watermarks.watermarks import NO_WATERMARK
 
@@ -60,7 +60,7 @@ def create_watermark_seed_row(
     left, right = (source.side.normalize(source.table.read(), grid, grid.start) for source in inputs)
     validated = join.reject_invalid(left.unionByName(right, allowMissingColumns=True))
     valid = validated.where(F.col("rejected").isNull() & (F.col("side") == side)).limit(1)
-    row = computed_once(valid.select(f"{side}.*"), now=True)
+    row = materialize(valid.select(f"{side}.*"), eager=True)
     if row.isEmpty():
         raise InputError(
             f"input {side} contains no valid row any more, though it had one before {state.end_label}. "

@@ -27,8 +27,8 @@ from tidemark.joins.output_schema import check_expressions
 from tidemark.joins.rules.spark import has_state_eviction
 from tidemark.ledger.ledger import Ledger
 from tidemark.sources.resolution import open_inputs
-from tidemark.spark.engine import engine_of, need_classic
-from tidemark.spark.temporary_settings import session_settings
+from tidemark.spark.engine import get_engine, require_classic
+from tidemark.spark.temporary_settings import override_settings
 from tidemark.streaming.replay_source import Rate, read_feed, write_feed
 from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
 from tidemark.streaming.spark_query import create_spark_query
@@ -96,12 +96,12 @@ def run_live_query(
         InputError: an input is unusable, or the live query exists already.
         UserError: the session is of Spark Connect.
     """
-    need_classic(spark, "tidemark stream")
+    require_classic(spark, "tidemark stream")
     began = time.monotonic()
     if pipeline.dialect != "spark" or pipeline.checkpoint_arrival:
         reason = "replays a trace" if pipeline.checkpoint_arrival else f"has dialect {pipeline.dialect}"
         raise PipelineFileError(f"{pipeline.name} {reason}. A live query needs dialect: spark, and no trace.")
-    grid = Grid.of(pipeline.slices)
+    grid = Grid.from_config(pipeline.slices)
     inputs = open_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
     batches = None
@@ -116,7 +116,7 @@ def run_live_query(
         side: select_side(filter_at_source(rows, query[side]), side, query[side]["columns"], query[side]["time"])
         for side, rows in zip(SIDES, streams, strict=True)
     }
-    with session_settings(spark, _session_settings(spark, query["settings"], batches)):
+    with override_settings(spark, _session_settings(spark, query["settings"], batches)):
         sink = join_sides(query, sides).writeStream.format("delta").outputMode("append")
         running = sink.trigger(availableNow=True).option("checkpointLocation", paths.checkpoint).start(paths.table)
     dropped = _await_end(running, progress, batches)
@@ -141,7 +141,7 @@ def _session_settings(spark: SparkSession, query_settings: dict[str, str], batch
     """Return the session settings for the start of the query, which it then keeps."""
     return {
         **query_settings,
-        "spark.sql.shuffle.partitions": str(engine_of(spark).cores()),
+        "spark.sql.shuffle.partitions": str(get_engine(spark).count_cores()),
         # A trace needs all batches, and the count of late rows needs their progress.
         "spark.sql.streaming.minBatchesToRetain": str((batches or 0) + 1000),
         "spark.sql.streaming.numRecentProgressUpdates": str((batches or 0) + 1000),

@@ -80,7 +80,7 @@ def _create_side_query(pipeline: Pipeline, source: StoredInput) -> SideQuery:
     delay = side.settings.watermark_delay
     return SideQuery(
         list(side.schema.names),
-        side.event_time.sql,
+        side.event_time.sql_timestamp,
         None if delay is None else f"{to_millis(delay)} milliseconds",
         _format_window(window, f"_{side.name}_time") if window else None,
         source=side.settings.where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tidemark.delta.retry import retry_on_conflict
-from tidemark.delta.table import DeltaTableHandle, create_arrow_table
+from tidemark.delta.table import DeltaTableHandle, create_internal_table
 
 
 def append(path: str, rows: pa.Table) -> None:
@@ -14,4 +14,6 @@ def append(path: str, rows: pa.Table) -> None:
     Raises:
         FaultError: Other processes keep committing to the table.
     """
-    retry_on_conflict(lambda: (DeltaTableHandle.open(path) or create_arrow_table(path, rows.schema)).append(rows), path)
+    retry_on_conflict(
+        lambda: (DeltaTableHandle.open(path) or create_internal_table(path, rows.schema)).append(rows), path
+    )

@@ -22,8 +22,8 @@ from tidemark.delta.staging import StagedFiles, read_files, stage_rows
 from tidemark.delta.table import FILE_REMOVAL_APP_ID, CommitConflictError, DeltaTableHandle, create_table
 from tidemark.errors import UserError
 from tidemark.formatting import quote_identifier
-from tidemark.spark.engine import engine_of
-from tidemark.spark.engine_protocol import ChangeableSnapshot
+from tidemark.spark.engine import get_engine
+from tidemark.spark.engine_protocol import ReplaceableSnapshot
 from tidemark.tables.run_files import FOLDER
 
 _DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
@@ -118,7 +118,7 @@ def _widen(was: T.DataType, now: T.DataType) -> T.DataType:
 
 def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.StructType) -> DeltaTableHandle:
     """Rewrite a table with a schema's wider types: same rows and runs, in a commit that changes no data."""
-    snapshot = engine_of(spark).changeable(log.path)
+    snapshot = get_engine(spark).load_replaceable_snapshot(log.path)
     widened = _widen(log.schema, schema)
     assert isinstance(widened, T.StructType), "a widened struct is a struct"
     run_column, column_names = FOLDER.removesuffix("="), {name.lower() for name in widened.names}
@@ -148,7 +148,7 @@ def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.St
     return rewritten
 
 
-def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: StagedFiles) -> None:
+def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ReplaceableSnapshot, staged: StagedFiles) -> None:
     """Replace a table's columns and files. Spark commits, because delta-rs cannot change a column's type."""
     if snapshot.version != log.version:
         raise CommitConflictError
@@ -156,11 +156,11 @@ def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ChangeableSna
         # A separate commit by Spark, because delta-rs would omit features that the table already has.
         supported = "'delta.feature.timestampNtz' = 'supported'"
         spark.sql(f"ALTER TABLE delta.{quote_identifier(log.path)} SET TBLPROPERTIES ({supported})")
-        snapshot = engine_of(spark).changeable(log.path)
+        snapshot = get_engine(spark).load_replaceable_snapshot(log.path)
     snapshot.replace([json.dumps(action) for action in _actions(log, snapshot, staged)])
 
 
-def _actions(log: DeltaTableHandle, snapshot: ChangeableSnapshot, staged: StagedFiles) -> Iterator[dict[str, Any]]:
+def _actions(log: DeltaTableHandle, snapshot: ReplaceableSnapshot, staged: StagedFiles) -> Iterator[dict[str, Any]]:
     now = int(time.time() * 1000)
     yield {"metaData": {**snapshot.metadata, "schemaString": staged.schema.json()}}
     yield {"txn": {"appId": FILE_REMOVAL_APP_ID, "version": log.version + 1, "lastUpdated": now}}

@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from tidemark.delta.staging import read_data_files
 from tidemark.delta.table import DeltaTableHandle, is_data_change
 from tidemark.tables.run_files import classify_files
-from tidemark.timegrid.slices import Grid, ranges
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 
 def files_spanning_and_within(
     log: DeltaTableHandle, name: str, grid: Grid, numbers: Iterable[int]
 ) -> tuple[list[str], list[str]]:
     """Return the files with rows of some slices and of others, and the files with rows of these slices only."""
-    items = [item for slices in ranges(numbers) for item in classify_files(log, name, grid, slices).items()]
+    items = [item for slices in group_consecutive(numbers) for item in classify_files(log, name, grid, slices).items()]
     across = [path for path, place in items if place == "across"]
     return across, [path for path, place in items if place == "inside"]
 

@@ -17,7 +17,7 @@ from tidemark.config import Slices
 from tidemark.config.local_days import DAY_MICROS, get_day_start, to_local_day
 from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.timegrid.time_columns import div, floor_div
+from tidemark.timegrid.time_columns import floor_div, trunc_div
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Grid:
     every: int
 
     @classmethod
-    def of(cls, slices: Slices) -> Grid:
+    def from_config(cls, slices: Slices) -> Grid:
         """The grid that a pipeline file describes."""
         start, every = to_micros(slices.start), to_micros(slices.every)
-        return cls(start, every) if slices.time_zone == "UTC" else LocalDays(start, every, slices.time_zone)
+        return cls(start, every) if slices.time_zone == "UTC" else LocalDayGrid(start, every, slices.time_zone)
 
     def number_at(self, instant: int) -> int:
         """Number of the slice that holds an instant (microseconds)."""
@@ -62,7 +62,7 @@ class Grid:
         return day * DAY_MICROS
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What slices are, in a few words."""
         return f"{format_duration(timedelta(microseconds=self.every))} long"
 
@@ -74,7 +74,7 @@ class Grid:
         """A slice's start."""
         return from_micros(self.start_of(number))
 
-    def boundary(self, instant: datetime, option: str) -> int:
+    def parse_boundary(self, instant: datetime, option: str) -> int:
         """Number of the slice that starts at an instant given by the user.
 
         Raises:
@@ -88,7 +88,7 @@ class Grid:
             )
         if self.start_of(number) != to_micros(instant):
             raise SliceOrderError(
-                f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.told}: "
+                f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.description}: "
                 f"use {self.name(number)} or {self.name(number + 1)}"
             )
         return number
@@ -97,22 +97,22 @@ class Grid:
         """`number_at` for a column of microseconds: a long."""
         return floor_div(clock - F.lit(self.start), self.every)
 
-    def number_since_start(self, clock: Column) -> Column:
+    def nonnegative_number_column(self, clock: Column) -> Column:
         """The same, in less time, for a column without clocks before the start."""
-        return div(clock - F.lit(self.start), self.every)
+        return trunc_div(clock - F.lit(self.start), self.every)
 
     def timestamp_column(self, number: Column) -> Column:
         """`start_of` for a column of slice numbers: a timestamp."""
         return F.timestamp_micros(F.lit(self.start) + number * F.lit(self.every))
 
-    def check(self, spark: SparkSession, slices: range) -> None:
+    def check_time_zone(self, spark: SparkSession, slices: range) -> None:
         """See that Spark has slices of a range as this has them.
 
         Raises:
             InputError: it has another version of the time zone database.
         """
 
-    def within_column(self, clock: Column, number: Column) -> Column:
+    def offset_column(self, clock: Column, number: Column) -> Column:
         """How long after the start of their slices clocks are, in microseconds."""
         return clock - self.start - number * self.every
 
@@ -126,7 +126,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class LocalDays(Grid):
+class LocalDayGrid(Grid):
     """Slices that are the days of a time zone: 23 or 25 hours long where its clocks change, and each has a number."""
 
     zone: str
@@ -163,7 +163,7 @@ class LocalDays(Grid):
 
     @property
     @override
-    def told(self) -> str:
+    def description(self) -> str:
         return f"days of {self.zone}"
 
     @override
@@ -171,7 +171,7 @@ class LocalDays(Grid):
         return self.day_column(clock) - F.lit(self.first_day)
 
     @override
-    def number_since_start(self, clock: Column) -> Column:
+    def nonnegative_number_column(self, clock: Column) -> Column:
         return self.number_column(clock)
 
     @override
@@ -180,11 +180,11 @@ class LocalDays(Grid):
         return F.to_utc_timestamp(midnight, self.zone)
 
     @override
-    def check(self, spark: SparkSession, slices: range) -> None:
+    def check_time_zone(self, spark: SparkSession, slices: range) -> None:
         numbers = F.sequence(F.lit(slices.start), F.lit(slices.stop))
         starts = F.transform(numbers, lambda number: F.unix_micros(self.timestamp_column(number)))
-        [(found,)] = spark.range(1).select(starts.alias("starts")).collect()
-        for number, start in zip(range(slices.start, slices.stop + 1), found, strict=True):
+        [(spark_starts,)] = spark.range(1).select(starts.alias("starts")).collect()
+        for number, start in zip(range(slices.start, slices.stop + 1), spark_starts, strict=True):
             if start != self.start_of(number):
                 raise InputError(
                     f"slice {self.name(number)} begins {format_instant(from_micros(start))} by the time zone database "
@@ -192,7 +192,7 @@ class LocalDays(Grid):
                 )
 
     @override
-    def within_column(self, clock: Column, number: Column) -> Column:
+    def offset_column(self, clock: Column, number: Column) -> Column:
         return clock - F.unix_micros(self.timestamp_column(number))
 
     @override
@@ -204,16 +204,16 @@ class LocalDays(Grid):
         return floor_div(F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(start), self.zone)), DAY_MICROS)
 
 
-def ranges(numbers: Iterable[int]) -> list[range]:
-    """The runs of consecutive numbers.
+def group_consecutive(numbers: Iterable[int]) -> list[range]:
+    """Group numbers into ranges of consecutive ones.
 
-    >>> ranges([3, 1, 2, 7])
+    >>> group_consecutive([3, 1, 2, 7])
     [range(1, 4), range(7, 8)]
     """
-    found: list[range] = []
+    groups: list[range] = []
     for number in sorted(set(numbers)):
-        if found and found[-1].stop == number:
-            found[-1] = range(found[-1].start, number + 1)
+        if groups and groups[-1].stop == number:
+            groups[-1] = range(groups[-1].start, number + 1)
         else:
-            found.append(range(number, number + 1))
-    return found
+            groups.append(range(number, number + 1))
+    return groups

@@ -22,7 +22,7 @@ _MICROS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class ResolvedTimeColumn:
     """A time column of an input table, checked against the table's schema.
 
     Numbers finer than a microsecond are floored; values that are no number (NaN, infinity) count as null.
@@ -31,31 +31,31 @@ class Clock:
     name: str
     per_second: int | None
     """Of a column of numbers, how many make a second; None for a column of times."""
-    whole: bool = False
+    is_integral: bool = False
     """Whether its numbers have no fraction."""
 
     @classmethod
-    def of(cls, column: TimeColumn, schema: T.StructType, where: str) -> Clock:
+    def from_config(cls, column: TimeColumn, schema: T.StructType, table_label: str) -> ResolvedTimeColumn:
         """Check the column's type and unit against the table's schema.
 
         Raises:
             InputError: not a time type, or a number without its unit, or a unit without a number.
         """
-        kind = schema[column.column].dataType
-        if isinstance(kind, T.NumericType):
+        dtype = schema[column.column].dataType
+        if isinstance(dtype, T.NumericType):
             if column.unit is None:
                 raise InputError(
-                    f"{where}: column {column.column} is a number ({kind.simpleString()}); say what one stands for, "
-                    f"such as {{column: {column.column}, unit: ms}}"
+                    f"{table_label}: column {column.column} is a number ({dtype.simpleString()}); "
+                    f"give its unit, such as {{column: {column.column}, unit: ms}}"
                 )
-            return cls(column.column, _PER_SECOND[column.unit], whole=isinstance(kind, T.IntegralType))
-        if not isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
+            return cls(column.column, _PER_SECOND[column.unit], is_integral=isinstance(dtype, T.IntegralType))
+        if not isinstance(dtype, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InputError(
-                f"{where}: column {column.column} is {kind.simpleString()}; a time is timestamp, timestamp_ntz, date, "
-                "or a number with its unit"
+                f"{table_label}: column {column.column} is {dtype.simpleString()}; "
+                "use a timestamp, timestamp_ntz or date column, or a number with its unit"
             )
         if column.unit is not None:
-            raise InputError(f"{where}: column {column.column} is {kind.simpleString()}; remove its unit")
+            raise InputError(f"{table_label}: column {column.column} is {dtype.simpleString()}; remove its unit")
         return cls(column.column, None)
 
     @property
@@ -68,7 +68,7 @@ class Clock:
         """The time in microseconds: a long, null where the time is null or no long can hold it."""
         if self.per_second is None:
             return F.unix_micros(self.raw.try_cast("timestamp"))
-        if self.whole:
+        if self.is_integral:
             number = self.raw.cast("long")
             if self.per_second > _MICROS:
                 return floor_div(number, self.per_second // _MICROS)
@@ -76,13 +76,13 @@ class Clock:
         number = self.raw.try_cast("decimal(38,9)")
         return F.floor(F.try_multiply(number, F.lit(_MICROS)) / F.lit(self.per_second)).try_cast("long")
 
-    def ticks(self, tick: int) -> Column:
+    def to_ticks(self, tick: int) -> Column:
         """`micros` in whole ticks of so many microseconds, floored."""
         if self.per_second is None and tick == 1000:  # noqa: PLR2004 - what Spark has a function for
             return F.unix_millis(self.raw.try_cast("timestamp"))
         return self.micros if tick == 1 else floor_div(self.micros, tick)
 
-    def of_value(self, value: Any) -> int | None:
+    def convert_value(self, value: Any) -> int | None:
         """`micros` of one value, as Python has it."""
         match value:
             case datetime():
@@ -91,19 +91,19 @@ class Clock:
                 return to_micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
         if self.per_second is None or value is None or not isfinite(value):
             return None
-        found = floor(Decimal(value) * _MICROS / self.per_second)
-        return found if -(2**63) <= found < 2**63 else None
+        micros = floor(Decimal(value) * _MICROS / self.per_second)
+        return micros if -(2**63) <= micros < 2**63 else None
 
     @property
-    def sql(self) -> str:
+    def sql_timestamp(self) -> str:
         """The time as a timestamp, in Spark's SQL; null as `micros`."""
-        raw = quote_identifier(self.name)
+        column = quote_identifier(self.name)
         if self.per_second is None:
-            return f"try_cast({raw} AS TIMESTAMP)"
-        number = f"floor(try_multiply(try_cast({raw} AS DECIMAL(38, 9)), {_MICROS}) / {self.per_second})"
+            return f"try_cast({column} AS TIMESTAMP)"
+        number = f"floor(try_multiply(try_cast({column} AS DECIMAL(38, 9)), {_MICROS}) / {self.per_second})"
         return f"timestamp_micros(try_cast({number} AS BIGINT))"
 
-    def within(self, start: int, end: int) -> Column:
+    def is_between(self, start: int, end: int) -> Column:
         """Whether the time lies in [start, end) microseconds, said so that files can be skipped by their statistics."""
         if self.per_second is None:
             low, high = (F.timestamp_micros(F.lit(bound)) for bound in (start, end))
@@ -112,29 +112,29 @@ class Clock:
         return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
 
 
-def whole(number: int) -> Column:
+def lit_long(number: int) -> Column:
     """A number as a long whatever its size: as an int, sums of a few could overflow."""
     return F.lit(number).cast("long")
 
 
-def floor_div(value: Column, size: Column | int) -> Column:
+def floor_div(value: Column, divisor: Column | int) -> Column:
     """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
-    size = F.lit(size) if isinstance(size, int) else size
-    return div(value, size) - (value % size < 0).cast("long")
+    divisor = F.lit(divisor) if isinstance(divisor, int) else divisor
+    return trunc_div(value, divisor) - (value % divisor < 0).cast("long")
 
 
-def div(value: Column, size: Column | int) -> Column:
+def trunc_div(value: Column, divisor: Column | int) -> Column:
     """Exact integer division rounding towards zero, in a third of the time."""
-    return F.call_function("div", value, F.lit(size) if isinstance(size, int) else size)
+    return F.call_function("div", value, F.lit(divisor) if isinstance(divisor, int) else divisor)
 
 
-def as_json(column: Column, kind: T.DataType | None = None) -> Column:
+def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
     """JSON that tells values apart: with the six digits of a second, where Spark's own has three, and with nulls.
 
     `kind` is the column's type, where that may have maps.
     """
-    if kind is not None:
-        column = _with_told_keys(column, kind)
+    if dtype is not None:
+        column = _with_told_keys(column, dtype)
     second = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
     formats = {"timestampFormat": f"{second}XXX", "timestampNTZFormat": second}
     return F.to_json(column, {**formats, "ignoreNullFields": "false"})

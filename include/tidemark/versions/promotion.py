@@ -32,7 +32,7 @@ from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import FOLDER, StagedRun, run_of
 from tidemark.tables.table_changes import FOLLOWING, apply_to_tables
-from tidemark.timegrid.slices import ranges
+from tidemark.timegrid.slices import group_consecutive
 from tidemark.versions.candidates import read_candidate_ledger
 
 _COPY_THREADS = 8
@@ -144,7 +144,7 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
     if stale_slices := stale(candidate):
         since = grid.name(min(stale_slices))
         raise UserError(f"slices of candidate {name} are stale from {since} on. Recompute them with {command}.")
-    if missing := list(ranges(number for number in live.entries if number not in candidate.entries)):
+    if missing := list(group_consecutive(number for number in live.entries if number not in candidate.entries)):
         first, end = grid.name(missing[0].start), grid.name(missing[-1].stop)
         raise UserError(
             f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command} --to {end}."
@@ -246,7 +246,7 @@ def _commit_promotion(
     live.commit(ledger_rows, commit, prepared.references, prepared.before, opened)
     apply_to_tables(live.tables, grid, commit, prepared.references, opened)
     files: list[DataFile] = [file for part in staged.values() for file in part.files]
-    stale_slices = ranges(stale(Ledger.read(live.tables, grid)))
+    stale_slices = group_consecutive(stale(Ledger.read(live.tables, grid)))
     return PromotionResult(
         pipeline.name,
         next(iter(record.values())),

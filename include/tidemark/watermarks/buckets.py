@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import div
+from tidemark.timegrid.time_columns import trunc_div
 from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
 
 EVENT_TIME = "event_time"
@@ -65,9 +65,9 @@ class Buckets:
         """Return the bucket number of a row: a long, so that a broadcast join can use it as an index."""
         if len(self.lengths) == 1 and max(self.lengths) % self.width == 0:
             # Uses the clock alone: Spark evaluates common subexpressions separately and would build structs for them.
-            elapsed = div(clock - self.grid.start_of(self.slices[0]), self.width)
+            elapsed = trunc_div(clock - self.grid.start_of(self.slices[0]), self.width)
             return lane * (len(self.slices) * self.per_slice) + elapsed * self.parts
-        offset = div(self.grid.within_column(clock, slice_number), self.width)
+        offset = trunc_div(self.grid.offset_column(clock, slice_number), self.width)
         return (lane * len(self.slices) + slice_number - self.slices[0]) * self.per_slice + offset * self.parts
 
     def find_bucket(self, lane: int, clock: int) -> int:

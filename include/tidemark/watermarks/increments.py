@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import computed_once
+from tidemark.spark.materialization import materialize
 from tidemark.watermarks.exact import (
     POSITION,
     advances_watermark,
@@ -62,7 +62,7 @@ class WatermarkIncrements:
         advanced = advanced.withColumn("combined_before", preceding_combined_watermark())
         ordered = F.array_sort(F.collect_set(F.struct(*POSITION[1:], *_BEFORE))).alias("increments")
         grouped = advanced.groupBy(F.col("bucket").alias("increment_bucket")).agg(ordered)
-        by_bucket = computed_once(grouped, now=True)
+        by_bucket = materialize(grouped, eager=True)
         counts = by_bucket.select(
             F.col("increment_bucket").alias("bucket"), F.size("increments").alias("increments")
         ).toPandas()

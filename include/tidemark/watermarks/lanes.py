@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
-from tidemark.spark.struct_columns import unnested
+from tidemark.spark.struct_columns import flatten_struct
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import EVENT_TIME, Buckets, compute_bucket_statistics
@@ -173,7 +173,7 @@ def join_bucket_watermarks(
 
 def _join_side(rows: DataFrame, buckets: DataFrame, side: str) -> DataFrame:
     """Join the rows of one side with the watermarks of their buckets."""
-    fields, struct = unnested(rows, side)
+    fields, struct = flatten_struct(rows, side)
     row_columns = [name for name in rows.columns if name not in SIDES]
     flat = rows.where(F.col("side") == side).select(*row_columns, *fields).join(buckets, "bucket", "left")
     bucket_columns = [name for name in buckets.columns if name != "bucket"]

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import counted_once
+from tidemark.spark.materialization import materialize_and_count
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
     POSITION,
@@ -69,7 +69,9 @@ class LatePositions:
         )
         is_late = F.col("event_time") <= F.col(_WATERMARK_COLUMNS["watermark"])
         late = candidates.where(F.col("is_rejected") | is_late)
-        return cls(*counted_once(late.select(*_POSITION_COLUMNS.values(), *_WATERMARK_COLUMNS.values()).distinct()))
+        return cls(
+            *materialize_and_count(late.select(*_POSITION_COLUMNS.values(), *_WATERMARK_COLUMNS.values()).distinct())
+        )
 
     def select_on_time(self, rows: DataFrame) -> DataFrame:
         """Select the rows at no late position, in the form of the rows on time of `Lane.split`."""

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Interval
 from tidemark.joins.rules.flink_common import IntervalBounds, to_inclusive_bounds
-from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.time_columns import lit_long
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class IntervalRules(IntervalBounds):
     def from_config(cls, interval: Interval) -> IntervalRules:
         """Create the rules of a configured interval."""
         lower, upper = to_inclusive_bounds(interval)
-        return cls(whole(lower), whole(upper))
+        return cls(lit_long(lower), lit_long(upper))
 
     @property
     def left_wait(self) -> Column:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Interval
 from tidemark.joins.rules.flink_common import IntervalBounds, to_inclusive_bounds
-from tidemark.timegrid.time_columns import whole
+from tidemark.timegrid.time_columns import lit_long
 from tidemark.timegrid.zones import Zone
 
 
@@ -32,7 +32,7 @@ class IntervalRules(IntervalBounds):
     def from_config(cls, interval: Interval, min_cleanup: int) -> IntervalRules:
         """Create the rules of a configured interval. The planner allows no lateness."""
         lower, upper = to_inclusive_bounds(interval)
-        return cls(whole(lower), whole(upper), whole(0), whole(min_cleanup))
+        return cls(lit_long(lower), lit_long(upper), lit_long(0), lit_long(min_cleanup))
 
     @property
     def is_empty(self) -> Column:

@@ -18,7 +18,7 @@ from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.config.types import to_millis
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
-from tidemark.timegrid.time_columns import floor_div, whole
+from tidemark.timegrid.time_columns import floor_div, lit_long
 
 FOREVER = 2**52
 """Wait or watermark, in ms, that no query reaches."""
@@ -95,9 +95,9 @@ class StreamStreamRules:
             has_watermark,
             is_event_time_key=join.window is not None or join.event_time_equality,
             has_range=F.lit(join.interval is not None),
-            min_difference=whole(time_range.min_difference),
-            max_difference=whole(time_range.max_difference),
-            waits={side: whole(wait) for side, wait in time_range.waits.items()},
+            min_difference=lit_long(time_range.min_difference),
+            max_difference=lit_long(time_range.max_difference),
+            waits={side: lit_long(wait) for side, wait in time_range.waits.items()},
         )
 
     def is_preserved(self, side: str) -> Column:

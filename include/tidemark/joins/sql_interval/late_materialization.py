@@ -14,28 +14,32 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
 
-TIMES = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
+NARROW_COLUMNS = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
 """What is asked of new rows, beside their keys, to find out when they leave."""
 _IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
-FEW = 500_000
+MAX_BROADCAST_ROWS = 500_000
 """So many rows at most go to all tasks: some 60 MB in each executor."""
 
 
-def told_of(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+def select_annotations(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """Such columns of some rows, for `beside`."""
-    identity = _identity(rows)
-    told = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
-    return told.dropDuplicates([f"met_{name}" for name in identity])
+    identity = _identity_columns(rows)
+    annotations = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
+    return annotations.dropDuplicates([f"met_{name}" for name in identity])
 
 
-def beside(rows: DataFrame, told: DataFrame, names: Sequence[str]) -> DataFrame:
+def join_annotations(rows: DataFrame, annotations: DataFrame, names: Sequence[str]) -> DataFrame:
     """Rows with these columns as they are `told_of` some of them; the others keep theirs, or have null."""
-    same: Column = reduce(Column.__and__, (F.col(name).eqNullSafe(F.col(f"met_{name}")) for name in _identity(rows)))
-    met = {name: F.col(f"met_{name}") for name in names}
-    met = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in met.items()}
-    others = [name for name in rows.columns if name not in met]
-    return rows.join(told, same, "left").select(*others, *(column.alias(name) for name, column in met.items()))
+    is_same_row: Column = reduce(
+        Column.__and__, (F.col(name).eqNullSafe(F.col(f"met_{name}")) for name in _identity_columns(rows))
+    )
+    columns = {name: F.col(f"met_{name}") for name in names}
+    columns = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in columns.items()}
+    unchanged = [name for name in rows.columns if name not in columns]
+    return rows.join(annotations, is_same_row, "left").select(
+        *unchanged, *(column.alias(name) for name, column in columns.items())
+    )
 
 
-def _identity(rows: DataFrame) -> list[str]:
+def _identity_columns(rows: DataFrame) -> list[str]:
     return [*_IDENTITY, *key_columns(rows)]

@@ -40,7 +40,7 @@ from tidemark.quality.gx.grouped_metrics import (
     is_condition_count,
 )
 from tidemark.quality.gx.result_parsing import parse_observed_value
-from tidemark.spark.temporary_settings import session_settings
+from tidemark.spark.temporary_settings import override_settings
 
 _AGGREGATE_SUFFIX = ".aggregate_fn"
 _RESULT_FORMAT = {
@@ -313,7 +313,7 @@ class _GroupedEngine(SparkDFExecutionEngine):
         for key, grouped in self._pending:
             queries[grouped.domain.to_id(), grouped.group_columns, grouped.skip_nulls][key] = grouped
         with (
-            session_settings(self.dataframe.sparkSession, _HASH_AGGREGATION),
+            override_settings(self.dataframe.sparkSession, _HASH_AGGREGATION),
             ThreadPoolExecutor(_CONCURRENT_QUERIES) as pool,
         ):
             for unit_values in pool.map(self._query_or_split, queries.values()):

@@ -30,7 +30,7 @@ from tidemark.quality.results import (
     count_publishable,
 )
 from tidemark.quality.waivers import Waivers, apply_waivers
-from tidemark.spark.error_redaction import without_values
+from tidemark.spark.error_redaction import remove_values
 
 if TYPE_CHECKING:
     from great_expectations.datasource.fluent.interfaces import DataAsset
@@ -224,7 +224,7 @@ def withhold_values(results: Iterable[Any], result_format: Mapping[str, Any]) ->
     if result_format["partial_unexpected_count"]:
         return False
     for exception in exceptions:
-        exception["exception_message"] = without_values(str(exception["exception_message"]))
+        exception["exception_message"] = remove_values(str(exception["exception_message"]))
         exception["exception_traceback"] = ""
     return bool(exceptions)
 
