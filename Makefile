@@ -55,13 +55,13 @@ conformance: setup ## run the golden vectors under several cuts
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
-	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_idle_and_partitioned.py tests/quality/test_random_units.py tests/sources/test_schemas.py
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_idle_and_partitioned.py tests/quality/test_batched_engine_random.py tests/sources/test_schemas.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
 	@$(VENV)/python -m tests.semantics.mutants
 
 fuzz: $(DEV) $(JARS) ## try odd files, vectors and expressions for half an hour
-	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_safe_yaml.py tests/conformance tests/spark/test_confined.py
+	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_safe_yaml.py tests/conformance tests/spark/test_expression_sandbox.py
 
 simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
@@ -101,7 +101,7 @@ screens: $(DEV) $(JARS) $(WORKER) browser ## take the pictures of docs/airflow.m
 	@$(VENV)/python -m tests.e2e.screens
 
 s3: $(DEV) $(JARS) $(S3) ## run and race pipelines in a local object store, over s3a://
-	@TIDEMARK_S3_RACES=100 $(VENV)/pytest -s tests/objects
+	@TIDEMARK_S3_RACES=100 $(VENV)/pytest -s tests/object_store
 
 sbom: setup ## print what an installation is made of, as CycloneDX
 	@$(VENV)/python bin/sbom

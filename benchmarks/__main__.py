@@ -45,13 +45,15 @@ def main() -> None:
     if unknown := {*(arguments.case or ()), *arguments.also} - cases.keys():
         parser.error(f"there is no case {', '.join(sorted(unknown))}. --list shows all cases.")
     names = arguments.case or [name for name, case in cases.items() if not case.on_request_only]
-    chosen = [cases[name] for name in (*names, *arguments.also)]
+    selected = [cases[name] for name in (*names, *arguments.also)]
     if arguments.peer:
-        chosen = [replace(case, peers=tuple(name for name in case.peers if name in arguments.peer)) for case in chosen]
-    environment, runs, measured = (
+        selected = [
+            replace(case, peers=tuple(name for name in case.peers if name in arguments.peer)) for case in selected
+        ]
+    environment, runs, selected_pairs = (
         describe_environment(),
         list[Run](),
-        {(case.name, name) for case in chosen for name in case.peers},
+        {(case.name, name) for case in selected for name in case.peers},
     )
     rounds = arguments.rounds
     if arguments.keep:
@@ -59,12 +61,12 @@ def main() -> None:
         if (earlier.rows, earlier.limit) != (arguments.rows, arguments.limit):
             options = f"--rows {earlier.rows} --limit {earlier.limit:.0f}"
             parser.error(f"{arguments.output} was measured with {options}. Pass the same, or leave out --keep.")
-        runs = [run for run in earlier.runs if (run.case, run.peer) not in measured]
+        runs = [run for run in earlier.runs if (run.case, run.peer) not in selected_pairs]
         rounds = max(rounds, earlier.rounds)
         environment["commit"] = ", ".join(
             dict.fromkeys([*earlier.environment["commit"].split(", "), environment["commit"]])
         )
-    included = measured | {(run.case, run.peer) for run in runs}
+    included = selected_pairs | {(run.case, run.peer) for run in runs}
     results = Results(
         environment,
         arguments.rows,
@@ -88,7 +90,7 @@ def main() -> None:
         results.save(arguments.output)
         console.print(format_run(run), highlight=False, soft_wrap=True)
 
-    run_in_turns(chosen, arguments.rounds, arguments.limit, report)
+    run_in_turns(selected, arguments.rounds, arguments.limit, report)
     console.print(create_table(results))
     console.print(f"Saved to benchmarks/results/{arguments.output}.json")
     if disagreements := results.find_disagreements():

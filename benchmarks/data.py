@@ -13,7 +13,7 @@ from tidemark.config.sides import SIDES
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 COLUMNS = ("key", "at", "value", "id", "seen")
-PARTNERS = 5 / 6
+PARTNERS_PER_ROW = 5 / 6
 """Mean number of partners of a row, in every shape: there are nearly as many pairs as rows."""
 HOT_KEY = 0
 
@@ -43,10 +43,10 @@ class Shape:
 
     @property
     def interval_ms(self) -> tuple[int, int]:
-        """Bounds of right time minus left time, in ms, that give `PARTNERS`."""
+        """Bounds of right time minus left time, in ms, that give `PARTNERS_PER_ROW`."""
         background_rows = self.rows * (1 - self.hot_share) ** 2 / self.keys
         rows_of_key = self.rows * self.hot_share**2 + background_rows
-        third = max(1, round(PARTNERS * self.span / rows_of_key / timedelta(milliseconds=3)))
+        third = max(1, round(PARTNERS_PER_ROW * self.span / rows_of_key / timedelta(milliseconds=3)))
         return -third, 2 * third
 
     @property

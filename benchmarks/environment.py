@@ -35,8 +35,8 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _read_output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
-    return (done.stdout or done.stderr).strip()
+    process = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    return (process.stdout or process.stderr).strip()
 
 
 def _read_processor() -> str:

@@ -21,7 +21,8 @@ from jobs.land_flights import FIRST_DAY, land
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 from tidemark.streaming.live_query import LiveQueryPaths, LiveQueryResult, run_live_query
 

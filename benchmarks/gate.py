@@ -23,7 +23,8 @@ from tidemark.config import load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality import gate
 from tidemark.spark.session import get_spark_session
 
@@ -35,7 +36,7 @@ EXPECTATIONS = [
     {"type": "expect_column_median_to_be_between", "column": "left_key", "max_value": 500, "severity": "warning"},
     {"type": "expect_compound_columns_to_be_unique", "column_list": ["left_id", "right_id"]},
     {"type": "expect_column_pair_values_to_be_equal", "column_A": "left_key", "column_B": "right_key"},
-    {"type": "expect_column_values_to_be_between", "column": "behind_ms", "min_value": 0, "on": "late"},
+    {"type": "expect_column_values_to_be_between", "column": "lateness_ms", "min_value": 0, "on": "late"},
 ]
 SIZES = (24, HOURS)
 
@@ -61,7 +62,7 @@ def measure_gate(spark: SparkSession, lake: Path, rows: int, profile: cProfile.P
             if profile and slices == SIZES[-1] and quality:
                 profile_validation(profile)
             result = run_slices(spark, lake, f"{kind}_{slices}", slices, quality)
-            gate_seconds = result.verdict.seconds
+            gate_seconds = result.validation_result.seconds
             print(
                 f"{slices:5,} slices, {kind:5} expectations: job {result.seconds:6.1f} s, gate {gate_seconds:5.2f} s, "
                 f"{gate_seconds / result.seconds:6.1%}; load {os.getloadavg()[0]:.1f}",

@@ -116,7 +116,7 @@ class Growth:
 
 def list_growths(results: Results) -> Iterator[Growth]:
     """Yield the growth of cost by one factor at a time."""
-    steps = (
+    comparisons = (
         ("rows doubled, and keys with them", "base", "half"),
         ("rows of a key doubled, as many pairs", "doubled", "base"),
         ("rows of a key times 50, as many pairs", "dense", "base"),
@@ -126,7 +126,7 @@ def list_growths(results: Results) -> Iterator[Growth]:
         ("two workers instead of one", "two workers", "one worker"),
         ("rows times 5, in half the memory", "large", "base"),
     )
-    for description, case, base in steps:
+    for description, case, base in comparisons:
         seconds = results.compute_ratio((case, OURS), (base, OURS))
         cpu = [results.compute_median(name, OURS, "cpu_seconds") for name in (case, base)]
         if seconds is not None and cpu[0] is not None and cpu[1]:

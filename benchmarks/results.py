@@ -67,11 +67,11 @@ class Results:
     def compute_ratio(self, first: tuple[str, str], second: tuple[str, str]) -> float | None:
         """Return the run time of one (case, peer) as a multiple of another: the median over rounds with both."""
         seconds = [
-            {run.round: run.measurements["seconds"] for run in self.get_runs(*each) if run.measurements}
-            for each in (first, second)
+            {run.round: run.measurements["seconds"] for run in self.get_runs(*pair) if run.measurements}
+            for pair in (first, second)
         ]
-        both = [seconds[0][number] / seconds[1][number] for number in seconds[0].keys() & seconds[1].keys()]
-        return median(both) if both else None
+        ratios = [seconds[0][number] / seconds[1][number] for number in seconds[0].keys() & seconds[1].keys()]
+        return median(ratios) if ratios else None
 
     def explain_failure(self, case: str, peer: str) -> str | None:
         """Return the reason why no run finished; None if one did."""

@@ -33,24 +33,28 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.delta.log_files import truncate_log
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.schemas import to_spark_schema
 from tidemark.delta.staging import stage_arrow_table
-from tidemark.delta.table import DeltaTableHandle, OpenTables, create_internal_table, create_table, to_spark_schema
+from tidemark.delta.table import DeltaTableHandle, OpenTables, create_internal_table, create_table
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.config_fingerprint import serialize_settings
-from tidemark.ledger.ledger import Counts, Entry, Ledger
+from tidemark.ledger.entry import Counts, Entry
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.maintenance.compaction import merge_files, plan_compaction
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 from tidemark.tables.run_files import FOLDER, new_run
-from tidemark.tables.table_changes import TableChanges, apply_to_tables
+from tidemark.tables.table_changes import TableChanges
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.watermarks import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOURS = 24
-YOUNG, TURNS = 100, 100
-MONTH = 30 * (HOURS + 1)
+YOUNG_LAKE_SLICES, COMMIT_TURNS = 100, 100
+COMMITS_PER_MONTH = 30 * (HOURS + 1)
 """Commits of a table in a month, compaction included."""
 TIME = pa.timestamp("us", "UTC")
 _TIMES = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "1 minute"}
@@ -80,21 +84,21 @@ def main() -> None:
     spark = get_spark_session("tidemark benchmark")
     with tempfile.TemporaryDirectory() as folder:
         young = TestLake.create(f"{folder}/young", arguments.rows)
-        young.commit(YOUNG)
+        young.commit(YOUNG_LAKE_SLICES)
         old = TestLake.create(f"{folder}/old", arguments.rows)
         maintenance_seconds = add_days(spark, old, arguments.slices, neglected=arguments.neglected)
         daily = f"{folder}/daily"
         write_daily(spark, old.tables, daily)
         day = START + (arguments.slices // HOURS // 2) * DAY
-        read = {"here": old.tables.emissions, "daily": daily}
-        read_seconds = time_reads(spark, read, day, arguments.rounds)
-        files = {name: len(open_table(path).files) for name, path in read.items()}
+        table_paths = {"here": old.tables.emissions, "daily": daily}
+        read_seconds = time_reads(spark, table_paths, day, arguments.rounds)
+        files = {name: len(open_table(path).files) for name, path in table_paths.items()}
         command_seconds, log_sizes = time_commands(spark, old), measure_logs(old.tables)
         commits = commit_in_turns(young, old)
     print_reads(arguments, read_seconds, files)
     print_line = Console().print
     print_line(
-        f"commit by reference: {format_commits(commits, 'young')} after {YOUNG} slices, "
+        f"commit by reference: {format_commits(commits, 'young')} after {YOUNG_LAKE_SLICES} slices, "
         f"{format_commits(commits, 'old')} after all"
     )
     print_line(
@@ -150,12 +154,12 @@ def add_days(spark: SparkSession, lake: TestLake, slices: int, *, neglected: boo
             week = timedelta(days=7) / timedelta(hours=1) * statistics.mean(committed)
             for path in (lake.tables.emissions, lake.tables.ledger):
                 open_table(path).set_removed_file_retention(timedelta(seconds=ceil(week)))
-        began, planned = time.monotonic(), plan_compaction(lake.pipeline, lake.lake)
-        for merge in planned.merges:
-            assert merge_files(spark, planned, merge), "no other process commits"
-        log = open_table(lake.tables.emissions)
-        if (first := log.version - MONTH) > 0:
-            truncate_log(log, first)
+        began, plan = time.monotonic(), plan_compaction(lake.pipeline, lake.lake)
+        for merge in plan.merges:
+            assert merge_files(spark, plan, merge), "no other process commits"
+        table = open_table(lake.tables.emissions)
+        if (first_version := table.version - COMMITS_PER_MONTH) > 0:
+            truncate_log(table, first_version)
         seconds.append(time.monotonic() - began)
     return seconds
 
@@ -166,7 +170,7 @@ def commit_in_turns(young: TestLake, old: TestLake) -> dict[str, list[float]]:
     Each commit opens the tables, as an hourly job does. The commits span one interval between log checkpoints.
     """
     seconds = {"young": list[float](), "old": list[float]()}
-    for _ in range(TURNS):
+    for _ in range(COMMIT_TURNS):
         seconds["young"] += young.commit(1)
         seconds["old"] += old.commit(1)
     return seconds
@@ -184,12 +188,17 @@ def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: range, row
         staged = stage_arrow_table(create_emissions(grid, number, rows), tables.emissions, f"{FOLDER}{run}/0")
         entry = create_entry(pipeline, number, run)
         began = time.monotonic()
-        references = TableChanges({"emissions": staged.files})
-        columns = {"pipeline": pipeline.name, "committed_at": datetime.now(UTC), "emissions": rows, "findings": "[]"}
-        row = ledger.row(entry) | columns
+        changes = TableChanges({"emissions": staged.files})
+        columns = {
+            "pipeline": pipeline.name,
+            "committed_at": datetime.now(UTC),
+            "emissions": rows,
+            "quality_results": "[]",
+        }
+        row = entry.to_row(grid) | columns
         counts = {"read": rows, "carried_in": 0, "late": 0, "rejected": 0, "evicted": rows, "carried_out": 0}
-        ledger.commit([row | {"left": counts, "right": counts}], number + 1, references, {}, open_tables)
-        apply_to_tables(tables, grid, number + 1, references, open_tables)
+        transaction = LedgerTransaction(ledger, number + 1, changes, {}, open_tables)
+        transaction.commit([row | {"left": counts, "right": counts}])
         seconds.append(time.monotonic() - began)
         ledger = ledger.with_entries([entry])
     return seconds
@@ -214,9 +223,9 @@ def create_entry(pipeline: Pipeline, number: int, run: str) -> Entry:
 
 def open_table(path: str) -> DeltaTableHandle:
     """Open an existing table."""
-    log = DeltaTableHandle.open(path)
-    assert log is not None, path
-    return log
+    handle = DeltaTableHandle.open(path)
+    assert handle is not None, path
+    return handle
 
 
 def time_commands(spark: SparkSession, test_lake: TestLake) -> dict[str, float]:
@@ -227,7 +236,7 @@ def time_commands(spark: SparkSession, test_lake: TestLake) -> dict[str, float]:
         "plan": lambda: create_plan(spark, pipeline, lake, Request()),
         "verify": lambda: check_integrity(pipeline, lake),
     }
-    return {name: time_call(look, 1) for name, look in commands.items()}
+    return {name: time_call(command, 1) for name, command in commands.items()}
 
 
 def measure_logs(tables: PipelineTables) -> dict[str, int]:
@@ -250,17 +259,17 @@ def time_reads(spark: SparkSession, paths: dict[str, str], day: datetime, rounds
 
     The tables are read in turns, each time in a new session, so that it reads the log as a first query does.
     """
-    within = f"_slice >= '{day:%Y-%m-%d}' AND _slice < '{day + DAY:%Y-%m-%d}'"
+    is_in_day = f"_slice >= '{day:%Y-%m-%d}' AND _slice < '{day + DAY:%Y-%m-%d}'"
     seconds: dict[str, dict[str, list[float]]] = {"all rows": {}, "a day": {}}
     for _ in range(rounds + 1):
-        for (what, by_table), (name, path) in product(seconds.items(), paths.items()):
+        for (read, by_table), (name, path) in product(seconds.items(), paths.items()):
             began = time.monotonic()
             rows = spark.newSession().read.format("delta").load(path)
-            (rows.where(within) if what == "a day" else rows).agg({"left_v": "sum"}).collect()
+            (rows.where(is_in_day) if read == "a day" else rows).agg({"left_v": "sum"}).collect()
             by_table.setdefault(name, []).append(time.monotonic() - began)
     return {
-        what: {name: statistics.median(values[1:]) for name, values in by_table.items()}
-        for what, by_table in seconds.items()
+        read: {name: statistics.median(values[1:]) for name, values in by_table.items()}
+        for read, by_table in seconds.items()
     }
 
 

@@ -12,24 +12,24 @@ COLUMNS = ("seconds", f"to {REFERENCE}", "CPU s", "memory", "rows", "late", "shu
 
 def create_table(results: Results) -> Table:
     """Create a table with a row per case and peer: medians over the rounds."""
-    drawn = Table("case", "peer", title=f"{results.rows:,} rows an input, {format_count(results.rounds, 'round')}")
+    table = Table("case", "peer", title=f"{results.rows:,} rows an input, {format_count(results.rounds, 'round')}")
     for name in COLUMNS:
-        drawn.add_column(name, justify="right")
+        table.add_column(name, justify="right")
     for case in results.cases:
         for peer in results.peers:
             if results.get_runs(case, peer):
-                drawn.add_row(case, peer, *format_cells(results, case, peer))
-        drawn.add_section()
-    return drawn
+                table.add_row(case, peer, *format_cells(results, case, peer))
+        table.add_section()
+    return table
 
 
 def format_cells(results: Results, case: str, peer: str) -> list[str]:
     """Format the cells of a peer on a case."""
-    if outcome := results.explain_failure(case, peer):
-        return [outcome]
+    if failure := results.explain_failure(case, peer):
+        return [failure]
 
-    def format_median(what: str, form: str, scale: float = 1) -> str:
-        value = results.compute_median(case, peer, what)
+    def format_median(measurement: str, form: str, scale: float = 1) -> str:
+        value = results.compute_median(case, peer, measurement)
         return "" if value is None else form.format(value / scale)
 
     inputs = 2 * results.cases[case]["shape"]["rows"]

@@ -106,35 +106,35 @@ class _Session:
 
     setup: Setup
     folder: Path
-    warm: set[tuple[str, str]] = field(default_factory=set)
+    warmed_up: set[tuple[str, str]] = field(default_factory=set)
     runs: int = 0
     log: EventLog | None = None
 
     def generate(self, case: Case) -> Answer:
         """Write the inputs of a case and of its warm-up."""
-        for each in (case, case.warm_up):
-            lake = self._lake_path(each)
+        for variant in (case, case.warm_up):
+            lake = self._lake_path(variant)
             lake.mkdir(parents=True, exist_ok=True)
-            write_inputs(self._get_spark(), each.shape, lake)
+            write_inputs(self._get_spark(), variant.shape, lake)
         return {}
 
-    def measure(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
+    def measure(self, case: Case, name: str, on_start: Callable[[], None]) -> Answer:
         """Run a peer, then count and remove its output."""
         peer = PEERS[name]
         if peer.uses_spark:
             self._get_spark()
-            if (name, case.join_description) not in self.warm:
+            if (name, case.join_description) not in self.warmed_up:
                 self._run(case.warm_up, name, lambda: None)
-                self.warm.add((name, case.join_description))
-        return self._run(case, name, begun)
+                self.warmed_up.add((name, case.join_description))
+        return self._run(case, name, on_start)
 
-    def _run(self, case: Case, name: str, begun: Callable[[], None]) -> Answer:
+    def _run(self, case: Case, name: str, on_start: Callable[[], None]) -> Answer:
         self.runs += 1
         peer, work = PEERS[name], Work(case, self._lake_path(case), f"out_{os.getpid()}_{self.runs}")
         peer.prepare(work)
         if self.log:
             self.log.read_shuffles(self._get_spark())  # discard earlier tasks
-        begun()
+        on_start()
         answer: Answer = measure(lambda: peer.run(work))
         if self.log:
             answer |= self.log.read_shuffles(self._get_spark())
@@ -157,8 +157,8 @@ class _Session:
                 "spark.eventLog.compress": "false",
                 "spark.local.dir": str(self.folder / "spark"),
             }
-            given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-            os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {self.setup.memory} {given} pyspark-shell"
+            conf_options = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+            os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory {self.setup.memory} {conf_options} pyspark-shell"
             if self.setup.workers:
                 os.environ |= start_cluster(self.setup.workers, self.folder / "cluster")
         executors = {"executors": self.setup.workers or 1, "executor_cores": 1, "executor_memory": self.setup.memory}

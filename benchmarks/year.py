@@ -29,7 +29,9 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.planning.plan import Plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.session import get_spark_session
 
@@ -37,7 +39,7 @@ START = "2023-01-01T00:00:00Z"
 HOURS = 365 * 24
 T = TypeVar("T")
 KEYS = 500
-EACH, TURNS = 100, 20
+SLICES_PER_REPORT, TURNS = 100, 20
 PIPELINE = {
     "dialect": "flink-datastream",
     "left": {"table": "left", "event_time": "at", "arrival": "seen", "watermark_delay": "5 minutes"},
@@ -104,7 +106,7 @@ def measure_year(spark: SparkSession, lake: Path, rows: int) -> None:
     run_plan(warm)
     time_call("the year in a dozen slices", lambda: run_plan(plan(coarse, end=end)))
     planned = time_call("plan of 8,760 slices, auto", lambda: plan(hourly))
-    print(f"  {planned.slices:,} slices in {len(planned.jobs)} jobs: {planned.to_dict()['sizing']}")
+    print(f"  {planned.slice_count:,} slices in {len(planned.jobs)} jobs: {planned.to_dict()['job_size_reason']}")
     time_call("plan of 8,760 slices, a job each", lambda: plan(hourly, slices_per_job=1))
     time_call("the first 1,000 slices", lambda: run_plan(plan(hourly, end=first)))
     time_call("plan after 1,000 slices", lambda: plan(hourly))
@@ -121,23 +123,23 @@ def measure_single_slices(spark: SparkSession, lake: Path, slices: int) -> None:
     for seed, side in enumerate(("left", "right")):
         generate_rows(spark, 20 * slices, slices, 10 * seed).write.format("delta").save(f"{lake}/{side}")
 
-    def jobs(name: str, count: int) -> Iterator[float]:
+    def run_jobs(name: str, count: int) -> Iterator[float]:
         end = parse_instant(START) + timedelta(hours=count)
         planned = create_plan(
             spark, create_pipeline(lake, name, "1 hour"), str(lake), Request(end=end, slices_per_job=1)
         )
         return iterate_durations(execute(spark, planned, lambda *_: None))
 
-    running = jobs("single", slices)
-    for before in range(0, slices - TURNS, EACH):
-        done = min(before + EACH, slices - TURNS)
-        seconds = median(islice(running, done - before))
+    durations = run_jobs("single", slices)
+    for first_slice in range(0, slices - TURNS, SLICES_PER_REPORT):
+        end_slice = min(first_slice + SLICES_PER_REPORT, slices - TURNS)
+        seconds = median(islice(durations, end_slice - first_slice))
         print(
-            f"slice {done:5}: {seconds:5.2f} s a slice; {measure_resident_memory():,.0f} MB resident, "
+            f"slice {end_slice:5}: {seconds:5.2f} s a slice; {measure_resident_memory():,.0f} MB resident, "
             f"{measure_heap(spark):,.0f} MB of the JVM's heap in use",
             flush=True,
         )
-    last, first = zip(*zip(running, jobs("fresh", TURNS), strict=True), strict=True)
+    last, first = zip(*zip(durations, run_jobs("fresh", TURNS), strict=True), strict=True)
     print(
         f"in turns: the last {TURNS} of {slices:,} slices {median(last):.2f} s, the first {TURNS} of a fresh pipeline "
         f"{median(first):.2f} s, ratio {median(last) / median(first):.2f}"

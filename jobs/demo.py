@@ -17,7 +17,8 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import TidemarkError
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.session import get_spark_session

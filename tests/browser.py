@@ -1,4 +1,4 @@
-"""A headless Chromium, of Debian's packages chromium and chromium-driver."""
+"""Open pages in a headless Chromium (Debian packages chromium and chromium-driver)."""
 
 import json
 import shutil
@@ -9,50 +9,53 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-NEEDED = ("chromium", "chromedriver")
+PROGRAMS = ("chromium", "chromedriver")
 
 
 @dataclass(frozen=True)
 class Browser:
-    """A page as a person would see it."""
+    """A browser with one page open."""
 
     driver: webdriver.Chrome
 
     def open(self, page: Path | str, width: int = 1000, height: int = 800, scheme: str = "light") -> None:
-        """A file, or an address."""
+        """Open a file or an address with a viewport in CSS pixels and a colour scheme."""
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         prefers = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [prefers]})
         self.driver.get(page.as_uri() if isinstance(page, Path) else page)
 
-    def ask(self, script: str):
+    def evaluate(self, script: str):
+        """Return the value of a JavaScript expression."""
         return self.driver.execute_script(f"return {script}")
 
-    def asked_for(self) -> set[str]:
-        """What the pages opened since the last call have loaded."""
-        told = (json.loads(line["message"])["message"] for line in self.driver.get_log("performance"))
-        return {one["params"]["request"]["url"] for one in told if one["method"] == "Network.requestWillBeSent"}
+    def pop_requested_urls(self) -> set[str]:
+        """Return addresses that pages have requested since the last call."""
+        events = (json.loads(line["message"])["message"] for line in self.driver.get_log("performance"))
+        requests = (event for event in events if event["method"] == "Network.requestWillBeSent")
+        return {request["params"]["request"]["url"] for request in requests}
 
-    def complaints(self) -> list[str]:
+    def get_console_messages(self) -> list[str]:
+        """Return messages of the console since the last call."""
         return [line["message"] for line in self.driver.get_log("browser")]
 
 
-def browser_is_there() -> bool:
-    """Whether both programs are installed."""
-    return all(map(shutil.which, NEEDED))
+def is_browser_installed() -> bool:
+    """True if Chromium and its driver are installed."""
+    return all(map(shutil.which, PROGRAMS))
 
 
 @contextmanager
-def headless():
-    """A browser, which ends with the block."""
+def open_headless_browser():
+    """Start a browser and quit it at the end of the block."""
     options = webdriver.ChromeOptions()
-    options.binary_location, driver = map(shutil.which, NEEDED)
+    options.binary_location, driver = map(shutil.which, PROGRAMS)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
     try:
-        yield Browser(started)
+        yield Browser(chrome)
     finally:
-        started.quit()
+        chrome.quit()

@@ -1,3 +1,5 @@
+"""Fixtures of all tests: a shared Spark session, a lake, input tables and pipelines."""
+
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -10,57 +12,60 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.tiers import place_of
+from tests.tiers import get_order
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.spark.session import get_spark_session
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
-# What a test starts is over before the second compiler has paid for itself, and so is a run of one file; a worker of
-# many files spends 40 % less on planning once the compiler is through with it, after some five minutes. Without it the
-# code cache is small by default, and a full one stops all compiling. A plan is garbage once its query is over: a large
-# nursery is collected a fourth as often, and what it keeps is copied a fourth as often.
-FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+# Processes of tests, and a run of a single file, end before the second JIT compiler has paid off. A worker of many
+# files uses it: after some five minutes of compiling, planning takes 40 % less time. Without that compiler the code
+# cache is small by default, and a full cache stops all compiling. A plan is garbage once its query has ended: a large
+# young generation needs a fourth of the collections.
+FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
-    f"{FIRST_COMPILER} -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:InitialRAMPercentage=8 -XX:NewRatio=1",
+    f"{FIRST_COMPILER_ONLY} -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:InitialRAMPercentage=8 -XX:NewRatio=1",
 )
 
-# It tells of each connection that is closed, also when the process ends and what it writes to is closed already.
+# py4j logs each closed connection, also when the process ends and its output is closed already.
 logging.getLogger("py4j.clientserver").setLevel(logging.WARNING)
 
 PROJECT = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: place_of(item.path))
+    items.sort(key=lambda item: get_order(item.path))
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """The worker's session, which all its files share; or a new one, if a test of another file has ended it."""
+    """Return the session that all files of a worker share, or a new session if a test has ended it."""
     session = SparkSession._instantiatedSession
-    if session is not None and not _answers(session):
-        _forget(session)
+    if session is not None and not _is_alive(session):
+        _discard(session)
     with pytest.MonkeyPatch.context() as environment:
         # Three workers share two cores.
         environment.setenv("TIDEMARK_MASTER", "local[1]")
         if "PYTEST_XDIST_WORKER" in os.environ:
-            environment.setenv("JDK_JAVA_OPTIONS", os.environ["JDK_JAVA_OPTIONS"].replace(FIRST_COMPILER, ""))
+            environment.setenv("JDK_JAVA_OPTIONS", os.environ["JDK_JAVA_OPTIONS"].replace(FIRST_COMPILER_ONLY, ""))
         session = get_spark_session("tidemark tests")
     with tuned_for_tiny_queries(session):
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session
 
 
-def _answers(session: SparkSession) -> bool:
+def _is_alive(session: SparkSession) -> bool:
     try:
         return not session.sparkContext._jsc.sc().isStopped()
     except (AttributeError, ConnectionError, Py4JError):
         return False
 
 
-def _forget(session: SparkSession) -> None:
-    """Let the next session have a JVM of its own: PySpark keeps to the one that it started, dead or alive."""
+def _discard(session: SparkSession) -> None:
+    """End a session and its JVM, so that the next session starts another JVM.
+
+    PySpark reuses the JVM that it has started, even a dead one.
+    """
     gateway = SparkContext._gateway
     with suppress(Exception):
         session.stop()
@@ -79,7 +84,7 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(spark, lake) -> Callable[..., None]:
-    """Append rows, given as tuples and a schema, to an input table of the lake."""
+    """Return a function that appends rows (a DataFrame, or tuples and a schema) to an input table of the lake."""
 
     def append(table: str, rows: list[tuple] | DataFrame, schema: str = "") -> None:
         frame = rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows, schema)
@@ -90,11 +95,17 @@ def write(spark, lake) -> Callable[..., None]:
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Callable[..., Pipeline]:
-    """A small pipeline on the arrival clock, with any field changed by its dotted name."""
+    """Return a function that writes and loads a small pipeline; see `write_pipeline`."""
     return lambda **changes: write_pipeline(tmp_path / "pipeline.yaml", **changes)
 
 
 def write_pipeline(path: Path, **changes: object) -> Pipeline:
+    """Write a small pipeline in order of arrival, and load it.
+
+    Args:
+        path: Pipeline file to write.
+        changes: Settings by name, nested ones as `left__where`; None removes a setting.
+    """
     times = {"event_time": "happened", "arrival": "arrived"}
     content = {
         "name": "orders",

@@ -1,4 +1,4 @@
-"""Which cases are in which tier of tests, and in which order: docs/testing.md says what each tier proves and takes."""
+"""Assign cases to tiers and order test files; docs/testing.md describes the tiers."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,17 +28,17 @@ LONGEST_FIRST = (
     "spark/test_connect.py",
     "streaming/test_live_query.py",
 )
-"""Files that take long, or wait for processes: begun last, they would leave the other workers without work."""
+"""Files that take long or wait for processes. If they started last, the other workers would be idle."""
 
 
-def place_of(file: Path) -> int:
-    """Where a file of tests stands in the order."""
+def get_order(file: Path) -> int:
+    """Return the position of a test file in the order of files."""
     name = "/".join(file.parts[-2:])
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
-def cases(every: Iterable[str], *, fast: Iterable[str]) -> list[Any]:
-    """Names of cases as parameters, of which only some are run by `make test`."""
-    chosen, names = set(fast), list(every)
-    assert chosen < set(names)
-    return [pytest.param(name, marks=[] if name in chosen else pytest.mark.slow) for name in names]
+def cases(names: Iterable[str], *, fast: Iterable[str]) -> list[Any]:
+    """Return names of cases as pytest parameters; `make test` runs only the fast ones."""
+    all_names, fast_names = list(names), set(fast)
+    assert fast_names < set(all_names)
+    return [pytest.param(name, marks=[] if name in fast_names else pytest.mark.slow) for name in all_names]

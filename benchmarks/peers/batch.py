@@ -87,9 +87,9 @@ class BinnedJoin(Peer):
 
 def read_side(work: Work, side: str) -> DataFrame:
     """Read an input's columns as `left_NAME`, and their times in ms as `left_ms`."""
-    own = (F.col(column).alias(f"{side}_{column}") for column in COLUMNS)
+    columns = (F.col(column).alias(f"{side}_{column}") for column in COLUMNS)
     rows = get_spark_session("benchmark").read.format("delta").load(work.get_input_path(side))
-    return rows.select(*own, F.unix_millis("at").alias(f"{side}_ms"))
+    return rows.select(*columns, F.unix_millis("at").alias(f"{side}_ms"))
 
 
 def save(rows: DataFrame, work: Work) -> None:
@@ -116,8 +116,8 @@ def add_windows(window: Mapping[str, Any], left: DataFrame, right: DataFrame) ->
             return add_bins(left, parse_millis(size)), add_bins(right, parse_millis(size))
         case {"sliding": {"size": size, "slide": slide}}:
             # A window is identified by its last slide: a row is in the windows that end with its own slide, or later.
-            rest = parse_millis(size) - parse_millis(slide)
-            return add_bins(left, parse_millis(slide), 0, rest), add_bins(right, parse_millis(slide), 0, rest)
+            remainder = parse_millis(size) - parse_millis(slide)
+            return add_bins(left, parse_millis(slide), 0, remainder), add_bins(right, parse_millis(slide), 0, remainder)
         case {"session": {"gap": gap}}:
             return add_sessions(left, right, parse_millis(gap))
     raise ValueError(f"no plain join supports {window}. Choose other windows.")
@@ -125,12 +125,12 @@ def add_windows(window: Mapping[str, Any], left: DataFrame, right: DataFrame) ->
 
 def add_sessions(left: DataFrame, right: DataFrame, gap: int) -> tuple[DataFrame, DataFrame]:
     """Assign the rows of both sides to common sessions; rows `gap` ms apart are in one session."""
-    plain = [rows.toDF(*(name.removeprefix(f"{side}_") for name in rows.columns)).withColumn("side", F.lit(side))
+    sides = [rows.toDF(*(name.removeprefix(f"{side}_") for name in rows.columns)).withColumn("side", F.lit(side))
              for side, rows in zip(SIDES, (left, right), strict=True)]  # fmt: skip
-    ordered = Window.partitionBy("key").orderBy("ms")
-    begins = F.coalesce(F.col("ms") - F.lag("ms").over(ordered) > gap, F.lit(True)).cast("int")
-    marked = plain[0].unionByName(plain[1]).withColumn("begins", begins)
-    numbered = marked.withColumn("bin", F.sum("begins").over(ordered.rangeBetween(Window.unboundedPreceding, 0)))
+    by_time = Window.partitionBy("key").orderBy("ms")
+    begins = F.coalesce(F.col("ms") - F.lag("ms").over(by_time) > gap, F.lit(True)).cast("int")
+    union = sides[0].unionByName(sides[1]).withColumn("begins", begins)
+    numbered = union.withColumn("bin", F.sum("begins").over(by_time.rangeBetween(Window.unboundedPreceding, 0)))
     both = (
         numbered.where(F.col("side") == side).select(*(F.col(name).alias(f"{side}_{name}") for name in NUMBERED))
         for side in SIDES

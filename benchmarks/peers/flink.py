@@ -22,7 +22,7 @@ from jobs.flink_reference import FLINK, PROJECT
 from tidemark.config.sides import SIDES
 
 TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BIGINT", "seen": "TIMESTAMP_LTZ(6)"}
-HELPERS = ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")
+SPARK_JARS = ("hadoop-client-api", "hadoop-client-runtime", "zstd-jni")
 FILES = (
     "WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true', "
     "'parquet.write.int64.timestamp' = 'true', 'parquet.compression' = 'ZSTD')"
@@ -67,11 +67,11 @@ class Flink(Peer):
         query = {"mode": self.mode, "settings": self._settings(), "statements": list(self._statements(work))}
         path = work.lake / f"{work.output}.json"
         path.write_text(json.dumps(query), encoding="utf-8")
-        process = [FLINK, PROJECT / "jobs" / "flink_process.py", path]
-        ended = subprocess.run(process, capture_output=True, text=True, check=False)  # noqa: S603 - all of it is ours
-        if ended.returncode:
-            causes = [line for line in ended.stderr.splitlines() if line.startswith("Caused by: ")]
-            raise RuntimeError(causes[-1] if causes else f"Flink ended with exit code {ended.returncode}")
+        command = [FLINK, PROJECT / "jobs" / "flink_process.py", path]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the project's own
+        if process.returncode:
+            causes = [line for line in process.stderr.splitlines() if line.startswith("Caused by: ")]
+            raise RuntimeError(causes[-1] if causes else f"Flink ended with exit code {process.returncode}")
 
     def count_output(self, work: Work) -> dict[str, float]:
         """Count the rows of the written files."""
@@ -79,11 +79,11 @@ class Flink(Peer):
         return {"rows": sum(pq.read_metadata(path).num_rows for path in files)}
 
     def _settings(self) -> dict[str, str]:
-        spark = Path(pyspark.__file__).parent / "jars"
+        jar_folder = Path(pyspark.__file__).parent / "jars"
         # Flink's format lacks Hadoop's classes and the compression; Spark has both.
-        helpers = [next(spark.glob(f"{name}-*.jar")) for name in HELPERS]
+        spark_jars = [next(jar_folder.glob(f"{name}-*.jar")) for name in SPARK_JARS]
         return {
-            "pipeline.jars": ";".join(path.as_uri() for path in (fetch_parquet_format(), *helpers)),
+            "pipeline.jars": ";".join(path.as_uri() for path in (fetch_parquet_format(), *spark_jars)),
             "parallelism.default": str(os.cpu_count()),
             "table.local-time-zone": "UTC",
             "taskmanager.memory.managed.size": "1g",

@@ -13,7 +13,8 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
 from tidemark.planning.job_sizing import MAX_SLICES
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 
 

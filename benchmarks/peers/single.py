@@ -33,5 +33,5 @@ class Polars(Peer):
 
 
 def _read_side(work: Work, side: str) -> pl.LazyFrame:
-    own = (pl.col(name).alias(f"{side}_{name}") for name in COLUMNS)
-    return pl.scan_delta(work.get_input_path(side)).select(*own, pl.col("at").dt.epoch("ms").alias(f"{side}_ms"))
+    columns = (pl.col(name).alias(f"{side}_{name}") for name in COLUMNS)
+    return pl.scan_delta(work.get_input_path(side)).select(*columns, pl.col("at").dt.epoch("ms").alias(f"{side}_ms"))

@@ -31,7 +31,7 @@ class StructuredStreaming(Peer):
         self.description = f"Spark's stream-stream join, availableNow, state in RocksDB, {batches}"
 
     def prepare(self, work: Work) -> None:
-        """For hourly batches, write the same rows with a file per hour."""
+        """Write the same rows with a file per hour, for hourly batches."""
         if not self.hourly:
             return
         spark, hours = get_spark_session("benchmark"), work.case.shape.span // timedelta(hours=1)

@@ -20,7 +20,9 @@ from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.planning.plan import Plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 
 __all__ = [

@@ -30,7 +30,7 @@ from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_output import SEMI_ANTI_TYPES, JoinType
-from tidemark.timegrid.zones import Zone, changes_by_hours, changes_yearly, local_time
+from tidemark.timegrid.zones import Zone, changes_by_full_hours, has_yearly_changes, to_local_time
 from tidemark.watermarks.job_restarts import RestartedLane
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.processing_time import ProcessingTimeLane
@@ -319,7 +319,7 @@ class SqlInterval(FlinkAdapter):
 
     @override
     def format_late_row(self, row: SparkRow, row_data: SparkRow) -> Iterator[str]:
-        if row["reason"] not in {"behind_watermark", "lost_at_end"}:
+        if row["reason"] not in {"late_but_processed", "lost_at_end_of_input"}:
             yield "rejected"
 
 
@@ -392,7 +392,7 @@ class SqlWindow(FlinkAdapter):
     @override
     def params(self) -> Params:
         params = self.vector["params"]
-        zone: Params = {"zone": self._zone, "changes": changes_yearly(self._zone)} if self._zone else {}
+        zone: Params = {"zone": self._zone, "changes": has_yearly_changes(self._zone)} if self._zone else {}
         if self._by_session:
             return {"type": params["join_type"], "gap": params["gap"], **zone}
         slide = params.get("slide", params.get("step", params["size"]))
@@ -432,7 +432,9 @@ class SqlWindow(FlinkAdapter):
             return ""
         times = [event["ts"] for event in self.vector["events"] if event["ts"] is not None]
         first, last = (datetime.fromtimestamp(time / 1000, UTC) for time in (min(times), max(times)))
-        return "by an hour" if changes_by_hours(self._zone, first - _WINDOW_MARGIN, last + _WINDOW_MARGIN) else "odd"
+        return (
+            "by an hour" if changes_by_full_hours(self._zone, first - _WINDOW_MARGIN, last + _WINDOW_MARGIN) else "odd"
+        )
 
     @property
     def _by_session(self) -> bool:
@@ -469,7 +471,7 @@ class SqlWindow(FlinkAdapter):
 
 def _window_ends(row: SparkRow) -> range:
     """List the ends of all windows of a row."""
-    time = local_time(row["ts"], row["zone"]) if "zone" in row else row["ts"]
+    time = to_local_time(row["ts"], row["zone"]) if "zone" in row else row["ts"]
     step = time - (time - row["offset"]) % row["slide"]
     if row["cumulating"]:
         base = time - (time - row["offset"]) % row["size"]

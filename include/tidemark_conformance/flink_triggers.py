@@ -175,5 +175,5 @@ class DatastreamTrigger(DatastreamWindow):
 
     @override
     def format_late_row(self, row: SparkRow, row_data: SparkRow) -> Iterator[str]:
-        if row["reason"] not in {"late_for_window", "lost_at_end", "no_event_time_for_window"}:
+        if row["reason"] not in {"late_for_window", "lost_at_end_of_input", "no_event_time_for_window"}:
             yield "late" if row["reason"] == "late" else "rejected"

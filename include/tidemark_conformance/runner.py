@@ -17,6 +17,7 @@ from tidemark.errors import UserError
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.keys import key_name
 from tidemark.ledger.checkpoint_files import buffered_after
+from tidemark.planning.replay_strategy import DEFAULT_LIMITS, ReplayLimits
 from tidemark.sources.normalization import Side, create_side
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
@@ -83,14 +84,16 @@ def validate_vector(vector: Vector, path: Path) -> Vector:
         raise UserError(f"{path}: vector {name!r} is malformed: {reason}. Record it again.") from None
 
 
-def check_cases(spark: SparkSession, cases: Sequence[Case]) -> list[ConformanceResult]:
+def check_cases(
+    spark: SparkSession, cases: Sequence[Case], limits: ReplayLimits = DEFAULT_LIMITS
+) -> list[ConformanceResult]:
     """Replay cases side by side, and compare each with the engine's output."""
     refused = [case for case in cases if create_adapter(case.vector).is_refused]
     results = {id(case): _compare(create_adapter(case.vector), case, Counter([REFUSED])) for case in refused}
     for batch in _batch_cases([case for case in cases if id(case) not in results]):
         outputs: list[Counter[str]] = [Counter() for _ in batch]
         adapter = create_adapter(batch[0].vector)
-        for answer in replay_cases(spark, batch):
+        for answer in replay_cases(spark, batch, limits):
             for lane, text in adapter.format_replay(answer):
                 outputs[lane][text] += 1
         for case, output in zip(batch, outputs, strict=True):
@@ -98,7 +101,9 @@ def check_cases(spark: SparkSession, cases: Sequence[Case]) -> list[ConformanceR
     return [results[id(case)] for case in cases]
 
 
-def replay_cases(spark: SparkSession, cases: Sequence[Case]) -> Iterator[ReplayResult]:
+def replay_cases(
+    spark: SparkSession, cases: Sequence[Case], limits: ReplayLimits = DEFAULT_LIMITS
+) -> Iterator[ReplayResult]:
     """Replay cases that can share a job, as lanes: slice by slice, or all slices in one job."""
     adapters = [create_adapter(case.vector) for case in cases]
     pipelines = [adapter.create_pipeline() for adapter in adapters]
@@ -120,7 +125,7 @@ def replay_cases(spark: SparkSession, cases: Sequence[Case]) -> Iterator[ReplayR
             side.normalize(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
         )
         rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(KEYS.index("lane"))))
-        answer = replay(rows, carried, lanes, join, Buckets(_GRID, job, adapters[0].steps_per_bucket))
+        answer = replay(rows, carried, lanes, join, Buckets(_GRID, job, adapters[0].steps_per_bucket), limits)
         yield answer
         if job[-1] != slices[-1]:
             buffers = buffered_after(answer.carried, job[-1])

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.cases import create_cases
-from benchmarks.data import PARTNERS, Shape
+from benchmarks.data import PARTNERS_PER_ROW, Shape
 from benchmarks.measure import summarize_shuffles
 from benchmarks.page import Constants, draw_charts, list_goals, render_page
 from benchmarks.peers import PEERS
@@ -65,7 +65,9 @@ def test_interval_ms_any_shape_gives_equal_pairs(changes, expected):
     low, high = shape.interval_ms
     assert (low, high) == expected
     hot, background = shape.hot_share**2 * shape.rows, (1 - shape.hot_share) ** 2 * shape.rows / shape.keys
-    assert (hot + background) * (high - low) / (shape.span.total_seconds() * 1000) == pytest.approx(PARTNERS, rel=1e-3)
+    assert (hot + background) * (high - low) / (shape.span.total_seconds() * 1000) == pytest.approx(
+        PARTNERS_PER_ROW, rel=1e-3
+    )
 
 
 def test_main_list_prints_cases_and_peers(monkeypatch, capsys):
@@ -120,6 +122,7 @@ def test_results_render_as_page_chart_and_table(results, tmp_path):
     assert "| 25.0 | 1.50 | 30.0 | 2.0 GB | 80 | 3 |" in text
     assert Constants.from_results(results).shuffled == 45
     assert [column.header for column in create_table(results).columns][:3] == ["case", "peer", "seconds"]
+
     draw_charts(results).save(tmp_path / "chart.svg")
     assert "Tidemark's seconds, times those of binned" in (tmp_path / "chart.svg").read_text()
 
@@ -147,12 +150,14 @@ def test_main_keep_replaces_results_of_measured_cases(results, monkeypatch, tmp_
     monkeypatch.setattr(sys, "argv", ["benchmarks", *options])
     command.main()
     loaded = Results.load("saved")
+
     assert loaded.runs == [*(run for run in RUNS if run.case == "base"), new_run]
     assert (list(loaded.cases), list(loaded.peers)) == (
         ["base", "doubled"],
         [name for name in PEERS if any(run.peer == name for run in RUNS)],
     )
     assert loaded.environment["commit"].startswith("abc, ")
+
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--rows", "200", *options[2:]])
     with pytest.raises(SystemExit):
         command.main()

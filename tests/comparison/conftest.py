@@ -9,7 +9,8 @@ import pytest
 
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 ROW = "id int, k string, happened timestamp, arrived timestamp, v double"
@@ -29,7 +30,7 @@ def generate_rows(seed, first, count=120):
 
 @pytest.fixture(scope="module")
 def template(spark, tmp_path_factory):
-    """A lake with the inputs, and the tables of each pipeline that ran over them; tests copy from it."""
+    """Write a lake with both inputs, from which tests copy; return it and the outputs of pipelines that have run."""
     lake = tmp_path_factory.mktemp("template")
     left = [*generate_rows(1, 0), (900, "a", START + HOUR, None, 0.0)]
     for side, rows in (("left", left), ("right", generate_rows(2, 500))):

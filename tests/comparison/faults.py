@@ -23,7 +23,8 @@ from tidemark.comparison.compare import NOT_COMPARED
 from tidemark.config import Pipeline, load_pipeline, with_overrides
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 
 SQL = Path(__file__).parents[2] / "benchmarks" / "flights_weather_sql.yaml"
@@ -110,7 +111,7 @@ def inject_evicted_and_padded_rows(lake: Lake) -> None:
     batch, stream = (lake.run(pipeline).localCheckpoint() for pipeline in (by_time, by_arrival))
     late = lake.read(by_arrival, "late").where("side = 'left'")
     only_batch = batch.exceptAll(stream).join(_select_flights(late, "left."), FLIGHT, "left")
-    evicted = only_batch.where("_emission = 'matched' AND reason = 'behind_watermark'").count()
+    evicted = only_batch.where("_emission = 'matched' AND reason = 'late_but_processed'").count()
     rejected = only_batch.where("reason = 'null_arrival'").count()
     padded = stream.exceptAll(batch).where("_emission <> 'matched'").count()
     injected = Counter(

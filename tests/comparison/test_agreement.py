@@ -111,11 +111,14 @@ def test_save_agreement_stream_ahead_counts_pending_rows_in_their_slice(
     stream = read_emissions(run_pipeline(pipeline(join=INNER, output="complete"), end=START + 4 * HOUR))
     write_stream(stream)
     run_pipeline(pipeline(join=INNER), end=START + 2 * HOUR)
+
     assert run_compare("--with", "stream", "--save")[0] == 0
+
     rows = read_agreement()
     assert [(rows[start, "stream"]["run"], rows[start, "stream"]["only_stream"]) for start in ("02:00", "03:00")] == [
         (None, 0)
     ] * 2
+
     pending = sum(row["pending"] for row in rows.values())
     assert pending == sum(row["causes"].get("pending", 0) for row in rows.values()) > 0
     assert sum(row["same"] for row in rows.values()) + pending == stream.count()
@@ -129,7 +132,9 @@ def test_only_due_lagging_stream_keeps_pending_slices_due(
     settings = {"table": "stream", "stream_lag": f"{lag // timedelta(seconds=1)} seconds"}
     write_stream(read_emissions(run_pipeline(pipeline(join=INNER, output="two_hours"), end=START + 2 * HOUR)))
     run_pipeline(pipeline(join=INNER, compare=settings), end=START + 3 * HOUR)
+
     assert run_compare("--save", "--only-due")[0] == 0
+
     rows = read_agreement()
     assert rows["02:00", "stream"]["pending"] > 0
     assert {rows[start, "stream"]["pending"] for start in ("00:00", "01:00")} == {0}

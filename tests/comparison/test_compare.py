@@ -34,7 +34,7 @@ def test_compare_damaged_stream_assigns_each_cause(
     assert result.same + result.differences == (read_emissions(by_time).exceptAll(stream).count() + stream.count())
     late = next(cause for cause in result.causes if cause.cause == "partner already evicted").examples[0]
     assert late["_lateness_ms"] > 0
-    assert late["_held_by"] in {"left", "right"}
+    assert late["_limiting_side"] in {"left", "right"}
 
     # Rows in both tables.
     doubled, changed_row, foreign, missing = (
@@ -74,10 +74,12 @@ def test_compare_dropped_late_rows_assigns_late_in_the_stream(
     by_arrival = run_pipeline(pipeline(join=join, output="by_arrival"))
     by_time = run_pipeline(pipeline(join=join, left__arrival=None, right__arrival=None))
     result = compare_with(by_time, read_emissions(by_arrival), by_arrival)
+
     assert set(count_causes(result)) == {("late in the stream", "stream"), ("rejected in the stream", "stream")}
+
     late = next(cause for cause in result.causes if cause.cause == "late in the stream").examples[0]
     assert late["_lateness_ms"] > 0
-    assert late["_held_by"] in {"left", "right"}
+    assert late["_limiting_side"] in {"left", "right"}
 
 
 def test_compare_equal_table_has_no_differences(
@@ -85,10 +87,12 @@ def test_compare_equal_table_has_no_differences(
 ):
     settings = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}))
     result = compare_with(settings, read_emissions(settings))
+
     assert (result.differences, result.causes) == (0, ())
     assert (
         sum(agreement.same for agreement in result.agreement) == result.same == read_emissions(settings).count() > 100
     )
+
     command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake), "--json"]
     assert cli.main(command) == 0
     assert json.loads(capsys.readouterr().out)["same"] == result.same
@@ -98,10 +102,13 @@ def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline
     complete = run_pipeline(pipeline(dialect="flink-sql", join=LEFT_JOIN, output="complete"))
     half = run_pipeline(pipeline(dialect="flink-sql", join=LEFT_JOIN), end=START + 3 * HOUR)
     stream_ahead = compare_with(half, read_emissions(complete))
+
     assert {cause for cause, _ in count_causes(stream_ahead)} == {"pending"}
+
     batch_ahead = compare_with(complete, read_emissions(half), until=START + 3 * HOUR)
     assert {cause for cause, _ in count_causes(batch_ahead)} == {"pending"}
     assert batch_ahead.differences == 0
+
     unfinished_reference = compare_with(complete, read_emissions(half), half)
     assert {cause for cause, _ in count_causes(unfinished_reference)} == {"pending"}
 
@@ -116,6 +123,7 @@ def test_compare_rows_after_commit_assigns_late_arriving_row(
     write("left", [(950, "a", instant, instant, 0.0)], ROW)
     after = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}, output="after"), end=START + 4 * HOUR)
     result = compare_with(settings, read_emissions(after))
+
     assert {cause for cause, _ in count_causes(result)} == {"late-arriving row"}
 
 
@@ -192,10 +200,12 @@ def test_compare_rows_changed_by_hand_rejects_other_settings(
     )
     rest = ours.exceptAll(ours.orderBy("left_id", "right_id").limit(2))
     result = compare_with(settings, rest.unionByName(late))
+
     assert count_causes(result) == {("unexplained", "batch"): 1, ("unexplained", "stream"): 2}
     assert result.likely_settings is None
     assert all(trial.explains <= trial.contradicts for trial in result.setting_trials)
     assert any(trial.explains for trial in result.setting_trials)
+
     (added,), removed = (cause.examples for cause in result.causes)
     assert added["_lateness_ms"] > 0
     assert added["_detail"] == "and yet in the stream"
@@ -208,6 +218,7 @@ def test_compare_every_pane_assigns_re_fired_pane(inputs, pipeline, run_pipeline
     every = run_pipeline(pipeline(join=join, output="every"))
     latest = run_pipeline(pipeline(join=join | {"emit": "latest"}))
     result = compare_with(latest, read_emissions(every))
+
     assert count_causes(result) == {
         ("re-fired pane", "batch"): read_emissions(every).count() - read_emissions(latest).count()
     }
@@ -218,9 +229,11 @@ def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_
     settings = pipeline(join=LEFT_JOIN | {"type": "inner"})
     with pytest.raises(SliceOrderError, match="has no committed slice. Run it first"):
         compare_with(settings, "left")
+
     run_pipeline(settings, end=START + HOUR)
     with pytest.raises(InputError, match="there is no Delta table nowhere"):
         compare_with(settings, "nowhere")
+
     rows = read_emissions(settings)
     with pytest.raises(InputError, match="table stream has no column left_k.*pass --ignore-columns left_k"):
         compare_with(settings, rows.drop("left_k"))
@@ -230,7 +243,9 @@ def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_
         compare_with(settings, rows, ignore_columns=("left_w",))
     with pytest.raises(UserError, match="has no committed slice from"):
         compare_with(settings, rows, start=START + 2 * HOUR)
+
     typed = rows.withColumn("left_k", F.struct("left_k"))
     typed.write.format("delta").save(str(lake / "typed"))
+
     with pytest.raises(InputError, match="column left_k is struct<left_k:string> in table typed"):
         compare_with(settings, "typed")

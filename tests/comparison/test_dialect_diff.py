@@ -86,6 +86,7 @@ def test_compare_dialects_outer_join_attributes_rules(compare_rows):
     right = [(None, 12, 12), ("w", 45, 46), ("q", 25, 65), ("o", 10, 66), ("v", 90, 91)]
     join = {"type": "full", "keys": ["k"], "interval": INTERVAL, "condition": "left_v <> 0"}
     comparison = compare_rows(2, left, right, dialect="flink-sql", join=join)
+
     assert {result.dialect: result.unsupported for result in comparison.results if result.unsupported} == {
         "flink-datastream": "join.type: flink-datastream does not support full for interval joins. Use inner."
     }
@@ -111,6 +112,7 @@ def test_compare_dialects_window_join_attributes_rules(compare_rows):
     right = [("x", last, 11), ("k", 6, 12), ("f", 50, 50), ("g", 31, 66)]
     join = {"keys": ["k"], "window": {"tumbling": "10 minutes"}}
     comparison = compare_rows(2, left, right, dialect="spark", join=join, spark={"multiple_watermark_policy": "max"})
+
     assert {dialect: emissions for dialect, (emissions, _) in count_emissions(comparison).items()} == {
         "flink-datastream": 3,
         "flink-sql": 2,

@@ -12,7 +12,8 @@ from tidemark.comparison.minimal_example import minimize, write_minimal_example
 from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark_conformance import check_files, read_vectors
 
@@ -108,10 +109,13 @@ def test_write_minimal_example_padded_row_in_batch_only_is_unexpected(
     padded = next(row for row in examples if row["_emission"] == "padded_left")
     path = tmp_path / "vector.jsonl"
     vector = write_minimal_example(spark, settings, str(lake), comparison, padded["_number"], path)
+
     assert len(vector["events"]) == 1
     assert vector["params"]["join_type"] == "left"
+
     missing, unexpected = replay_vector(spark, path)
     assert (missing, len(unexpected)) == ((), 1)
+
     command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake)]
     assert cli.main([*command, "--reproduce", "1"]) == 2
     assert "--reproduce N and --output FILE need each other" in capfd.readouterr().err

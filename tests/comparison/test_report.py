@@ -96,6 +96,7 @@ def test_gather_without_reference_or_difference_has_no_examples(
     comparison = compare_with(by_time, read_emissions(by_time))
     invocation = Invocation((), "orders", None, None)
     data = collect_report_data(spark, comparison, ComparisonRequest("stream"), (by_time, None), str(lake), invocation)
+
     assert (data.causes, data.row_histories, data.what_if) == ((), (), None)
     assert data.no_what_if_reason.startswith("orders runs in order of event time, so that delays have no effect")
     assert [source.late_rows for source in data.lateness.inputs] == [0, 0]

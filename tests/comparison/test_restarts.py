@@ -27,13 +27,17 @@ def test_compare_rows_late_only_by_a_restart_names_the_restart(
         for changes in ({"restarts": [RESTART], "output": "restarted"}, {})
     )
     gained = read_emissions(restarted).exceptAll(read_emissions(plain)).count()
+
     assert gained > 1
+
     [cause] = compare_with(plain, read_emissions(restarted), restarted).causes
     assert (cause.cause, cause.missing_in, cause.rows) == ("late in the batch", "batch", gained)
     assert {example["_detail"] for example in cause.examples} == {f"only by a restart: restarts.0 {RESTART}, not None"}
+
     [cause] = compare_with(restarted, read_emissions(plain), plain).causes
     assert (cause.cause, cause.missing_in, cause.rows) == ("late in the stream", "stream", gained)
     assert {example["_detail"] for example in cause.examples} == {f"only by a restart: restarts.0 None, not {RESTART}"}
+
     result = compare_with(plain, read_emissions(restarted))
     assert [(cause.cause, cause.rows) for cause in result.causes] == [("other settings", gained)]
     assert result.likely_settings.summary == f"restarts: {RESTART} explains {gained} rows and contradicts 0"

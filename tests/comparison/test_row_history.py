@@ -11,7 +11,8 @@ from tidemark.comparison.row_lookup import parse_row
 from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 LATE = (
@@ -27,7 +28,7 @@ def row(number, happened, arrived, key="a"):
 
 @pytest.fixture
 def settings(spark, lake, write, pipeline):
-    """A pipeline that has run: watermark delay 10 minutes, bounds -30 to 0 minutes, slices of an hour."""
+    """Run a pipeline (watermark delay 10 minutes, bounds -30 to 0 minutes, hourly slices); return its settings."""
     write(
         "left",
         [
@@ -119,7 +120,9 @@ def test_explain_rows_evicted_row_describes_the_window(spark, lake, write, pipel
     write("right", [row(11, 6, 7), row(12, 8, 9)], ROW)
     settings = pipeline(join={"keys": ["k"], **join})
     (done,) = execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None)
-    assert done.verdict.outcome == "passed"
+
+    assert done.validation_result.outcome == "passed"
+
     (history,) = explain_rows(spark, settings, str(lake), "left", {"id": "1"})
     assert list(history.steps)[-len(steps) :] == steps
 

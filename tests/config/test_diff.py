@@ -81,7 +81,9 @@ def test_plan_diff_needs_no_lake(tmp_path, capsys):
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
     write_pipeline(old)
     write_pipeline(new, left__watermark_delay="7 minutes", expose_row_values=True)
+
     assert main(["plan", str(new), "--diff", str(old), "--json"]) == 0
+
     changes = json.loads(capsys.readouterr().out)
     assert [(change["setting"], change["new"], change["effect"]) for change in changes] == [
         ("left.watermark_delay", "7 minutes", "all slices"),

@@ -108,6 +108,7 @@ def test_notes_and_meta_are_escaped_in_results():
     texts = {"notes": ["<script>", "$min_value"], "meta": {"owner": "<b>", "since": 2024}}
     expected = Expectation.model_validate({"type": BETWEEN, "column": "c", "min_value": 1, **texts})
     config = build_expectation(expected).configuration.to_json_dict()
+
     assert config["notes"] == ["&lt;script&gt;", "&#36;min_value"]
     assert {"owner": "&lt;b&gt;", "since": 2024}.items() <= config["meta"].items()
     with pytest.raises(ValidationError, match="such as tidemark_looks_at, are reserved"):

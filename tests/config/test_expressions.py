@@ -1,4 +1,4 @@
-"""Content of expressions, as sqlglot parses it; tests/spark/test_confined.py covers Spark's parser."""
+"""Content of expressions, as sqlglot parses it; tests/spark/test_expression_sandbox.py covers Spark's parser."""
 
 import pytest
 

@@ -43,6 +43,7 @@ def test_load_suite_of_great_expectations_1_copies_expectations(load_suite):
     )
     written = gx.ExpectationSuite(name="orders", expectations=[expected], notes="ours")
     own, copied = load_suite(written.to_json_dict())
+
     assert own.type == NULLS["type"]
     assert (copied.type, copied.severity, copied.on_failure) == (
         "expect_column_values_to_be_between",
@@ -115,7 +116,9 @@ def test_load_suite_outside_the_allowed_folders_raises(load_suite, tmp_path, mon
             PipelineFileError, match="Move it there, or ask the operator to allow its root in TIDEMARK_ALLOWED_ROOTS"
         ):
             load_suite(suite_of(), name=name)
+
     with pytest.raises(PipelineFileError, match="cannot be read: No such file"):
         load_suite(suite_of(), name="gone.json")
+
     monkeypatch.setenv("TIDEMARK_ALLOWED_ROOTS", f"s3://streams,{elsewhere}")
     assert len(load_suite(suite_of(), name=str(elsewhere / "other.json"))) == 2

@@ -32,6 +32,7 @@ def test_load_shared_inputs_by_name(tmp_path):
     short = write_variant(tmp_path / "p.yaml", left="flights", right=weather)
     jsonschema.validate(read_as_json(short), build_json_schema())
     explicit = load_pipeline(write_variant(tmp_path / "w.yaml", right__watermark_delay="7 minutes"))
+
     assert load_pipeline(short) == explicit
     assert [file.name for file in list_pipeline_files(tmp_path)] == ["p.yaml", "w.yaml"], "inputs are not pipelines"
 

@@ -45,6 +45,7 @@ def test_event_time_equality_in_flink_sql_becomes_an_empty_interval(tmp_path):
     equal = write_variant(tmp_path / "e.yaml", dialect="flink-sql", join__interval=None, join__event_time_equality=True)
     bounded = write_variant(tmp_path / "b.yaml", dialect="flink-sql", join__interval=interval)
     jsonschema.validate(read_as_json(equal), build_json_schema())
+
     assert load_pipeline(equal) == load_pipeline(bounded)
     assert load_pipeline(equal).output_affecting_settings() == load_pipeline(bounded).output_affecting_settings()
 
@@ -64,8 +65,10 @@ def test_min_cleanup_interval_half_is_half_the_distance_of_the_bounds(tmp_path, 
     )
     jsonschema.validate(read_as_json(path), build_json_schema())
     pipeline = load_pipeline(path)
+
     assert pipeline.join.min_cleanup_interval_ms == half
     assert pipeline.output_affecting_settings()["join"]["min_cleanup_interval"] == "half"
+
     explicit = write_variant(
         tmp_path / "e.yaml", dialect="flink-sql", join__interval=interval, join__min_cleanup_interval=f"{half} ms"
     )
@@ -95,7 +98,9 @@ def test_kafka_arrival_sets_the_columns_of_kafka_records(tmp_path, dialect, part
         right__tiebreak="seq",
         right__partition=partition,
     )
+
     assert load_pipeline(short).output_affecting_settings() == load_pipeline(long).output_affecting_settings()
+
     typo = write_variant(tmp_path / "t.yaml", left__arrival={"kafka": "timestamp", "tiebreak": "offset"})
     with pytest.raises(PipelineFileError, match="left.arrival"):
         load_pipeline(typo)
@@ -156,7 +161,9 @@ COMPARE = {
 def test_output_affecting_settings_exclude_compare(tmp_path):
     pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", compare=COMPARE))
     jsonschema.validate(read_as_json(tmp_path / "p.yaml"), build_json_schema())
+
     assert pipeline.output_affecting_settings() == load_pipeline(FILES[0]).output_affecting_settings()
+
     compare = pipeline.compare
     assert (compare.table, compare.key_columns) == ("streamed/x", ["left_k"])
     assert (compare.ignore_columns, compare.float_tolerance) == ([], 0)

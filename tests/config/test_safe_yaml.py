@@ -54,6 +54,7 @@ NAMES = ["{{ ds }}.yaml", "$(touch x).yaml", "`id`.yml", "a;b.yaml", "-rf.yaml",
 def test_load_invalid_yaml_raises_a_single_line(tmp_path, content, message):
     path = tmp_path / "p.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
     with pytest.raises(PipelineFileError) as raised:
         load_pipeline(path)
     assert message in str(raised.value)
@@ -91,6 +92,7 @@ def test_load_reference_outside_the_allowed_folders_raises(tmp_path, monkeypatch
     (folder / "link.yaml").symlink_to(other / "p.yaml")
     file = folder / "p.yaml"
     file.write_text(yaml.safe_dump({**content, "compare": {"table": "s", "reference": reference}}))
+
     with pytest.raises(
         PipelineFileError, match=rf"compare.reference: {reference} is not a pipeline file in .*. Move it there."
     ):

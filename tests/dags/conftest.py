@@ -1,4 +1,4 @@
-"""Airflow in processes of its own, with its own home and its own pipelines."""
+"""Fixtures that run Airflow in other processes, with a new home folder and new pipelines."""
 
 import json
 import os
@@ -28,12 +28,12 @@ ROWS = {
 
 @pytest.fixture
 def pipeline_file(tmp_path):
-    """Writes a pipeline file into the test's own folder of pipelines."""
+    """Return a function that writes a pipeline file to a folder of the test and returns the folder."""
     folder = tmp_path / "pipelines"
     folder.mkdir()
 
-    def write(file, *, name, every="1 hour", start="2013-01-01T00:00:00Z", more=""):
-        (folder / file).write_text(PIPELINE.format(name=name, every=every, start=start) + more)
+    def write(file, *, name, every="1 hour", start="2013-01-01T00:00:00Z", settings=""):
+        (folder / file).write_text(PIPELINE.format(name=name, every=every, start=start) + settings)
         return folder
 
     return write
@@ -41,14 +41,14 @@ def pipeline_file(tmp_path):
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """Variables of an Airflow that knows this project's DAG files, and nothing of this machine's own Airflow."""
+    """Return variables of an Airflow with this project's DAG files, isolated from this machine's own Airflow."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK_"))}
     return inherited | {
         "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        # A job of a few rows is over before the optimising compiler has paid for itself.
+        # A job of a few rows ends before the optimising compiler has paid off.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
@@ -56,10 +56,10 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def describe(environment):
-    """What `describe_dags.py` says, with some variables more; run elsewhere than in the project."""
+    """Return a function that runs `describe_dags.py` outside the project and returns its result."""
 
-    def ask(*arguments, **variables):
-        run = subprocess.run(
+    def run_script(*arguments, **variables):
+        process = subprocess.run(
             [sys.executable, PROJECT / "tests/dags/describe_dags.py", *arguments],
             cwd="/",
             env=environment | {k: str(v) for k, v in variables.items()},
@@ -67,10 +67,10 @@ def describe(environment):
             text=True,
             check=False,
         )
-        assert run.returncode == 0, run.stderr
-        return json.loads(run.stdout.splitlines()[-1])
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout.splitlines()[-1])
 
-    return ask
+    return run_script
 
 
 WAITING = """
@@ -91,8 +91,8 @@ airflow: {{poll_interval: 2 seconds, wait_timeout: 1 hour}}
 
 
 @pytest.fixture
-def there(environment, pipeline_file, write, lake):
-    """Variables of an Airflow with one pipeline, whose inputs hold the rows."""
+def pipeline_env(environment, pipeline_file, write, lake):
+    """Write input rows and a pipeline file; return variables of an Airflow with this pipeline."""
     for table, rows in ROWS.items():
         pairs = (row.split() for row in rows)
         write(
@@ -101,6 +101,6 @@ def there(environment, pipeline_file, write, lake):
             "user string, at timestamp",
         )
     folder = pipeline_file(
-        "clicked_views.yaml", name="clicked_views", more="compare: {table: streamed, budget: {differing: 0}}\n"
+        "clicked_views.yaml", name="clicked_views", settings="compare: {table: streamed, budget: {differing: 0}}\n"
     )
     return environment | {"TIDEMARK_PIPELINES": str(folder), "TIDEMARK_LAKE": str(lake)}

@@ -1,6 +1,6 @@
-"""Prints what Airflow makes of the project's DAG files, as JSON in the last line.
+"""Print the DAGs that Airflow creates from the project's DAG files, as JSON in the last line.
 
-Run in a process of its own: what an import pulls in can be seen only where nothing was imported before.
+The script runs in another process, because it also prints the modules that the DAG files import.
 """
 
 import json
@@ -19,8 +19,8 @@ from airflow.timetables.base import TimeRestriction
 from tidemark.airflow import Project, pipeline_dags
 
 
-def intervals(dag):
-    """The data intervals that the scheduler would give, for ever."""
+def generate_intervals(dag):
+    """Yield the data intervals of the scheduler's runs, without an end."""
     timetable = coerce_to_core_timetable(dag.timetable)
     restriction = TimeRestriction(earliest=dag.start_date, latest=None, catchup=dag.catchup)
     last = None
@@ -29,20 +29,20 @@ def intervals(dag):
         yield last
 
 
-def command(dag, task):
-    """The spark-submit command of a run, rendered for the DAG's first interval."""
+def render_command(dag, task):
+    """Render the spark-submit command of a run for the DAG's first interval."""
     days = {"from": "2013-01-01T00:00Z", "to": "2013-01-02T00:00:00Z"}
     context = {"params": days | {name: value for name, value in dag.params.dump().items() if value is not None}}
     if dag.start_date:
-        context |= dict(zip(("data_interval_start", "data_interval_end"), next(intervals(dag)), strict=True))
+        context |= dict(zip(("data_interval_start", "data_interval_end"), next(generate_intervals(dag)), strict=True))
     task.render_template_fields(context)
     hook = task._get_hook()
-    shown = {field: getattr(task, field) for field in task.template_fields}
-    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env, "shown": shown}
+    rendered = {field: getattr(task, field) for field in task.template_fields}
+    return {"command": hook._build_spark_submit_command(task.application), "env": hook._env, "rendered": rendered}
 
 
-def refusal(params, values):
-    """The message with which Airflow refuses parameters, if it does."""
+def get_refusal(params, values):
+    """Return the message with which Airflow refuses parameters, None if it accepts them."""
     try:
         params.update(values)
     except ParamValidationError as error:
@@ -50,30 +50,31 @@ def refusal(params, values):
     return None
 
 
-def outcome(task, exit_code):
-    """The class of the exception that a job's exit code raises, and its message; else what goes to XCom."""
-    fake = Path(os.environ["AIRFLOW_HOME"], f"exit-{exit_code}")
-    fake.write_text(f"#!/bin/sh\necho tidemark: the reason >&2\nexit {exit_code}\n")
-    fake.chmod(0o755)
-    task._hook, task._spark_binary = None, str(fake)
+def get_outcome(task, exit_code):
+    """Execute a task with a job that ends with an exit code; return its result, or the exception's class and text."""
+    job = Path(os.environ["AIRFLOW_HOME"], f"exit-{exit_code}")
+    job.write_text(f"#!/bin/sh\necho tidemark: the reason >&2\nexit {exit_code}\n")
+    job.chmod(0o755)
+    task._hook, task._spark_binary = None, str(job)
     try:
         return task.execute({})
     except AirflowException as error:
         return [type(error).__name__, str(error)]
 
 
-def run_of(dag):
-    """The task that submits a job."""
+def get_submit_task(dag):
+    """Return the task that submits a job."""
     (task,) = (task for task in dag.tasks if hasattr(task, "application"))
     return task
 
 
 def describe(dag):
-    task, report = run_of(dag), next((task for task in dag.tasks if task.task_id == "report"), None)
+    """Return the properties of a DAG and of its tasks."""
+    task, report = get_submit_task(dag), next((task for task in dag.tasks if task.task_id == "report"), None)
     after = coerce_to_core_timetable(dag.timetable).asset_condition.iter_assets()
-    first = islice(intervals(dag), 3) if dag.start_date else ()
+    intervals = islice(generate_intervals(dag), 3) if dag.start_date else ()
     return {
-        "intervals": [[start.isoformat(), end.isoformat()] for start, end in first],
+        "intervals": [[start.isoformat(), end.isoformat()] for start, end in intervals],
         "catchup": dag.catchup,
         "max_active_runs": dag.max_active_runs,
         "max_consecutive_failed_dag_runs": dag.max_consecutive_failed_dag_runs,
@@ -86,44 +87,44 @@ def describe(dag):
         "pool": task.pool,
         "conf": task.conf,
         "execution_timeout": task.execution_timeout and task.execution_timeout.total_seconds(),
-        "deadline": [str(one.interval) for one in dag.deadline or ()],
+        "deadline": [str(deadline.interval) for deadline in dag.deadline or ()],
         "params": dag.params.dump(),
         "allowed_run_types": sorted(dag.allowed_run_types or ()),
         "tags": sorted(dag.tags),
         "publishes": [asset.name for asset in (report.outlets if report else ())],
         "after": sorted(key.name for key, _ in after),
         "doc": dag.doc_md,
-        **command(dag, task),
+        **render_command(dag, task),
     }
 
 
-def only(dag_id):
-    """What a task's process builds, and the pipeline files that it reads."""
-    read, original = [], Path.open
+def describe_task_process(dag_id):
+    """Return the DAGs that the process of a DAG's task creates, and the pipeline files that it reads."""
+    files, original = [], Path.open
     os.environ[_AIRFLOW_PARSING_CONTEXT_DAG_ID] = dag_id
 
-    def note(path, *arguments, **options):
+    def open_and_record(path, *arguments, **options):
         if path.suffix == ".yaml":
-            read.append(path.name)
+            files.append(path.name)
         return original(path, *arguments, **options)
 
-    Path.open = note
+    Path.open = open_and_record
     try:
-        return {"built": [dag.dag_id for dag in pipeline_dags(Project(folder.parent))], "read": sorted(set(read))}
+        return {"dags": [dag.dag_id for dag in pipeline_dags(Project(folder.parent))], "files": sorted(set(files))}
     finally:
         Path.open = original
 
 
 folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
-answer = {"imported": sorted(sys.modules), "errors": bag.import_errors}
+result = {"imported": sorted(sys.modules), "errors": bag.import_errors}
 match sys.argv[1:]:
     case ["outcomes", dag_id, *codes]:
-        answer["outcomes"] = {code: outcome(run_of(bag.dags[dag_id]), code) for code in codes}
+        result["outcomes"] = {code: get_outcome(get_submit_task(bag.dags[dag_id]), code) for code in codes}
     case ["refusals", dag_id, *ranges]:
-        answer["refusals"] = [refusal(deepcopy(bag.dags[dag_id].params), json.loads(values)) for values in ranges]
-    case ["only", dag_id]:
-        answer |= only(dag_id)
+        result["refusals"] = [get_refusal(deepcopy(bag.dags[dag_id].params), json.loads(values)) for values in ranges]
+    case ["task-process", dag_id]:
+        result |= describe_task_process(dag_id)
     case _:
-        answer["dags"] = {dag_id: describe(dag) for dag_id, dag in bag.dags.items()}
-sys.stdout.write(json.dumps(answer))
+        result["dags"] = {dag_id: describe(dag) for dag_id, dag in bag.dags.items()}
+sys.stdout.write(json.dumps(result))

@@ -1,4 +1,7 @@
-"""Runs one DAG by `dag.test()`, prints its run as JSON in the last line. Arguments: DAG id, logical date or -, conf."""
+"""Run a DAG by `dag.test()` and print its run as JSON in the last line.
+
+Arguments: DAG id, logical date or `-`, configuration as JSON.
+"""
 
 import json
 import os
@@ -14,5 +17,5 @@ dag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-fold
 options = {} if date == "-" else {"logical_date": datetime.fromisoformat(date)}
 run = dag.test(run_conf=json.loads(conf), **options)
 interval = [run.data_interval_start, run.data_interval_end]
-answer = {"state": run.state, "interval": None if date == "-" else [instant.isoformat() for instant in interval]}
-sys.stdout.write("\n" + json.dumps(answer))
+result = {"state": run.state, "interval": None if date == "-" else [instant.isoformat() for instant in interval]}
+sys.stdout.write("\n" + json.dumps(result))

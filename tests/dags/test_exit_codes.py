@@ -1,4 +1,4 @@
-"""What a submitted job ends with."""
+"""Tests of the exit codes of submitted jobs."""
 
 import subprocess
 import sys
@@ -12,11 +12,12 @@ SUBMITTED = PROJECT / "include/tidemark/airflow/spark_application.py"
 
 @pytest.mark.parametrize("command", [["run"], ["compare", "--save"], ["reprocess"]], ids=" ".join)
 def test_submitted_application_with_user_error_prints_no_traceback(command, tmp_path):
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, SUBMITTED, *command, "no_such", "--lake", tmp_path],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "there is no pipeline no_such" in ended.stderr
-    assert ended.returncode == 64
+
+    assert "there is no pipeline no_such" in process.stderr
+    assert process.returncode == 64

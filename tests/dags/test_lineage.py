@@ -1,4 +1,4 @@
-"""What OpenLineage is told without an Airflow: names of tables, and nothing where it is not installed."""
+"""Tests of lineage for OpenLineage: names of input and output tables."""
 
 import subprocess
 import sys
@@ -14,27 +14,31 @@ assert "tidemark.airflow.lineage" not in sys.modules
 """
 
 
-def names(datasets):
-    return [(one.namespace, one.name) for one in datasets]
+def list_names(datasets):
+    return [(dataset.namespace, dataset.name) for dataset in datasets]
 
 
-def test_lineage_of_s3_tables_has_bucket_and_key_and_dry_run_has_no_outputs(tmp_path):
+def test_command_lineage_has_input_and_output_tables_of_each_command(tmp_path):
     file = tmp_path / "orders.yaml"
     write_pipeline(file, name="orders")
-    told = command_lineage(file, "s3a://lake/of/mine", ["run", str(file)])
-    assert ("s3://lake", "of/mine/orders/emissions") in names(told.outputs)
-    assert {namespace for namespace, _ in names(told.inputs)} == {"s3://lake"}
-    assert len(told.inputs) == 2
-    planned = command_lineage(file, "/lake", ["reprocess", str(file), "--dry-run"])
-    assert names(planned.outputs) == []
-    assert {namespace for namespace, _ in names(planned.inputs)} == {"file"}
-    merged = command_lineage(file, "/lake", ["compact", str(file)])
-    assert names(merged.outputs) == names(merged.inputs)
-    assert [name for _, name in names(merged.outputs)] == [
+
+    run = command_lineage(file, "s3a://bucket/some/lake", ["run", str(file)])
+    assert ("s3://bucket", "some/lake/orders/emissions") in list_names(run.outputs)
+    assert {namespace for namespace, _ in list_names(run.inputs)} == {"s3://bucket"}
+    assert len(run.inputs) == 2
+
+    dry_run = command_lineage(file, "/lake", ["reprocess", str(file), "--dry-run"])
+    assert list_names(dry_run.outputs) == []
+    assert {namespace for namespace, _ in list_names(dry_run.inputs)} == {"file"}
+
+    compact = command_lineage(file, "/lake", ["compact", str(file)])
+    assert list_names(compact.outputs) == list_names(compact.inputs)
+    assert [name for _, name in list_names(compact.outputs)] == [
         f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
     ]
-    vacuumed = command_lineage(file, "/lake", ["vacuum", str(file)])
-    assert (vacuumed.inputs, vacuumed.outputs) == ([], []), "no row comes or goes"
+
+    vacuum = command_lineage(file, "/lake", ["vacuum", str(file)])
+    assert (vacuum.inputs, vacuum.outputs) == ([], []), "vacuum changes no rows"
 
 
 def test_operators_import_without_openlineage(environment):

@@ -1,4 +1,4 @@
-"""The DAGs that come of pipeline files, as Airflow sees them after importing the DAG files."""
+"""Tests of the DAGs that Airflow creates from pipeline files."""
 
 import json
 import os
@@ -53,7 +53,7 @@ LOCAL_DAYS = {
     "America/Sao_Paulo": ("2018-11-02T03", "2018-11-03T03", "2018-11-04T03", "2018-11-05T02"),
     "Asia/Beirut": ("2026-10-22T21", "2026-10-23T21", "2026-10-24T22", "2026-10-25T22"),
 }
-"""When three days begin, and the last one ends: one of 25 hours, one whose midnight is skipped, one that ends at it."""
+"""Starts of three local days, and the end of the last: around a day of 25 hours, a skipped and a repeated midnight."""
 
 
 def test_slice_dag_data_intervals_are_slices_in_order(describe, pipeline_file):
@@ -68,7 +68,7 @@ def test_slice_dag_data_intervals_are_slices_in_order(describe, pipeline_file):
         folder = pipeline_file(f"{name}.yaml", name=name, every=every, start=start)
     for zone, hours in LOCAL_DAYS.items():
         name = zone.partition("/")[2]
-        pipeline_file(f"{name}.yaml", name=name, every="1 day", start=f"{hours[0]}:00Z", more=COMPARED)
+        pipeline_file(f"{name}.yaml", name=name, every="1 day", start=f"{hours[0]}:00Z", settings=COMPARED)
         more = f'slices: {{time_zone: {zone}, end: "{hours[-1]}:00Z", '
         (folder / f"{name}.yaml").write_text((folder / f"{name}.yaml").read_text().replace("slices: {", more))
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
@@ -90,8 +90,8 @@ def test_slice_dag_data_intervals_are_slices_in_order(describe, pipeline_file):
 def test_dag_tasks_have_readable_ids(demo):
     for kind, tasks in (("slice", ["wait", "run", "report"]), ("reprocess", ["run", "report"])):
         dag = demo["dags"][f"flights_weather__{kind}"]
-        after = [*([task] for task in tasks[1:]), []]
-        assert dag["tasks"] == dict(zip(tasks, after, strict=True))
+        downstream = [*([task] for task in tasks[1:]), []]
+        assert dag["tasks"] == dict(zip(tasks, downstream, strict=True))
         assert dag["reads"] == ["flights", "weather"]
 
 
@@ -106,12 +106,13 @@ def test_dags_refuse_backfills_on_sqlite_only(demo, describe):
     assert postgres["dags"]["flights_weather__slice"]["allowed_run_types"] == []
 
 
-def test_dag_takes_airflow_settings_and_end_from_pipeline_file(describe, pipeline_file):
+def test_dag_has_airflow_settings_and_end_of_pipeline_file(describe, pipeline_file):
     airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours}"
-    folder = pipeline_file("p.yaml", name="p", more=f"airflow: {airflow}\n")
+    folder = pipeline_file("p.yaml", name="p", settings=f"airflow: {airflow}\n")
     file = folder / "p.yaml"
     file.write_text(file.read_text().replace("slices: {", 'slices: {end: "2013-01-01T03:00:00Z", '))
     dag = describe(TIDEMARK_PIPELINES=folder, TIDEMARK_POOLS=1)["dags"]["p__slice"]
+
     assert (dag["owner"], dag["retries"], dag["execution_timeout"]) == ("clicks", 5, 3600)
     assert (dag["pool"], dag["deadline"], dag["conf"]) == ("p", ["2:00:00"], None)
     assert [start[11:13] for start, _ in dag["intervals"]] == ["00", "01", "02"]
@@ -121,28 +122,29 @@ def test_dag_takes_airflow_settings_and_end_from_pipeline_file(describe, pipelin
 def test_invalid_asset_name_does_not_stop_other_pipelines(describe, pipeline_file):
     file = pipeline_file("p.yaml", name="p") / "p.yaml"
     file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))
-    answer = describe(TIDEMARK_PIPELINES=file.parent)
-    assert answer["errors"] == {}
-    assert answer["dags"]["p__slice"]["reads"] == ["views"]
+
+    result = describe(TIDEMARK_PIPELINES=file.parent)
+
+    assert result["errors"] == {}
+    assert result["dags"]["p__slice"]["reads"] == ["views"]
 
 
 def test_task_process_creates_only_its_own_dag(describe):
-    asked = describe("only", "flights_weather__slice")
-    assert (asked["built"], asked["read"]) == (["flights_weather__slice"], ["flights_weather.yaml"])
+    result = describe("task-process", "flights_weather__slice")
+
+    assert (result["dags"], result["files"]) == (["flights_weather__slice"], ["flights_weather.yaml"])
 
 
 def test_dag_uses_pipeline_pool_when_pools_are_enabled(pipeline_file):
-    pipeline_file("b.yaml", name="b", more="airflow: {pool: shared}\n")
+    pipeline_file("b.yaml", name="b", settings="airflow: {pool: shared}\n")
     folder = pipeline_file("a.yaml", name="a")
-    made = json.loads(
-        subprocess.run(
-            [sys.executable, "-m", "tidemark.airflow.pools", PROJECT],
-            env=os.environ | {"TIDEMARK_PIPELINES": str(folder), "PYTHONPATH": str(PROJECT / "include")},
-            check=True,
-            capture_output=True,
-        ).stdout
-    )
-    assert {name: pool["slots"] for name, pool in made.items()} == {"a": 1, "shared": 1}
+    env = os.environ | {"TIDEMARK_PIPELINES": str(folder), "PYTHONPATH": str(PROJECT / "include")}
+    command = [sys.executable, "-m", "tidemark.airflow.pools", PROJECT]
+
+    process = subprocess.run(command, env=env, check=True, capture_output=True)
+
+    pools = json.loads(process.stdout)
+    assert {name: pool["slots"] for name, pool in pools.items()} == {"a": 1, "shared": 1}
 
 
 def test_slice_dag_runs_in_order_and_stops_at_failure(demo):
@@ -156,6 +158,7 @@ def test_slice_run_submits_its_data_interval(describe, tmp_path):
     lake = tmp_path / "lake"
     dag = describe(TIDEMARK_LAKE=lake, TIDEMARK_JARS=tmp_path)["dags"]["flights_weather__slice"]
     binary, *options = dag["command"]
+
     assert binary == str(Path(sys.executable).with_name("spark-submit"))
     assert options == [
         *("--master", "local[2]"),
@@ -189,36 +192,42 @@ COMPARE = "compare: {{table: streamed/{name}, budget: {{unexplained: 0.1 %}}, {m
 
 
 @pytest.fixture(scope="module")
-def compared(describe, tmp_path_factory):
-    """DAGs of pipelines that are compared with a stream: at each commit, each day, and as another one tells."""
+def compared_dags(describe, tmp_path_factory):
+    """Return DAGs of pipelines that are compared after each commit, each day, and with a reference pipeline."""
     folder = tmp_path_factory.mktemp("pipelines")
-    for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("told", "reference: hourly")):
+    for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("referring", "reference: hourly")):
         text = PIPELINE.format(name=name, every="1 hour", start="2013-01-01T00:00:00Z")
         (folder / f"{name}.yaml").write_text(text + COMPARE.format(name=name, more=more))
-    answer = describe(TIDEMARK_PIPELINES=folder)
-    assert answer["errors"] == {}
-    return answer["dags"]
+    result = describe(TIDEMARK_PIPELINES=folder)
+    assert result["errors"] == {}
+    return result["dags"]
 
 
-def test_compare_dag_runs_after_each_commit(compared):
-    assert set(compared) == {
-        f"{name}__{kind}" for name in ("hourly", "daily", "told") for kind in ("slice", "range", "reprocess", "compare")
+def test_compare_dag_runs_after_each_commit(compared_dags):
+    assert set(compared_dags) == {
+        f"{name}__{kind}"
+        for name in ("hourly", "daily", "referring")
+        for kind in ("slice", "range", "reprocess", "compare")
     }
+
     for kind in ("slice", "range", "reprocess"):
-        assert compared[f"hourly__{kind}"]["publishes"] == ["hourly__slices"]
-    assert compared["hourly__compare"]["after"] == ["hourly__slices"]
-    assert compared["told__compare"]["after"] == ["hourly__slices", "told__slices"]
-    dag = compared["hourly__compare"]
+        assert compared_dags[f"hourly__{kind}"]["publishes"] == ["hourly__slices"]
+    assert compared_dags["hourly__compare"]["after"] == ["hourly__slices"]
+    assert compared_dags["referring__compare"]["after"] == ["hourly__slices", "referring__slices"]
+
+    dag = compared_dags["hourly__compare"]
     assert (dag["intervals"], dag["publishes"], dag["max_active_runs"]) == ([], [], 1)
+
     at = dag["command"].index(SUBMITTED)
     assert dag["command"][at : at + 3] == [SUBMITTED, "compare", "--save"]
     assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--only-due"]
 
 
-def test_daily_compare_run_compares_slices_of_its_interval(compared):
-    dag = compared["daily__compare"]
+def test_daily_compare_run_compares_slices_of_its_interval(compared_dags):
+    dag = compared_dags["daily__compare"]
     first = datetime.fromisoformat("2013-01-01T00:00:00+00:00")
     expected = [(first + timedelta(days=n), first + timedelta(days=n + 1)) for n in range(3)]
+
     assert [tuple(map(datetime.fromisoformat, interval)) for interval in dag["intervals"]] == expected
     assert dag["after"] == []
     assert dag["command"][-5:] == [
@@ -227,50 +236,56 @@ def test_daily_compare_run_compares_slices_of_its_interval(compared):
 
 
 def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
-    pipeline_file("kept.yaml", name="kept", more="retention: {replaced_files: 30 days}\n")
-    folder = pipeline_file("p.yaml", name="p", more="compact: {settled_after: 2 days, period: 1 day}\n")
-    kept = describe("only", "kept__maintenance", TIDEMARK_PIPELINES=folder)
-    assert kept["built"] == ["kept__maintenance"]
-    pipeline_file("kept.yaml", name="kept", more="retention: {checkpoints: 30 days}\n")
+    pipeline_file("retained.yaml", name="retained", settings="retention: {replaced_files: 30 days}\n")
+    folder = pipeline_file("p.yaml", name="p", settings="compact: {settled_after: 2 days, period: 1 day}\n")
+    process = describe("task-process", "retained__maintenance", TIDEMARK_PIPELINES=folder)
+    assert process["dags"] == ["retained__maintenance"]
+
+    pipeline_file("retained.yaml", name="retained", settings="retention: {checkpoints: 30 days}\n")
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
-    assert dags["kept__maintenance"]["tasks"] == {"vacuum": ["verify"], "verify": []}
-    expiring = dags["kept__maintenance"]["command"]
-    at = expiring.index(SUBMITTED)
-    assert expiring[at:] == [SUBMITTED, "vacuum", str(folder / "kept.yaml"), "--lake", str(PROJECT / "lake")]
+    assert dags["retained__maintenance"]["tasks"] == {"vacuum": ["verify"], "verify": []}
+    command = dags["retained__maintenance"]["command"]
+    arguments = ["vacuum", str(folder / "retained.yaml"), "--lake", str(PROJECT / "lake")]
+    assert command[command.index(SUBMITTED) :] == [SUBMITTED, *arguments]
+
     dag = dags["p__maintenance"]
     assert dag["tasks"] == {"compact": ["vacuum"], "vacuum": ["verify"], "verify": []}
     start, end = map(datetime.fromisoformat, dag["intervals"][0])
     assert (end - start, start.time()) == (timedelta(days=1), time())
-    assert datetime.now(UTC) - start < timedelta(days=3), "days that were missed are not made up for"
+    assert datetime.now(UTC) - start < timedelta(days=3), "missed days do not run"
     assert dag["max_active_runs"] == 1
     at = dag["command"].index(SUBMITTED)
     assert dag["command"][at:] == [SUBMITTED, "compact", str(folder / "p.yaml"), "--lake", str(PROJECT / "lake")]
 
 
-def test_dag_page_shows_comparison(demo, compared):
+def test_dag_page_shows_comparison(demo, compared_dags):
     for text, name in (
         ("- compared with `streamed/hourly`, when slices are committed; budget: 0.1 % unexplained", "hourly"),
         ("- compared with `streamed/daily`, every 1 day; budget:", "daily"),
-        ("- compared with `streamed/told`, as told by `hourly`, when", "told"),
+        ("- compared with `streamed/referring`, with the reference `hourly`, when", "referring"),
     ):
-        assert text in compared[f"{name}__compare"]["doc"]
+        assert text in compared_dags[f"{name}__compare"]["doc"]
     assert "compared with" not in demo["dags"]["flights_weather__slice"]["doc"]
 
 
 def test_missing_reference_pipeline_is_import_error(describe, pipeline_file):
-    folder = pipeline_file("p.yaml", name="p", more="compare: {table: s, reference: q}\n")
-    answer = describe(TIDEMARK_PIPELINES=folder)
-    assert answer["dags"] == {}
-    assert "p.yaml: compare.reference: there is no pipeline q in" in answer["errors"][ERRORS]
+    folder = pipeline_file("p.yaml", name="p", settings="compare: {table: s, reference: q}\n")
+
+    result = describe(TIDEMARK_PIPELINES=folder)
+
+    assert result["dags"] == {}
+    assert "p.yaml: compare.reference: there is no pipeline q in" in result["errors"][ERRORS]
 
 
 def test_connection_decides_spark_master(demo, describe):
     cluster = json.dumps({"conn_type": "spark", "host": "spark://master", "port": 7077})
-    here, there = (
-        answer["dags"]["flights_weather__slice"]["command"]
-        for answer in (demo, describe(AIRFLOW_CONN_SPARK_DEFAULT=cluster))
+
+    local_command, cluster_command = (
+        result["dags"]["flights_weather__slice"]["command"]
+        for result in (demo, describe(AIRFLOW_CONN_SPARK_DEFAULT=cluster))
     )
-    differences = [pair for pair in zip(here, there, strict=True) if len(set(pair)) > 1]
+
+    differences = [pair for pair in zip(local_command, cluster_command, strict=True) if len(set(pair)) > 1]
     assert differences == [("local[2]", "spark://master:7077")]
 
 
@@ -280,39 +295,43 @@ def test_connection_secret_is_absent_from_command_line_and_page(describe, host):
     dags = describe(AIRFLOW_CONN_SPARK_DEFAULT=json.dumps(connection))["dags"]
     assert dags
     for dag in dags.values():
-        assert "s3cret" not in json.dumps([dag["command"], dag["shown"]])
+        assert "s3cret" not in json.dumps([dag["command"], dag["rendered"]])
         assert ("s3cret" in json.dumps(dag["env"])) == host.startswith("spark://")
 
 
-@pytest.mark.parametrize(("host", "reaches"), [("spark://master:7077", True), ("local[2]", True), ("yarn", False)])
-def test_receiver_secret_reaches_job_only_by_environment(describe, pipeline_file, host, reaches):
+@pytest.mark.parametrize(("host", "is_passed"), [("spark://master:7077", True), ("local[2]", True), ("yarn", False)])
+def test_receiver_secret_reaches_job_only_by_environment(describe, pipeline_file, host, is_passed):
     more = "notify: [{slack: {connection: tidemark_slack}}, {teams: {connection: tidemark_gone}}]\n"
     connections = {
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": host}),
         "AIRFLOW_CONN_TIDEMARK_SLACK": json.dumps({"conn_type": "slackwebhook", "password": "https://x/s3cret"}),
     }
-    dags = describe(TIDEMARK_PIPELINES=pipeline_file("told.yaml", name="told", more=more), **connections)["dags"]
+    folder = pipeline_file("p.yaml", name="p", settings=more)
+
+    dags = describe(TIDEMARK_PIPELINES=folder, **connections)["dags"]
+
     for dag in dags.values():
-        assert "s3cret" not in json.dumps([dag["command"], dag["shown"]])
-    given = json.loads((dags["told__slice"]["env"] or {}).get("AIRFLOW_CONN_TIDEMARK_SLACK", "null"))
-    assert (given == {"conn_type": "slackwebhook", "password": "https://x/s3cret"}) == reaches
+        assert "s3cret" not in json.dumps([dag["command"], dag["rendered"]])
+    connection = json.loads((dags["p__slice"]["env"] or {}).get("AIRFLOW_CONN_TIDEMARK_SLACK", "null"))
+    assert (connection == {"conn_type": "slackwebhook", "password": "https://x/s3cret"}) == is_passed
 
 
 def test_range_dag_validates_params(describe):
-    good = [
+    valid = [
         {"to": "2013-01-02T00:00:00Z"},
         {"to": "2013-01-02T00:00+01:00", "slices_per_job": 24},
         {"slices_per_job": "24"},
     ]
-    bad = [
+    invalid = [
         {"to": "tomorrow"},
         {"from": "2013-01-02"},
         {"from": None},
         {"slices_per_job": 0},
         {"slices_per_job": "all"},
     ]
-    refusals = describe("refusals", "flights_weather__range", *map(json.dumps, good + bad))["refusals"]
-    assert [bool(refusal) for refusal in refusals] == [False] * len(good) + [True] * len(bad)
+    refusals = describe("refusals", "flights_weather__range", *map(json.dumps, valid + invalid))["refusals"]
+
+    assert [bool(refusal) for refusal in refusals] == [False] * len(valid) + [True] * len(invalid)
 
 
 def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe, pipeline_file):
@@ -322,10 +341,12 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
     folder = pipeline_file("twice.yaml", name="twice", every="1 day", start="2026-01-01T05:00:00Z")
     file = folder / "twice.yaml"
     file.write_text(file.read_text().replace("slices: {", "slices: {time_zone: America/Havana, "))
-    answer = describe(TIDEMARK_PIPELINES=folder)
-    assert set(answer["dags"]) == {"good__slice", "good__range", "good__reprocess"}
-    assert set(answer["errors"]) == {ERRORS}
-    *_, first, second, third = answer["errors"][ERRORS].splitlines()
+
+    result = describe(TIDEMARK_PIPELINES=folder)
+
+    assert set(result["dags"]) == {"good__slice", "good__range", "good__reprocess"}
+    assert set(result["errors"]) == {ERRORS}
+    *_, first, second, third = result["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
     assert "none.yaml: slices.every: must be positive" in second
     assert (
@@ -335,17 +356,20 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
 
 def test_two_files_with_same_pipeline_name_are_import_error(describe, pipeline_file):
     pipeline_file("a.yaml", name="p", every="1 hour")
-    answer = describe(TIDEMARK_PIPELINES=pipeline_file("b.yaml", name="p", every="1 day"))
-    assert "a.yaml" in answer["dags"]["p__slice"]["doc"]
-    assert "b.yaml: name: a.yaml already defines p. Choose another name." in answer["errors"][ERRORS]
+    folder = pipeline_file("b.yaml", name="p", every="1 day")
+
+    result = describe(TIDEMARK_PIPELINES=folder)
+
+    assert "a.yaml" in result["dags"]["p__slice"]["doc"]
+    assert "b.yaml: name: a.yaml already defines p. Choose another name." in result["errors"][ERRORS]
 
 
 def test_user_error_fails_task_without_retry(describe, pipeline_file):
-    folder = pipeline_file("p.yaml", name="p", more="compare: {table: s}\n")
-    # 1 and 2 are Python's and spark-submit's own: a job that did not start may do so another time.
-    ends = {"0": None, "1": "AirflowException", "2": "AirflowException", "64": "AirflowFailException"}
-    ends |= {"65": "AirflowFailException", "75": "AirflowException"}
+    folder = pipeline_file("p.yaml", name="p", settings="compare: {table: s}\n")
+    # 1 and 2 are codes of Python and spark-submit: a retry may start the job.
+    exceptions = {"0": None, "1": "AirflowException", "2": "AirflowException", "64": "AirflowFailException"}
+    exceptions |= {"65": "AirflowFailException", "75": "AirflowException"}
     for dag in ("p__slice", "p__compare"):
-        outcomes = describe("outcomes", dag, *ends, TIDEMARK_PIPELINES=folder)["outcomes"]
-        assert {code: outcome and outcome[0] for code, outcome in outcomes.items()} == ends
+        outcomes = describe("outcomes", dag, *exceptions, TIDEMARK_PIPELINES=folder)["outcomes"]
+        assert {code: outcome and outcome[0] for code, outcome in outcomes.items()} == exceptions
         assert outcomes["65"][1].endswith("tidemark: the reason")

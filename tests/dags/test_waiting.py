@@ -1,4 +1,4 @@
-"""What a waiting slice does: in the triggerer, and in the task that it comes back to."""
+"""Tests of waiting for complete inputs, in the triggerer and in the resumed task."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -12,11 +12,13 @@ from tests.dags.conftest import WAITING
 from tidemark.airflow import InputsComplete, Project, WaitForInputs
 
 HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
-SHORT = "clicks is complete up to 2013-01-01T00:59Z (by marker table marks)"
+INCOMPLETE = "clicks is complete up to 2013-01-01T00:59Z (by marker table marks)"
 
 
 @pytest.fixture
 def mark(lake):
+    """Return a function that marks an input as complete up to an instant."""
+
     def write(until):
         rows = {"feed": ["w"], "until": pa.array([until], pa.timestamp("us", "UTC"))}
         write_deltalake(lake / "marks", pa.table(rows), mode="append")
@@ -26,42 +28,44 @@ def mark(lake):
 
 @pytest.fixture
 def trigger(lake, tmp_path):
-    """A trigger that gives up after some seconds."""
+    """Return a function that creates a trigger with a timeout in seconds."""
     file = tmp_path / "w.yaml"
     file.write_text(WAITING.format(name="w"))
 
-    def make(after=60):
-        give_up = (datetime.now(UTC) + timedelta(seconds=after)).isoformat()
+    def create(timeout=60):
+        give_up = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat()
         return InputsComplete(file=str(file), lake=str(lake), end=HOUR.isoformat(), poll_interval=0.05, give_up=give_up)
 
-    return make
+    return create
 
 
-async def first(trigger):
+async def wait_for_event(trigger):
+    """Return the first event of a trigger."""
     return (await anext(trigger.run())).payload
 
 
 def test_trigger_fires_when_inputs_are_complete(trigger, mark):
     mark(HOUR - timedelta(minutes=1))
 
-    async def meanwhile():
-        waits = asyncio.create_task(first(trigger()))
-        done, _ = await asyncio.wait([waits], timeout=1)
+    async def complete_input_while_waiting():
+        waiting = asyncio.create_task(wait_for_event(trigger()))
+        done, _ = await asyncio.wait([waiting], timeout=1)
         mark(HOUR)
-        return done, await asyncio.wait_for(waits, 30)
+        return done, await asyncio.wait_for(waiting, 30)
 
-    done, event = asyncio.run(meanwhile())
+    done, event = asyncio.run(complete_input_while_waiting())
+
     assert not done
     assert event.keys() == {"give_up"}
 
 
 def test_trigger_at_timeout_names_incomplete_inputs(trigger, mark):
     mark(HOUR - timedelta(minutes=1))
-    assert asyncio.run(first(trigger(after=0)))["gave_up"] == SHORT
+    assert asyncio.run(wait_for_event(trigger(timeout=0)))["gave_up"] == INCOMPLETE
 
 
 def test_trigger_reports_user_error_at_once(trigger):
-    assert "there is no Delta table marks" in asyncio.run(first(trigger()))["mistake"]
+    assert "there is no Delta table marks" in asyncio.run(wait_for_event(trigger()))["mistake"]
 
 
 def test_trigger_is_restored_from_serialized_form(trigger):
@@ -75,6 +79,6 @@ def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):
     with pytest.raises(
         AirflowFailException, match=r"inputs were not complete up to T when the wait ended at G: clicks"
     ):
-        task.resume({}, {"give_up": "G", "gave_up": SHORT})
+        task.resume({}, {"give_up": "G", "gave_up": INCOMPLETE})
     with pytest.raises(AirflowFailException, match="^there is no table"):
         task.resume({}, {"give_up": None, "mistake": "there is no table"})

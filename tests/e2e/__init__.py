@@ -1,1 +1,1 @@
-"""The whole of it, with real parts as processes: `make e2e`, and a shorter one in the slow tier."""
+"""Scenarios with all services as real processes: `make e2e`, and a shorter one in the slow tier."""

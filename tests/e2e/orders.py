@@ -1,4 +1,4 @@
-"""Two inputs of which an hour's rows land at a time, some of them late, and the pipeline that joins them."""
+"""Write two inputs hour by hour, some rows late, and the pipeline file that joins them."""
 
 import random
 from collections import defaultdict
@@ -11,25 +11,25 @@ from deltalake import write_deltalake
 START = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SIDES = ("left", "right")
-ROWS = 120
-"""Of an hour and side."""
-INTO = timedelta(minutes=5)
-"""What lands for an hour begins and ends that much behind it, so that its last row completes the slice."""
+ROWS_PER_HOUR = 120
+"""Rows of each input."""
+WRITE_DELAY = timedelta(minutes=5)
+"""Rows of an hour are written so much later than the hour, so that the last row completes the slice."""
 
 
-def pipeline(name, hours, *, judged=True):
-    """The settings of the pipeline file."""
+def create_pipeline_yaml(name, hours, *, has_quality=True):
+    """Create the content of the pipeline file, with or without an expectation."""
     inputs = {
         side: {
             "table": side,
-            "event_time": "at",
-            "arrival": "seen",
+            "event_time": "happened",
+            "arrival": "arrived",
             "watermark_delay": "10 minutes",
             "complete": {"by": "row"},
         }
         for side in SIDES
     }
-    found = {
+    settings = {
         "name": name,
         "dialect": "flink-datastream",
         **inputs,
@@ -39,44 +39,48 @@ def pipeline(name, hours, *, judged=True):
         "airflow": {"retry_delay": "5 seconds", "poll_interval": "2 seconds", "deadline": "20 seconds"},
         "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m"},
     }
-    if judged:
-        found["quality"] = [{"type": "expect_column_values_to_be_between", "column": "left_v", "min_value": 0}]
-    return yaml.safe_dump(found, sort_keys=False)
+    if has_quality:
+        settings["quality"] = [{"type": "expect_column_values_to_be_between", "column": "left_v", "min_value": 0}]
+    return yaml.safe_dump(settings, sort_keys=False)
 
 
-class Feed:
-    """Rows by the hour that they land for, each seen at an instant of its own, a third of them up to an hour late."""
+class InputWriter:
+    """Rows of both inputs by the hour in which they are written, a third of them up to an hour late.
+
+    Each row has its own arrival time. The methods that write return the number of rows.
+    """
 
     def __init__(self, lake, hours):
         self.lake = lake
         chance = random.Random(11)
-        self.due = {side: defaultdict(list) for side in SIDES}
-        apart = HOUR / ROWS
-        for number in range(ROWS * hours + ROWS // 4):
+        self.rows_by_hour = {side: defaultdict(list) for side in SIDES}
+        interval = HOUR / ROWS_PER_HOUR
+        for number in range(ROWS_PER_HOUR * hours + ROWS_PER_HOUR // 4):
             for offset, side in enumerate(SIDES):
-                seen = START + number * apart + timedelta(seconds=2 + 10 * offset)
-                late = timedelta(minutes=chance.randrange(60) if chance.random() < 0.3 else chance.randrange(4))
-                row = {"k": chance.choice("abc"), "at": max(START, seen - late), "seen": seen, "v": number}
-                self.due[side][max(0, (seen - INTO - START) // HOUR)].append(row)
+                arrived = START + number * interval + timedelta(seconds=2 + 10 * offset)
+                lateness = timedelta(minutes=chance.randrange(60) if chance.random() < 0.3 else chance.randrange(4))
+                key, happened = chance.choice("abc"), max(START, arrived - lateness)
+                row = {"k": key, "happened": happened, "arrived": arrived, "v": number}
+                self.rows_by_hour[side][max(0, (arrived - WRITE_DELAY - START) // HOUR)].append(row)
 
-    def begin(self):
-        """A row each, so that the tables are there."""
+    def create_tables(self):
+        """Create both tables with a single row each."""
         for side in SIDES:
-            self._append(side, [{"k": "z", "at": START, "seen": START, "v": 0}])
+            self._append(side, [{"k": "z", "happened": START, "arrived": START, "v": 0}])
 
-    def land(self, side, hour):
-        """What is due for an hour, in a commit of its own; how many rows."""
-        return self._append(side, self.due[side][hour])
+    def write_hour(self, side, hour):
+        """Write the rows of an hour in a commit."""
+        return self._append(side, self.rows_by_hour[side][hour])
 
-    def straggle(self, side, hour):
-        """A few rows that were seen in an hour whose slice is committed; how many."""
-        seen = [START + hour * HOUR + timedelta(minutes=20 + number, seconds=5) for number in range(5)]
-        return self._append(side, [{"k": "a", "at": one, "seen": one, "v": 9000} for one in seen])
+    def write_late_arriving_rows(self, side, hour):
+        """Write a few rows of an hour whose slice is committed."""
+        times = [START + hour * HOUR + timedelta(minutes=20 + number, seconds=5) for number in range(5)]
+        return self._append(side, [{"k": "a", "happened": time, "arrived": time, "v": 9000} for time in times])
 
-    def spoil(self, side, hour):
-        """A row that breaks the expectation on `left_v`, and that has partners."""
-        seen = START + hour * HOUR + timedelta(minutes=30, seconds=7)
-        return self._append(side, [{"k": "a", "at": seen, "seen": seen, "v": -1}])
+    def write_invalid_row(self, side, hour):
+        """Write a row with matches that fails the expectation on `left_v`."""
+        time = START + hour * HOUR + timedelta(minutes=30, seconds=7)
+        return self._append(side, [{"k": "a", "happened": time, "arrived": time, "v": -1}])
 
     def _append(self, side, rows):
         write_deltalake(f"{self.lake}/{side}", pa.Table.from_pylist(rows), mode="append")

@@ -1,4 +1,4 @@
-"""Pictures of what a person sees, taken while slices run on real parts: `make screens`."""
+"""Take screenshots of Airflow, Data Docs and Spark while slices run on all services (`make screens`)."""
 
 import signal
 import sys
@@ -9,79 +9,81 @@ from pathlib import Path
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 
-from tests.browser import browser_is_there, headless
+from tests.browser import is_browser_installed, open_headless_browser
 from tests.conftest import PROJECT
-from tests.e2e.scenario import NAME, started, teller
-from tests.e2e.services import postgres_programs
-from tests.processes import until
+from tests.e2e.scenario import NAME, create_step_printer, start_scenario
+from tests.e2e.services import find_postgres_programs
+from tests.processes import wait_for
 
 DAG, HOURS = f"{NAME}__slice", 5
 WIDTH, HEIGHT = 1280, 620
 
 
 class Photographer:
-    """A browser that is logged in to Airflow, and where its pictures go."""
+    """Takes screenshots of a scenario's pages into a folder."""
 
-    def __init__(self, browser, story, folder):
-        self.browser, self.story, self.folder = browser, story, folder
-        self.airflow = f"http://127.0.0.1:{story.airflow.port}"
+    def __init__(self, browser, scenario, folder):
+        self.browser, self.scenario, self.folder = browser, scenario, folder
+        self.airflow = f"http://127.0.0.1:{scenario.airflow.port}"
 
     def log_in(self):
-        """As the admin, by the form."""
+        """Log in to Airflow as the admin."""
         driver = self.browser.driver
         self.browser.open(self.airflow)
-        until(lambda: driver.find_elements(By.NAME, "password"), 60, "no login")
+        wait_for(lambda: driver.find_elements(By.NAME, "password"), 60, "no login")
         driver.find_element(By.NAME, "username").send_keys("admin")
-        driver.find_element(By.NAME, "password").send_keys(self.story.airflow.secrets["AIRFLOW_ADMIN_PASSWORD"])
+        driver.find_element(By.NAME, "password").send_keys(self.scenario.airflow.secrets["AIRFLOW_ADMIN_PASSWORD"])
         driver.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
-        until(lambda: driver.current_url.rstrip("/") == self.airflow, 60, "not logged in")
+        wait_for(lambda: driver.current_url.rstrip("/") == self.airflow, 60, "not logged in")
 
-    def take(self, name, page, *shown):
-        """A page, once it shows these texts and stands still."""
+    def take(self, name, page, *texts):
+        """Take a page once it shows some texts and its animations have ended."""
         self.browser.open(page, WIDTH, HEIGHT)
 
         def is_drawn():
-            text = self.browser.ask("document.body.innerText")
-            return all(one in text for one in shown)
+            page_text = self.browser.evaluate("document.body.innerText")
+            return all(text in page_text for text in texts)
 
-        until(is_drawn, 60, f"{name}: {shown} did not show")
-        if by_hand := self.browser.driver.find_elements(By.CSS_SELECTOR, "[data-panel-resize-handle-id]"):
-            self._widen(by_hand[0])
+        wait_for(is_drawn, 60, f"{name}: {texts} did not show")
+        if handles := self.browser.driver.find_elements(By.CSS_SELECTOR, "[data-panel-resize-handle-id]"):
+            self._widen(handles[0])
         time.sleep(3)
         self.browser.driver.save_screenshot(str(self.folder / f"{name}.png"))
-        self.story.say(f"{name}.png: {', '.join(shown)}")
+        self.scenario.print_step(f"{name}.png: {', '.join(texts)}")
 
     def _widen(self, handle):
-        """The grid's side of Airflow's page, so that all runs are in sight."""
+        """Widen the grid of Airflow's page, so that all runs are visible."""
         drag = ActionChains(self.browser.driver).move_to_element_with_offset(handle, 0, -200).click_and_hold()
         for _ in range(10):
             drag = drag.move_by_offset(12, 0)
         drag.release().perform()
 
 
-def take_all(story, browser, folder):
-    """Slices that are committed, one that fails and is waived, one that waits; and what the checks and Spark show."""
-    one = Photographer(browser, story, folder)
-    one.log_in()
+def take_all(scenario, browser, folder):
+    """Take pages with committed, failed, waived and waiting slices, Data Docs and Spark's history."""
+    photographer = Photographer(browser, scenario, folder)
+    photographer.log_in()
+    dag_page = f"{photographer.airflow}/dags/{DAG}"
     for hour in range(2):
-        story.slice_runs(hour)
-    stopped = story.quality_stops_a_slice(2)
-    one.take("airflow-failed", f"{one.airflow}/dags/{DAG}/runs/{stopped}", DAG, "Failed")
-    story.next_slice_waits(3)
-    story.waiver_lets_through(2, stopped)
-    story.ended(3)
-    until(lambda: story.state(HOURS - 1, "wait") == "deferred", 120, "no slice waits")
-    one.take("airflow-waiting", f"{one.airflow}/dags/{DAG}", DAG, "1 of 1")
-    (asset,) = story.airflow.get(f"assets?name_pattern={NAME}__slices")["assets"]
-    one.take("airflow-asset", f"{one.airflow}/assets/{asset['id']}", f"{NAME}__reprocess", "Asset Events")
-    one.take("data-docs", next((story.lake / NAME / "gx").rglob("index.html")), "Validation Results")
-    one.take("spark-history", story.history, f"{NAME} 2024-01-01")
+        scenario.run_slice(hour)
+    failed_run = scenario.fail_slice_by_quality(2)
+    photographer.take("airflow-failed", f"{dag_page}/runs/{failed_run}", DAG, "Failed")
+    scenario.check_next_slice_waits(3)
+    scenario.waive_and_clear(2, failed_run)
+    scenario.wait_for_end(3)
+    wait_for(lambda: scenario.get_task_state(HOURS - 1, "wait") == "deferred", 120, "no slice waits")
+    photographer.take("airflow-waiting", dag_page, DAG, "1 of 1")
+    (asset,) = scenario.airflow.get(f"assets?name_pattern={NAME}__slices")["assets"]
+    asset_page = f"{photographer.airflow}/assets/{asset['id']}"
+    photographer.take("airflow-asset", asset_page, f"{NAME}__reprocess", "Asset Events")
+    photographer.take("data-docs", next((scenario.lake / NAME / "gx").rglob("index.html")), "Validation Results")
+    photographer.take("spark-history", scenario.history, f"{NAME} 2024-01-01")
 
 
 if __name__ == "__main__":
-    if postgres_programs() is None or not browser_is_there():
+    if find_postgres_programs() is None or not is_browser_installed():
         sys.exit("screens: install Debian's packages postgresql, chromium and chromium-driver, then run it again")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets context managers end all processes
     home = Path(tempfile.mkdtemp(prefix="tidemark-screens-"))
-    with started(home, HOURS, 0, teller()) as told, headless() as chromium:
-        take_all(told, chromium, PROJECT / "docs" / "images")
+    with start_scenario(home, HOURS, 0, create_step_printer()) as scenario, open_headless_browser() as chromium:
+        take_all(scenario, chromium, PROJECT / "docs" / "images")

@@ -1,4 +1,4 @@
-"""Postgres, and Airflow's services as docker-compose.yml has them, as processes of this machine."""
+"""Run Postgres and the Airflow services of docker-compose.yml as processes."""
 
 import json
 import os
@@ -20,39 +20,40 @@ import psycopg2
 import yaml
 
 from tests.conftest import PROJECT
-from tests.processes import free_ports, until
+from tests.processes import find_free_ports, wait_for
 
 SERVICES = ("airflow-api-server", "airflow-dag-processor", "airflow-triggerer", "airflow-scheduler")
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*)|:\?[^}]*)\}")
 ACCOUNT = "postgres"
-"""Whom Debian's package makes; Postgres does not run as root."""
+"""User of Debian's package; Postgres does not run as root."""
 
 
-def postgres_programs():
-    """The folder of Postgres' server programs, None where it is not installed (Debian: postgresql)."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    there = str(found[-1]) if found else shutil.which("initdb")
-    return Path(there).resolve().parent if there else None
+def find_postgres_programs():
+    """Find the folder of Postgres' server programs, None if it is not installed (Debian: postgresql)."""
+    paths = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    path = str(paths[-1]) if paths else shutil.which("initdb")
+    return Path(path).resolve().parent if path else None
 
 
 @contextmanager
-def postgres(password):
-    """A server of its own, with the database and the user that compose has; its port."""
-    programs, (port,) = postgres_programs(), free_ports(1)
-    who = {"user": ACCOUNT, "group": pwd.getpwnam(ACCOUNT).pw_gid} if os.geteuid() == 0 else {}
+def run_postgres(password):
+    """Run a server with the database and the user of docker-compose.yml; yield its port."""
+    programs, (port,) = find_postgres_programs(), find_free_ports(1)
+    account = {"user": ACCOUNT, "group": pwd.getpwnam(ACCOUNT).pw_gid} if os.geteuid() == 0 else {}
     folder = Path(tempfile.mkdtemp(prefix="tidemark-postgres-"))
     (folder / "password").write_text(password)
-    if who:
+    if account:
         for path in (folder, folder / "password"):
             shutil.chown(path, ACCOUNT)
     data = ["-D", folder / "data"]
-    made = [programs / "initdb", *data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", folder / "password"]
-    subprocess.run([*made, "--no-sync"], cwd=folder, check=True, stdout=subprocess.DEVNULL, **who)
+    initdb = [programs / "initdb", *data, "-U", "airflow", "-A", "scram-sha-256", "--pwfile", folder / "password"]
+    subprocess.run([*initdb, "--no-sync"], cwd=folder, check=True, stdout=subprocess.DEVNULL, **account)
     options = ["-p", port, "-k", folder, "-h", "127.0.0.1", "-c", "fsync=off"]
+    command = [programs / "postgres", *data, *options]
     with (folder / "log").open("w") as log:
-        server = subprocess.Popen([programs / "postgres", *data, *options], cwd=folder, stderr=log, stdout=log, **who)
+        server = subprocess.Popen(command, cwd=folder, stderr=log, stdout=log, **account)
     try:
-        until(lambda: _database(port, password), 60, "Postgres did not answer")
+        wait_for(lambda: _create_database(port, password), 60, "Postgres did not answer")
         yield port
     finally:
         server.terminate()
@@ -60,7 +61,8 @@ def postgres(password):
         shutil.rmtree(folder)
 
 
-def _database(port, password):
+def _create_database(port, password):
+    """Create Airflow's database; return False if the server does not accept connections yet."""
     with suppress(psycopg2.OperationalError):
         connection = psycopg2.connect(host="127.0.0.1", port=port, user="airflow", password=password, dbname="postgres")
         connection.autocommit = True
@@ -71,12 +73,12 @@ def _database(port, password):
 
 
 class Airflow:
-    """Its services, started one by one, and its REST API as the admin of `.env` uses it."""
+    """Airflow's services and its REST API as the admin of `.env`."""
 
-    def __init__(self, home, database, password, given):
-        """`given` are further variables of all services, such as the lake and the cluster's."""
-        self.home, self.parts = Path(home), {}
-        self.port, *logs = free_ports(3)
+    def __init__(self, home, database_port, password, variables):
+        """Create the environments of all services; `variables` is added to each, as the lake and the cluster."""
+        self.home, self.processes = Path(home), {}
+        self.port, *logs = find_free_ports(3)
         self.secrets = {
             "POSTGRES_PASSWORD": password,
             "AIRFLOW_FERNET_KEY": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
@@ -84,21 +86,21 @@ class Airflow:
             "SPARK_SECRET": "",
         }
         text = (PROJECT / "docker-compose.yml").read_text()
-        text = VARIABLE.sub(lambda found: found["default"] or self.secrets.get(found["name"], ""), text)
-        # Hosts and folders of containers, as they are here.
-        for there, here in {
-            "postgres:5432": f"127.0.0.1:{database}",
+        text = VARIABLE.sub(lambda match: match["default"] or self.secrets.get(match["name"], ""), text)
+        # Replace hosts and folders of containers with those of this machine.
+        for in_container, local in {
+            "postgres:5432": f"127.0.0.1:{database_port}",
             "airflow-api-server:8080": f"127.0.0.1:{self.port}",
             "localhost:8080": f"127.0.0.1:{self.port}",
             "/opt/airflow": str(self.home),
             "/opt/tidemark": str(PROJECT),
             "/tmp/pools.json": str(self.home / "pools.json"),
         }.items():
-            text = text.replace(there, here)
+            text = text.replace(in_container, local)
         self.services = yaml.safe_load(text)["services"]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK_"))}
         self.environment = inherited | {"AIRFLOW_HOME": str(self.home), "PYTHONPATH": str(PROJECT / "include")}
-        self.given = given | {
+        self.variables = variables | {
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": self.port,
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": logs[0],
@@ -107,99 +109,102 @@ class Airflow:
         }
         self.token = ""
 
-    def _environment(self, service):
+    def _get_environment(self, service):
         own = {name: str(value) for name, value in self.services[service]["environment"].items()}
-        return self.environment | own | self.given
+        return self.environment | own | self.variables
 
-    def _command(self, service):
+    def _get_command(self, service):
         return [part.replace("$$", "$") for part in self.services[service]["command"]]
 
-    def command(self, *arguments):
-        """Run a command of Airflow's to its end, as in the scheduler's container."""
+    def run_command(self, *arguments):
+        """Run an Airflow command to its end, as in the scheduler's container."""
         program = Path(sys.executable).with_name("airflow")
-        env = self._environment("airflow-scheduler")
+        env = self._get_environment("airflow-scheduler")
         return subprocess.run([program, *arguments], env=env, capture_output=True, text=True, check=False)
 
-    def log(self, service):
-        """What a service has said so far."""
+    def read_log(self, service):
+        """Read the log of a service."""
         return (self.home / f"{service}.log").read_text()
 
     @contextmanager
-    def running(self):
-        """All services, once they are healthy by their own checks; they leave no process behind."""
-        env = self._environment("airflow-migrate")
-        done = subprocess.run(self._command("airflow-migrate"), env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    def run(self):
+        """Run all services for the block, which begins once they are healthy; end all their processes."""
+        env, migrate = self._get_environment("airflow-migrate"), self._get_command("airflow-migrate")
+        process = subprocess.run(migrate, env=env, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
         with ExitStack() as stack:
             for service in SERVICES:
-                stack.enter_context(self._running(service))
-            until(lambda: self._is_healthy("airflow-api-server"), 180, "the API server did not answer")
-            until(self._all_healthy, 180, "not all services were healthy")
+                stack.enter_context(self._run_service(service))
+            wait_for(lambda: self._is_healthy("airflow-api-server"), 180, "the API server did not answer")
+            wait_for(self._are_all_healthy, 180, "not all services were healthy")
             login = {"username": "admin", "password": self.secrets["AIRFLOW_ADMIN_PASSWORD"]}
-            self.token = self._ask("POST", "/auth/token", login)["access_token"]
+            self.token = self._request("POST", "/auth/token", login)["access_token"]
             yield self
 
     @contextmanager
-    def _running(self, service):
+    def _run_service(self, service):
         with (self.home / f"{service}.log").open("w") as log:
-            env = self._environment(service)
+            env = self._get_environment(service)
             process = subprocess.Popen(
-                self._command(service), env=env, cwd=self.home, stdout=log, stderr=log, start_new_session=True
+                self._get_command(service), env=env, cwd=self.home, stdout=log, stderr=log, start_new_session=True
             )
-        self.parts[service] = process
+        self.processes[service] = process
         try:
             yield
         finally:
-            started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=30)
-            for one in [*started, process]:
+            for running in [*children, process]:
                 with suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    running.kill()
             process.wait(timeout=30)
 
     def _is_healthy(self, service):
         check = self.services[service]["healthcheck"]["test"][1:]
-        return subprocess.run(check, env=self._environment(service), capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(check, env=self._get_environment(service), capture_output=True, check=False).returncode == 0
+        )
 
-    def _all_healthy(self):
-        parts = self._ask("GET", "/api/v2/monitor/health")
-        return all(part["status"] == "healthy" for part in parts.values())
+    def _are_all_healthy(self):
+        services = self._request("GET", "/api/v2/monitor/health")
+        return all(service["status"] == "healthy" for service in services.values())
 
-    def _ask(self, method, path, content=None):
+    def _request(self, method, path, content=None):
+        """Send a request to the API server; return the JSON content of the response."""
         data = None if content is None else json.dumps(content).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         request = Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
         try:
-            with urlopen(request, timeout=30) as answer:
-                return json.load(answer)
+            with urlopen(request, timeout=30) as response:
+                return json.load(response)
         except HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
 
     def get(self, path):
-        """Ask of the API."""
-        return self._ask("GET", f"/api/v2/{path}")
+        """Read from the REST API."""
+        return self._request("GET", f"/api/v2/{path}")
 
     def send(self, method, path, **content):
-        """Change something by the API."""
-        return self._ask(method, f"/api/v2/{path}", content)
+        """Send a change to the REST API."""
+        return self._request(method, f"/api/v2/{path}", content)
 
-    def runs(self, dag):
-        """Runs of a DAG, oldest first."""
+    def list_runs(self, dag):
+        """List the runs of a DAG, oldest first."""
         return self.get(f"dags/{dag}/dagRuns?order_by=id&limit=100")["dag_runs"]
 
-    def tasks(self, dag, run):
-        """The tasks of a run, by their names."""
-        found = self.get(f"dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {one["task_id"]: one for one in found}
+    def get_tasks(self, dag, run):
+        """Return the task instances of a run by task id."""
+        instances = self.get(f"dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {instance["task_id"]: instance for instance in instances}
 
-    def drivers(self):
-        """The processes of Spark's drivers, which run where tasks do."""
-        scheduler = psutil.Process(self.parts["airflow-scheduler"].pid)
-        found = []
-        for one in scheduler.children(recursive=True):
+    def find_drivers(self):
+        """Find the processes of Spark drivers, which are children of the scheduler."""
+        scheduler = psutil.Process(self.processes["airflow-scheduler"].pid)
+        drivers = []
+        for process in scheduler.children(recursive=True):
             with suppress(psutil.Error):
-                if any(part.endswith("spark_application.py") for part in one.cmdline()):
-                    found.append(one)
-        return found
+                if any(part.endswith("spark_application.py") for part in process.cmdline()):
+                    drivers.append(process)
+        return drivers

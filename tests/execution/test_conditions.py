@@ -1,4 +1,4 @@
-"""What Spark makes of a condition: what it asks of one side, and where a null cannot meet it."""
+"""Parse join conditions and find the columns of each side in which a null cannot satisfy them."""
 
 import pytest
 from pyspark.sql import types as T
@@ -10,7 +10,7 @@ ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongT
 
 
 @pytest.mark.parametrize(
-    ("text", "left", "right"),
+    ("expression", "left", "right"),
     [
         ("left_v <> right_v", {"v"}, {"v"}),
         ("left_v + left_w > right_v", {"v", "w"}, {"v"}),
@@ -20,8 +20,8 @@ ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongT
         ("left_v > 1", set(), set()),
     ],
 )
-def test_a_live_query_drops_a_null_with_which_no_pair_can_be(spark, text, left, right):
-    found = Condition.parse(spark, text, dict.fromkeys(SIDES, ROW))
-    told = {side: str(found.not_null[side]) for side in SIDES}
+def test_condition_not_null_columns_are_those_that_reject_nulls(spark, expression, left, right):
+    condition = Condition.parse(spark, expression, dict.fromkeys(SIDES, ROW))
+    predicates = {side: str(condition.not_null[side]) for side in SIDES}
     for side, names in {"left": left, "right": right}.items():
-        assert {name for name in ("v", "w") if f"{side}_{name}" in told[side]} == names
+        assert {name for name in ("v", "w") if f"{side}_{name}" in predicates[side]} == names

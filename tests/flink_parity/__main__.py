@@ -18,7 +18,8 @@ from jobs.land_flights import land
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import Pipeline
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
 
 ARRIVALS = {"flights": "coalesce(departed_at, scheduled_departure)", "weather": "received_at"}

@@ -164,7 +164,7 @@ def replay_runs(runs):
 
 
 def format_query(params, join_type):
-    """The join in Flink's SQL: ids, the starts of both sides' windows, their end, and the time of the result."""
+    """Return the join in Flink SQL: ids, starts of both sides' windows, their end, and the result's time."""
     windows = {side: format_windows(params, side) for side in ("left", "right")}
     starts = "l.window_start, r.window_start"
     times = "CAST(COALESCE(l.window_time, r.window_time) AS TIMESTAMP_LTZ(3))"

@@ -1,4 +1,4 @@
-"""A real Flink gives the same output as the pipeline, over small inputs."""
+"""Flink reference jobs over small inputs give the output of the pipeline."""
 
 import random
 from copy import deepcopy
@@ -12,14 +12,15 @@ from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import load_pipeline
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.streaming.flink_query import create_flink_query
 from tidemark.streaming.flink_windows import create_window_settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 AUTUMN_CLOCK_CHANGE = datetime(2024, 10, 27, 1, tzinfo=UTC)
-"""Of Europe/Berlin."""
+"""The end of summer time in Europe/Berlin."""
 BY_TIME = {"dialect": "flink-sql", "left__arrival": None, "right__arrival": None}
 RECORDED = {"left__watermark_delay": None, "left__recorded_watermark": "w"}
 BOUNDS = {"lower": "-30 minutes", "upper": "0 seconds", "lower_inclusive": False}
@@ -70,14 +71,17 @@ def test_run_flink_reference_sql_join_equals_the_pipeline(spark, lake, write, pi
     for side, seed in (("left", 1), ("right", 2)):
         write(side, list(generate_rows(seed, start)), "k string, happened timestamp, v double, tags array<int>")
     settings = pipeline(**BY_TIME, join={"keys": ["k"], **join}, **changes)
+
     with tuned_for_tiny_queries(spark):
         reference = flink_reference.run_flink_reference(spark, settings, str(lake))
         list(execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
         comparison = compare(spark, settings, str(lake), ComparisonRequest(reference.table, try_settings=False), None)
+
     assert reference.rows_read == 2 * 149
     assert (comparison.same, comparison.causes) == (reference.rows, ())
-    kinds = {row["_emission"] for row in spark.read.format("delta").load(reference.table).select("_emission").collect()}
-    assert kinds == {"matched", "padded_left", *(["padded_right"] if join["type"] == "full" else [])}
+    table = spark.read.format("delta").load(reference.table)
+    emissions = {row["_emission"] for row in table.select("_emission").collect()}
+    assert emissions == {"matched", "padded_left", *(["padded_right"] if join["type"] == "full" else [])}
 
 
 @pytest.mark.skipif(not flink_reference.FLINK.exists(), reason="make flink-reference installs Flink")
@@ -92,10 +96,12 @@ def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, w
         ]
         write(side, [(*row, position) for position, row in enumerate(rows)], columns)
     settings = pipeline(**deepcopy(TRIGGERED))
+
     with tuned_for_tiny_queries(spark):
         reference = flink_reference.run_flink_reference(spark, settings, str(lake))
         list(execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
         comparison = compare(spark, settings, str(lake), ComparisonRequest(reference.table, try_settings=False), None)
+
     assert reference.rows > 20
     assert (comparison.same, comparison.causes) == (reference.rows, ())
 
@@ -103,7 +109,9 @@ def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, w
 def test_create_window_settings_converts_spans_to_milliseconds(pipeline):
     spans = {"left_delay": 600_000, "right_delay": 0, "allowed_lateness": 120_000, "delta": 90_000}
     windows = {"size": 1_200_000, "offset": -60_000}
+
     settings = create_window_settings(pipeline(**deepcopy(TRIGGERED)))
+
     assert settings == {**spans, **windows, "purging": 1, "evictor_count": 3, "evictor_after": 1}
 
 

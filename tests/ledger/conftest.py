@@ -5,22 +5,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from tests.ledger.reader_assertions import there
+from tests.ledger.reader_assertions import list_existing_tables
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle, create_internal_table
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.tables.run_files import merged_at, run_of
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-OF_THE_RUN = (
-    *("run", "committed_at", "job_seconds", "files", "tables_before", "released", "brought"),
-    *("forgotten", "dropped"),
+RUN_COLUMNS = (
+    *("run", "committed_at", "job_seconds", "added_files", "table_versions_before", "releases", "promotion"),
+    *("erasures", "removed_files"),
 )
-"""What two runs of the same slices say differently in the ledger."""
+"""Columns of the ledger that differ between two runs of the same slices."""
 
 
 def at(hour, minute=0):
@@ -28,20 +29,20 @@ def at(hour, minute=0):
 
 
 @pytest.fixture
-def land(write):
-    """Append rows to both inputs: a right row at the instants of the left ones, with 100 more in `v`."""
+def append_inputs(write):
+    """Append rows to the left input and, with 100 more in `v`, to the right one."""
 
-    def go(*rows, both=True):
+    def append(*rows, both=True):
         write("left", list(rows), ROW)
         if both:
             write("right", [(key, happened, arrived, v + 100) for key, happened, arrived, v in rows], ROW)
 
-    return go
+    return append
 
 
 @pytest.fixture
-def go(spark, lake):
-    """Plan and run, giving the plan and the slices of each job, by number."""
+def plan_and_run(spark, lake):
+    """Plan and run a pipeline; return the plan and the result of each job."""
 
     def run(pipeline, **request):
         plan = create_plan(spark, pipeline, str(lake), Request(**request))
@@ -51,8 +52,8 @@ def go(spark, lake):
 
 
 @pytest.fixture
-def hours(spark, lake):
-    """The first `count` hours."""
+def run_hours(spark, lake):
+    """Run the first `count` hours of a pipeline; return the result of each job."""
 
     def run(pipeline, count, **request):
         plan = create_plan(spark, pipeline, str(lake), Request(end=at(count), **request))
@@ -62,7 +63,7 @@ def hours(spark, lake):
 
 
 @pytest.fixture
-def ledger(spark, lake):
+def read_ledger(spark, lake):
     def read(pipeline):
         return Ledger.from_pipeline(pipeline, str(lake))
 
@@ -70,8 +71,8 @@ def ledger(spark, lake):
 
 
 @pytest.fixture
-def answer(spark, lake):
-    """What readers see: pairs by slice, and late rows by slice."""
+def read_output(spark, lake):
+    """Read the emitted pairs and the late rows of a pipeline with their slices, as two counters."""
 
     def read(output="orders"):
         tables = PipelineTables(f"{lake}/{output}")
@@ -84,55 +85,56 @@ def answer(spark, lake):
 
 
 @pytest.fixture
-def fresh(go, answer, pipeline):
-    """The answer of a new pipeline over the inputs as they are now."""
+def expected_from_scratch(plan_and_run, read_output, pipeline):
+    """Run a new pipeline over the current inputs, in the output `fresh`; return its output."""
 
     def run(end, **changes):
-        go(pipeline(output="fresh", **changes), end=end)
-        return answer("fresh")
+        plan_and_run(pipeline(output="fresh", **changes), end=end)
+        return read_output("fresh")
 
     return run
 
 
 @pytest.fixture
-def rows_every():
-    """Rows of one key, of which each fourth comes three quarters of an hour late."""
+def create_rows():
+    """Create rows of a single key at a distance of some minutes; every fourth arrives 45 minutes late."""
 
-    def made(minutes, count):
-        late = [timedelta(minutes=45 if n % 4 == 0 else 2) for n in range(count)]
-        return [("a", at(0, minutes * n), at(0, minutes * n) + late[n], n) for n in range(count)]
+    def create(minutes, count):
+        delays = [timedelta(minutes=45 if n % 4 == 0 else 2) for n in range(count)]
+        return [("a", at(0, minutes * n), at(0, minutes * n) + delays[n], n) for n in range(count)]
 
-    return made
+    return create
 
 
 @pytest.fixture
-def contents(spark):
-    """What the tables of a lake say to readers and, by checkpoint and ledger, to the next run; rows of no commit."""
+def read_contents(spark):
+    """Count the rows of each table without names of runs; also return the number of uncommitted files."""
 
     def read(lake):
         tables = PipelineTables(f"{lake}/orders")
         with tuned_for_tiny_queries(spark):
-            told = {name: spark.read.format("delta").load(getattr(tables, name)) for name in there(tables)}
+            names = list_existing_tables(tables)
+            frames = {name: spark.read.format("delta").load(getattr(tables, name)) for name in names}
             ledger = spark.read.format("delta").load(tables.ledger)
-            told["ledger"] = ledger.drop(*OF_THE_RUN)
-            counted = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in told.items()}
-        runs = {one["run"] for one in ledger.select("run").distinct().collect()}
-        logs = (DeltaTableHandle.open(getattr(tables, name)) for name in there(tables))
-        of_files = [run_of(path) for log in logs if log for path in log.files["path"]]
-        orphans = sum(run not in runs and merged_at(run) is None for run in of_files)
-        return counted, orphans
+            frames["ledger"] = ledger.drop(*RUN_COLUMNS)
+            counts = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in frames.items()}
+        runs = {row["run"] for row in ledger.select("run").distinct().collect()}
+        logs = (DeltaTableHandle.open(getattr(tables, name)) for name in names)
+        file_runs = [run_of(path) for log in logs if log for path in log.files["path"]]
+        uncommitted = sum(run not in runs and merged_at(run) is None for run in file_runs)
+        return counts, uncommitted
 
     return read
 
 
 @pytest.fixture
-def table_of():
-    """A function that makes a table of some files of a row each, a commit for each."""
+def create_table():
+    """Create a table with some commits, each of one file of one row."""
 
-    def make(path, files=0):
+    def create(path, files=0):
         log = create_internal_table(str(path), pa.schema({"v": pa.int64()}))
         for number in range(files):
             log = log.append(pa.table({"v": [number]}), number + 1)
         return log
 
-    return make
+    return create

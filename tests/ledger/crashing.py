@@ -1,7 +1,7 @@
-"""A command of Tidemark that is killed at one of its steps.
+"""Run a command of Tidemark and kill it before or after one of its steps.
 
-A step is a call that reads or writes tables. Point 2n - 1 is before the n-th, point 2n after it; at point 0 nothing
-happens, and the steps are written to a file.
+A step is a call that reads or writes tables. Point 2n - 1 is before the n-th step, point 2n after it. Point 0 kills
+nothing and writes the names of the steps to a file.
 
 Usage: python -m tests.ledger.crashing POINT FILE ARGUMENT...
 """
@@ -30,8 +30,8 @@ steps: list[str] = []
 lock, inside = threading.Lock(), threading.local()
 
 
-def numbered(step: Callable[..., Any], name: str, point: int) -> Callable[..., Any]:
-    """A step that kills this process and its JVM before or after it, if that is the point."""
+def kill_at_point(step: Callable[..., Any], name: str, point: int) -> Callable[..., Any]:
+    """Wrap a step so that it kills this process and its JVM if the point is before or after it."""
 
     @wraps(step)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def numbered(step: Callable[..., Any], name: str, point: int) -> Callable[..., A
 if __name__ == "__main__":
     for owner, names in STEPS:
         for name in names:
-            setattr(owner, name, numbered(getattr(owner, name), f"{owner.__name__}.{name}", int(sys.argv[1])))
+            setattr(owner, name, kill_at_point(getattr(owner, name), f"{owner.__name__}.{name}", int(sys.argv[1])))
     code = main(sys.argv[3:])
     Path(sys.argv[2]).write_text("\n".join(steps))
     sys.exit(code)

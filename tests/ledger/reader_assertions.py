@@ -1,4 +1,4 @@
-"""What anyone sees who reads a pipeline's tables plainly, at any version, by whatever reader."""
+"""Assert that plain reads of a pipeline's tables give committed rows, at every version and with every reader."""
 
 from collections import Counter
 
@@ -9,55 +9,61 @@ import pyarrow.parquet as pq
 from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.ledger.ledger import read_attempts
+from tidemark.ledger.ledger_table import read_attempts
 from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid
 
-STORED = ("emissions", "late", "checkpoint")
 
+def check_every_version(tables: PipelineTables, grid: Grid) -> int:
+    """Assert that each version of each table has the rows of one attempt per committed slice.
 
-def every_version_is_whole(tables: PipelineTables, grid: Grid) -> int:
-    """See that each version of each table has the rows of committed slices, each in one attempt; how many there are."""
+    Returns:
+        The number of versions of all tables.
+    """
     ledger = read_attempts(DeltaTableHandle.open(tables.ledger), grid)
-    seen = 0
-    for name in there(tables):
+    versions = 0
+    for name in list_existing_tables(tables):
         path = getattr(tables, name)
         for version in range(DeltaTableHandle.open(path).version + 1):
             log = DeltaTableHandle.open(path, version)
-            then = ledger[ledger["commit"] <= log.txn_version].drop_duplicates("number", keep="last")
-            told = {row["number"]: (row["run"], expected(name, row)) for row in then.to_dict("records")}
-            found = rows_by_slice(log, name, grid)
-            for number, stored in found.items():
-                run, count = told.get(number, (None, 0))
-                by_run = of_the_time(stored, ledger, number)
-                assert set(by_run) == {run}, f"{name} version {version}, slice {number}: {by_run}, the ledger has {run}"
-                assert count is None or by_run[run] == count, f"{name} version {version}, slice {number}"
-            absent = {number: count for number, (_, count) in told.items() if count and number not in found}
-            assert not absent, f"{name} version {version} lacks slices {absent}"
-            seen += 1
-    return seen
+            attempts = ledger[ledger["commit"] <= log.txn_version].drop_duplicates("number", keep="last")
+            expected = {
+                row["number"]: (row["run"], get_expected_count(name, row)) for row in attempts.to_dict("records")
+            }
+            counts_by_slice = count_rows_by_slice(log, name, grid)
+            for number, stored in counts_by_slice.items():
+                run, count = expected.get(number, (None, 0))
+                counts = assign_merged_rows_to_runs(stored, ledger, number)
+                assert set(counts) == {run}, f"{name} version {version}, slice {number}: {counts}, the ledger has {run}"
+                assert count is None or counts[run] == count, f"{name} version {version}, slice {number}"
+            missing = {
+                number: count for number, (_, count) in expected.items() if count and number not in counts_by_slice
+            }
+            assert not missing, f"{name} version {version} lacks slices {missing}"
+            versions += 1
+    return versions
 
 
-def of_the_time(by_run: Counter, ledger: pd.DataFrame, number: int) -> Counter:
-    """Rows of a slice by their run: in a merged file of that which stood when it was merged."""
-    found: Counter = Counter()
-    for run, count in by_run.items():
+def assign_merged_rows_to_runs(counts: Counter, ledger: pd.DataFrame, number: int) -> Counter:
+    """Count the rows of a slice by run; rows in a merged file belong to the newest run before the merge."""
+    assigned: Counter = Counter()
+    for run, count in counts.items():
         if (merged := merged_at(run)) is None:
-            found[run] += count
+            assigned[run] += count
         else:
-            stood = ledger[(ledger["number"] == number) & (ledger["commit"] <= merged)]
-            found[stood["run"].iloc[-1]] += count
-    return found
+            visible = ledger[(ledger["number"] == number) & (ledger["commit"] <= merged)]
+            assigned[visible["run"].iloc[-1]] += count
+    return assigned
 
 
-def there(tables: PipelineTables) -> list[str]:
-    """The tables that there are: `quality` only where something is expected, `quarantined` where something was."""
+def list_existing_tables(tables: PipelineTables) -> list[str]:
+    """List the tables that exist: `quality` needs expectations, `quarantined` needs quarantined rows."""
     return [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
 
 
-def expected(name: str, row: dict) -> int | None:
-    """How many rows the ledger has for a slice; of the side output it does not tell all."""
+def get_expected_count(name: str, row: dict) -> int | None:
+    """Return the number of rows that the ledger records for a slice; None for a table that it does not count."""
     match name:
         case "emissions":
             return row["emissions"]
@@ -68,23 +74,23 @@ def expected(name: str, row: dict) -> int | None:
     return None
 
 
-def rows_by_slice(log: DeltaTableHandle, name: str, grid: Grid) -> dict[int, Counter]:
-    """How many rows of each run belong to each slice, by the files of a version."""
-    found: dict[int, Counter] = {}
+def count_rows_by_slice(log: DeltaTableHandle, name: str, grid: Grid) -> dict[int, Counter]:
+    """Count the rows of each slice by run, from the files of a version."""
+    counts: dict[int, Counter] = {}
     columns = list(dict.fromkeys(SLICE_COLUMNS[name]))
     for path in log.files["path"]:
         for row in pq.read_table(f"{log.path}/{path}", columns=columns, partitioning=None).to_pylist():
             first, *until = (grid.number_at(to_micros(row[column])) for column in columns)
             for number in range(first, until[0] if until else first + 1):
-                found.setdefault(number, Counter())[run_of(path)] += 1
-    return found
+                counts.setdefault(number, Counter())[run_of(path)] += 1
+    return counts
 
 
-def readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
-    """See that Spark, delta-rs and Polars count the committed emissions, by a plain read."""
+def check_readers_agree(spark, tables: PipelineTables, grid: Grid) -> int:
+    """Assert that plain reads by Spark, delta-rs and Polars count the same rows; return the committed emissions."""
     ledger = read_attempts(DeltaTableHandle.open(tables.ledger), grid).drop_duplicates("number", keep="last")
     committed = int(ledger["emissions"].sum())
-    for name in there(tables):
+    for name in list_existing_tables(tables):
         path = getattr(tables, name)
         counts = {
             "Spark": spark.read.format("delta").load(path).count(),

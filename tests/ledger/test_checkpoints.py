@@ -24,7 +24,8 @@ from tidemark.integrity.check import check_integrity
 from tidemark.ledger.checkpoint_files import read_buffered_rows
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
 from tidemark.timegrid.slices import Grid
 
@@ -129,6 +130,7 @@ def test_read_committed_rows_as_of_watermark_equals_earlier_snapshot(spark, orig
     ]
     assert snapshots[2] != snapshots[3], "the reprocess changed rows"
     assert orders.count_emissions(spark) == snapshots[3]
+
     first = Counter(
         {
             row: count
@@ -144,8 +146,9 @@ def test_read_committed_rows_as_of_watermark_equals_earlier_snapshot(spark, orig
 def test_checkpoint_show_summarizes_buffers(spark, orders, run_checkpoint_command):
     code, output = run_checkpoint_command("show", "--rows", "3")
     last = orders.ledger().last
+
     assert code == 0
-    assert (output["end"], output["fingerprint"], output["has_checkpoint"]) == (label(6), last.digest, True)
+    assert (output["end"], output["fingerprint"], output["has_checkpoint"]) == (label(6), last.fingerprint, True)
     assert (output["left"]["rows"], output["right"]["rows"]) == last.carried != (0, 0)
     assert output["left"]["bytes"] > 0
     assert output["left"]["oldest_event_time"] < output["left"]["newest_event_time"] < output["end"]
@@ -161,8 +164,10 @@ def test_checkpoint_show_summarizes_buffers(spark, orders, run_checkpoint_comman
 def test_checkpoint_verify_missing_row_is_reported(spark, orders, run_checkpoint_command):
     code, output = run_checkpoint_command("verify")
     assert (code, output["is_equal"], output["replayed_from"], output["slices"]) == (0, True, label(0), 6)
+
     code, output = run_checkpoint_command("verify", "--at", label(6), "--from", label(5))
     assert (code, output["is_equal"], output["slices"], output["jobs"]) == (0, True, 1, 1)
+
     open_checkpoint(spark, orders).delete((F.col("carried_until") == F.lit(at(6))) & (F.col("left.k") == "b"))
     code, output = run_checkpoint_command("verify", "--from", label(5))
     assert (code, output["is_equal"], output["first_mismatch"], output["rows_only_stored"]) == (1, False, None, 0)
@@ -181,6 +186,7 @@ def test_checkpoint_verify_missing_input_version_is_rejected(spark, orders, run_
         if not live.endswith(path.name):
             path.unlink()
     code, output = run_checkpoint_command("verify")
+
     assert code == 2
     assert f"version 0 of left or 0 of right, which slice {label(0)} has read, is gone" in output
 
@@ -196,25 +202,30 @@ def test_expired_checkpoint_is_rebuilt_and_not_needed_by_plans(spark, orders, ru
         "error: nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.",
     )
     assert run_checkpoint_command("expire", "--older-than", "1 day")[1]["expired_runs"] == []
+
     code, output = run_checkpoint_command("expire", "--keep", "1", "--dry-run")
     assert (code, set(output["expired_runs"])) == (0, existing_runs - needed)
     assert list_runs(orders) == existing_runs
     assert run_checkpoint_command("expire", "--keep", "1")[1]["expired_runs"] == output["expired_runs"] != []
     assert list_runs(orders) == needed
     assert check_integrity(orders.pipeline, str(orders.lake)).issues == (), "expired checkpoints are no damage"
+
     after = [create_plan(spark, orders.pipeline, str(orders.lake), Request(**fields)).to_dict()
              for fields in ({"end": at(7)}, {"reprocess": True})]  # fmt: skip
     assert after == before
-    assert after[1]["segments"][0]["from"] == label(3)
+    assert after[1]["slice_ranges"][0]["from"] == label(3)
 
     assert run_checkpoint_command("show", "--at", label(1))[1]["has_checkpoint"] is False
+
     code, output = run_checkpoint_command("copy", "--at", label(1), "--to", "copy_of_1")
     assert (code, output["is_rebuilt"]) == (0, True)
+
     copy = spark.read.format("delta").load(str(orders.lake / "copy_of_1"))
     assert (copy.where("side = 'left'").count(), copy.where("side = 'right'").count()) == ledger.entry(0).carried
     assert run_checkpoint_command("copy", "--to", "copy_of_1")[1].endswith(
         "the table exists already. Remove it, or name another path."
     )
+
     code, output = run_checkpoint_command("copy", "--to", "copy_of_6")
     assert (code, output["is_rebuilt"], output["left_rows"] + output["right_rows"]) == (
         0,
@@ -236,6 +247,7 @@ def test_checkpoint_export_for_flink_writes_buffers(spark, orders, run_checkpoin
     code, output = run_checkpoint_command("export", "--to", str(tmp_path / "export"))
     entry = orders.ledger().last
     assert (code, output["query"], output["watermarks_ms"]["combined"]) == (0, None, entry.watermarks.combined)
+
     left = spark.read.format("delta").load(f"{output['folder']}/left")
     assert (left.columns, left.count()) == (["k", "happened", "arrived", "v", "_tidemark"], entry.carried[0])
     assert left.where("_tidemark.time <> happened").count() == 0
@@ -249,6 +261,7 @@ def test_checkpoint_export_for_flink_writes_buffers(spark, orders, run_checkpoin
 def test_checkpoint_commands_print_summaries(orders, capsys):
     arguments = [str(orders.lake / "orders.yaml"), "--lake", str(orders.lake)]
     assert main(["checkpoint", "show", *arguments, "--rows", "1"]) == 0
+
     captured = capsys.readouterr().out
     assert f"State of orders at {label(6)}" in captured
     assert "event times 2024-01-01T05:" in captured
@@ -279,6 +292,7 @@ def test_render_verification_shows_differing_rows():
     console = Console(width=100)
     with console.capture() as captured:
         console.print(render_verification(output))
+
     assert "the checkpoint is not what the inputs come to" in captured.get()
     assert 'stored left {"v": 7}' in captured.get()
 

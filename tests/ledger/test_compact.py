@@ -12,11 +12,11 @@ import pytest
 from tests.conftest import write_pipeline
 from tests.ledger.conftest import ROW, at
 from tests.ledger.lakes import OrdersLake
-from tests.ledger.reader_assertions import every_version_is_whole, readers_agree, there
+from tests.ledger.reader_assertions import check_every_version, check_readers_agree, list_existing_tables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import FaultError, UserError
-from tidemark.execution import run as run_module
 from tidemark.integrity.check import check_integrity
+from tidemark.ledger import transaction
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance import compaction
 from tidemark.maintenance.compaction import COMPACTED_TABLES, merge_files, plan_compaction
@@ -65,13 +65,13 @@ class Lake(OrdersLake):
 
     def count_rows(self):
         """Count the rows of each table by delta-rs, without names of runs."""
-        tables_by_name = {name: self.log(name) for name in there(self.tables)}
+        tables_by_name = {name: self.log(name) for name in list_existing_tables(self.tables)}
         stored = {name: log.read({*log.schema.names} - {"run", "_run"}) for name, log in tables_by_name.items()}
         return {name: Counter(map(str, rows.to_pylist())) for name, rows in stored.items()}
 
     def assert_consistent(self):
         assert check_integrity(self.settings, str(self.root), deep=True).issues == ()
-        assert every_version_is_whole(self.tables, self.grid)
+        assert check_every_version(self.tables, self.grid)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def uncompacted_lake(spark, tmp_path_factory):
     )
     lake = Lake(spark, root / "lake", root / "pipeline.yaml", settings)
     lake.append_rows(*(("ab"[n % 2], at(0, 10 * n), at(0, 10 * n + (45 if n % 4 == 3 else 2)), n) for n in range(30)))
-    lake.go(end=at(HOURS))
+    lake.run(end=at(HOURS))
     return lake
 
 
@@ -126,6 +126,7 @@ def count_new_streamed_rows(lake):
 def test_compact_keeps_rows_in_fewer_sorted_files(spark, uncompacted_lake, compacted_lake):
     assert compacted_lake.count_rows() == uncompacted_lake.count_rows()
     assert all(compacted_lake.count_rows().values())
+
     for name in COMPACTED_TABLES:
         merged_files = sum(merged_at(run) is not None for run in compacted_lake.count_runs(name).elements())
         assert merged_files == MERGES.count(name)
@@ -138,7 +139,9 @@ def test_compact_keeps_rows_in_fewer_sorted_files(spark, uncompacted_lake, compa
     for path in filter(is_merged, compacted_lake.log().files["path"]):
         rows = pq.read_table(f"{compacted_lake.tables.emissions}/{path}", columns=keys, partitioning=None).to_pylist()
         assert rows == sorted(rows, key=lambda row: [row[name] for name in keys])
-    assert readers_agree(spark, compacted_lake.tables, compacted_lake.grid)
+
+    assert check_readers_agree(spark, compacted_lake.tables, compacted_lake.grid)
+
     compacted_lake.assert_consistent()
 
 
@@ -148,7 +151,9 @@ def test_compact_is_invisible_to_streams_and_complete(uncompacted_lake, compacte
     assert compacted_lake.log().last_write_ms == uncompacted_lake.log().last_write_ms, (
         "downstream pipelines wait for rows, not for maintenance"
     )
+
     version = compacted_lake.log().version
+
     assert compacted_lake.command("compact") == 0
     assert capsys.readouterr().out == "orders: nothing to merge\n"
     assert compacted_lake.log().version == version
@@ -157,10 +162,12 @@ def test_compact_is_invisible_to_streams_and_complete(uncompacted_lake, compacte
 def test_compact_dry_run_lists_merges_and_writes_nothing(uncompacted_lake, capsys):
     before = sorted(uncompacted_lake.root.rglob("*"))
     assert uncompacted_lake.command("compact", "--dry-run") == 0
+
     output = capsys.readouterr().out.splitlines()
     assert len(output) == len(MERGES)
     assert output[0].startswith("orders: would merge emissions 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 files (")
     assert uncompacted_lake.command("compact", "--dry-run", "--json") == 0
+
     output = json.loads(capsys.readouterr().out)
     plan = [(merge["table"], merge["files"], merge["target_files"]) for merge in output["planned"]]
     assert plan == [(name, 2, 1) for name in MERGES]
@@ -189,6 +196,7 @@ def test_plan_compaction_skips_unsettled_and_incomplete_periods(uncompacted_lake
     assert periods(settled_after="0 seconds", period="5 hours") == {(0, 3)}, (
         "periods of five hours do not start with 2024"
     )
+
     lake = copy_lake(uncompacted_lake)
     log = lake.log()
     rows = log.read(log.schema.names).slice(0, 2)
@@ -203,10 +211,12 @@ def test_compact_large_period_gives_several_files(uncompacted_lake, copy_lake, m
     lake = copy_lake(uncompacted_lake, compact={"settled_after": "1 hour", "period": "4 hours"})
     [plan] = [merge for merge in plan_compaction(lake.settings, str(lake.root)).merges if merge.table == "emissions"]
     assert (len(plan.files), plan.target_files) == (4, 1)
+
     monkeypatch.setattr(compaction, "MAX_FILE_BYTES", plan.bytes // 2 + 1)
     assert lake.compact(["emissions"]) == [True]
     assert sum(map(is_merged, lake.log().files["path"])) == 2
     assert lake.count_rows() == uncompacted_lake.count_rows()
+
     lake.assert_consistent()
     monkeypatch.setattr(compaction, "MAX_FILE_BYTES", 1)
     assert lake.compact(["emissions"]) == []
@@ -216,7 +226,7 @@ def test_reprocess_slice_in_merged_file_changes_only_recomputed_slices(compacted
     lake = copy_lake(compacted_lake)
     lake.append_rows(("a", at(1, 30), at(1, 30), 777))
     version, before = lake.log().version, count_emissions(lake)
-    lake.go(reprocess=True, start=at(1), end=at(2))
+    lake.run(reprocess=True, start=at(1), end=at(2))
     lake.assert_consistent()
     entries = Ledger.from_pipeline(lake.settings, str(lake.root)).entries
     recomputed = {number for number, entry in entries.items() if entry.attempt > 1}
@@ -234,6 +244,7 @@ def test_reprocess_slice_in_merged_file_changes_only_recomputed_slices(compacted
     assert lake.count_runs().total() == 3
     assert lake.count_changes(version) == Counter()
     assert lake.count_rows() == rows
+
     lake.assert_consistent()
 
 
@@ -254,12 +265,14 @@ def select_slices(rows, numbers):
 def test_repair_missing_merged_file_restores_small_files(compacted_lake, copy_lake, uncompacted_lake, capsys):
     lake = copy_lake(compacted_lake)
     assert not any(map(is_merged, vacuum(lake.settings, str(lake.root), timedelta(0)).uncommitted_files.files))
+
     lake.assert_consistent()
     path, *_ = filter(is_merged, lake.log().files["path"])
     Path(lake.tables.emissions, path).unlink()
     assert lake.command("verify", "--json") == 1
+
     [issue] = json.loads(capsys.readouterr().out)["issues"]
-    assert (issue["damage"], issue["table"], issue["file"]) == ("file gone", "emissions", path)
+    assert (issue["damage"], issue["table"], issue["file"]) == ("missing file", "emissions", path)
     assert issue["slices"] in ([[f"2024-01-01T0{hour}:00Z", f"2024-01-01T0{hour + 2}:00Z"]] for hour in (0, 2))
     assert lake.command("verify", "--repair") == 0
     assert "2 references to committed files are restored, 1 reference go" in capsys.readouterr().err
@@ -280,14 +293,17 @@ def test_release_after_compaction_inserts_rows(compacted_lake, copy_lake, spark,
     lake = copy_lake(compacted_lake)
     for name in ("status", "checkpoint show", "plan", "quarantine list"):
         assert lake.command(name) == 0
+
     ledger = Ledger.from_pipeline(lake.settings, str(lake.root))
     number = next(row["number"] for row in ledger.rows.to_dict("records") if row["quarantined"] is not None)
     version = lake.log().version
     released = release(spark, lake.settings, str(lake.root), lake.grid.datetime_of(number), None, "ada")
     assert {kind for kind, *_ in lake.count_changes(version)} == {"insert"}
     assert lake.count_changes(version).total() == released.rows > 0
+
     lake.assert_consistent()
     assert lake.compact() == [True]
+
     lake.assert_consistent()
     assert count_emissions(lake).total() == count_emissions(uncompacted_lake).total() + released.rows
 
@@ -306,6 +322,7 @@ def test_compact_killed_before_or_after_commit_is_resumable(uncompacted_lake, co
     assert lake.log().version == uncompacted_lake.log().version
     assert lake.count_rows() == before
     assert any(map(is_merged, vacuum(lake.settings, str(lake.root), timedelta(0)).uncommitted_files.files))
+
     commit = DeltaTableHandle.commit
 
     def fail_after_commit(*arguments, **options):
@@ -318,6 +335,7 @@ def test_compact_killed_before_or_after_commit_is_resumable(uncompacted_lake, co
             lake.compact()
     assert lake.count_runs().total() == HOURS - 1
     assert lake.count_rows() == before
+
     lake.assert_consistent()
     plan = plan_compaction(lake.settings, str(lake.root))
     assert len(plan.merges) == len(MERGES) - 1, "one merge was committed"
@@ -334,16 +352,16 @@ def test_compact_with_wrong_rows_is_not_committed(uncompacted_lake, copy_lake, m
 
 
 def test_compact_with_concurrent_run_skips_only_recomputed_period(uncompacted_lake, copy_lake, monkeypatch):
-    """A new slice does not affect the merge; a recomputed one makes the compaction skip its period."""
+    """Run a new slice, which the merge ignores, then recompute a slice, whose period it skips."""
     lake = copy_lake(uncompacted_lake)
     verify_same_rows, turns = compaction.verify_same_rows, []
 
     def verify_and_run(*arguments):
         verify_same_rows(*arguments)
         if not turns:
-            turns.append(lake.go(end=at(HOURS + 1)))
+            turns.append(lake.run(end=at(HOURS + 1)))
         elif len(turns) == 1:
-            turns.append(lake.go(reprocess=True, start=at(2), end=at(3)))
+            turns.append(lake.run(reprocess=True, start=at(2), end=at(3)))
 
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "verify_same_rows", verify_and_run)
@@ -352,9 +370,9 @@ def test_compact_with_concurrent_run_skips_only_recomputed_period(uncompacted_la
 
 
 def test_compact_before_commit_of_reprocess_is_undone(uncompacted_lake, copy_lake, monkeypatch):
-    """The replaced files are separate when the commit is prepared, and merged when the table follows it."""
+    """Merge the replaced files after the commit was prepared and before it is applied to the table."""
     lake = copy_lake(uncompacted_lake)
-    prepare, turns = run_module.prepare_commit, []
+    prepare, turns = transaction.prepare_commit, []
 
     def prepare_and_compact(*arguments, **options):
         prepared = prepare(*arguments, **options)
@@ -364,12 +382,14 @@ def test_compact_before_commit_of_reprocess_is_undone(uncompacted_lake, copy_lak
 
     version = lake.log().version
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "prepare_commit", prepare_and_compact)
-        lake.go(reprocess=True, start=at(1), end=at(2))
+        patch.setattr(transaction, "prepare_commit", prepare_and_compact)
+        lake.run(reprocess=True, start=at(1), end=at(2))
+
     assert turns == [[True] * 2]
     assert {number for _, number, *_ in lake.count_changes(version)} == {1}
     assert count_emissions(lake) == count_emissions(uncompacted_lake)
     assert not any(map(is_merged, lake.log().files["path"]))
+
     lake.assert_consistent()
 
 
@@ -378,4 +398,4 @@ def test_plan_compaction_with_foreign_writes_is_rejected(uncompacted_lake, copy_
     monkeypatch.setattr(DeltaTableHandle, "is_plain_parquet", False)
     with pytest.raises(UserError, match="something else than Tidemark has written to it"):
         plan_compaction(lake.settings, str(lake.root))
-    assert there(lake.tables)
+    assert list_existing_tables(lake.tables)

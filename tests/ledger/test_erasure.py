@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tests.conftest import write_pipeline
 from tests.ledger.conftest import at
 from tests.ledger.lakes import OrdersLake
-from tests.ledger.reader_assertions import every_version_is_whole, readers_agree
+from tests.ledger.reader_assertions import check_every_version, check_readers_agree
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint as verify_state
 from tidemark.config.candidate_version import to_candidate
@@ -21,8 +21,8 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure import file_erasure
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.prepare_commit import append_rejected_rows
 from tidemark.maintenance.compaction import merge_files, plan_compaction
+from tidemark.tables.append import append_rejected_rows
 from tidemark.versions.promotion import promote
 
 HOURS, ROWS = 5, 36
@@ -108,14 +108,14 @@ def original_lake(spark, tmp_path_factory):
     for name, offset in (("left", 0), ("right", 100)):
         frame = spark.createDataFrame([create_row(n, offset) for n in range(ROWS)], ROW).coalesce(1)
         frame.write.format("delta").save(str(lake.root / name))
-    lake.go(end=at(3), slices_per_job=3)
-    lake.go(end=at(HOURS), slices_per_job=2)
+    lake.run(end=at(3), slices_per_job=3)
+    lake.run(end=at(HOURS), slices_per_job=2)
     plan = plan_compaction(settings, str(lake.root))
     assert all(merge_files(spark, plan, path) for path in plan.merges)
-    lake.go(reprocess=True, start=at(0), end=at(1))
+    lake.run(reprocess=True, start=at(0), end=at(1))
     rows = spark.read.format("delta").load(lake.tables.emissions).withColumn("_run", F.lit("old"))
     append_rejected_rows(rows, lake.tables.rejected_output, "old")
-    lake.go(to_candidate(settings, "wide"), end=at(2), slices_per_job=2)
+    lake.run(to_candidate(settings, "wide"), end=at(2), slices_per_job=2)
     for name in ("emissions", "checkpoint"):  # files of killed runs
         leftover = Path(getattr(lake.tables, name), "run=00000099.20240101T000000Z.1.0a1b2c3d", "0")
         leftover.mkdir(parents=True)
@@ -128,7 +128,7 @@ def original_lake(spark, tmp_path_factory):
 @pytest.fixture(scope="module")
 def erased_rows_lake(spark, original_lake, tmp_path_factory):
     """Erase Ada's rows but keep the bytes; return the lake and the version of emissions before."""
-    root = tmp_path_factory.mktemp("forgotten")
+    root = tmp_path_factory.mktemp("erased")
     shutil.copytree(original_lake.root, root / "lake")
     lake = Lake(spark, root / "lake", original_lake.file, original_lake.settings)
     assert lake.command("erase", *ERASE_OPTIONS, "--user", "lena", "--keep-files") == 0
@@ -157,6 +157,7 @@ def copy_lake(spark, tmp_path):
 def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     before = {path: path.stat().st_mtime for path in original_lake.root.rglob("*")}
     assert original_lake.command("erase", *ERASE_OPTIONS, "--dry-run", "--json") == 0
+
     live, candidate = json.loads(capsys.readouterr().out)
     rows = original_lake.read_rows()
     rejected_rows = sum(map(is_adas, rows["emissions"]))
@@ -167,6 +168,7 @@ def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     assert candidate["row_counts"]["emissions"] > 0
     assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 4
     assert original_lake.command("erase", *ERASE_OPTIONS, "--dry-run") == 0
+
     output = capsys.readouterr().out
     assert f"orders: would be erased: {rejected_rows} rows of emissions, " in output
     assert "in slices 2024-01-01T00:00Z to 2024-01-01T05:00Z" in output
@@ -176,13 +178,15 @@ def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
 def test_erase_keeps_all_other_rows_and_passes_integrity_check(spark, original_lake, erased_rows_lake):
     lake, _ = erased_rows_lake
     before, after = original_lake.read_rows(), lake.read_rows()
+
     for name in ROW_TABLES:
         assert count_rows(after[name]) == count_rows(row for row in before[name] if not is_adas(row)), name
-    assert readers_agree(spark, lake.tables, lake.grid)
-    assert every_version_is_whole(lake.tables, lake.grid)
+    assert check_readers_agree(spark, lake.tables, lake.grid)
+    assert check_every_version(lake.tables, lake.grid)
     assert (
         sum(row["carried_from"] < row["carried_until"] for row in after["checkpoint"]) == len(after["checkpoint"]) > 0
     )
+
     lake.assert_consistent()
 
 
@@ -191,6 +195,7 @@ def test_erase_change_feed_has_only_deletes_of_erased_rows(spark, original_lake,
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", before + 1)
     rows = [row.asDict() for row in feed.load(lake.tables.emissions).collect()]
     assert {row["_change_type"] for row in rows} == {"delete"}
+
     expected_rows = [row for row in original_lake.read_rows()["emissions"] if is_adas(row)]
     deleted = Counter((row["left_v"], row["right_v"]) for row in rows)
     assert deleted == Counter((row["left_v"], row["right_v"]) for row in expected_rows)
@@ -201,9 +206,11 @@ def test_erase_is_recorded_in_ledger(erased_rows_lake, capsys):
     assert lake.command("status") == 0
     assert "erased by lena at 2" in capsys.readouterr().out
     assert lake.command("status", "--json") == 0
+
     [output] = json.loads(capsys.readouterr().out)[0]["erasures"]
     assert (output["predicates"], output["user"]) == ({"left": "id = 7", "right": "id = 7"}, "lena")
     assert output["row_counts"].keys() == set(ROW_TABLES)
+
     stored = lake.log("ledger").read(["slice", "emissions", "left", "right", "format"]).to_pylist()
     assert {row["format"] for row in stored} == {1}
     for entry in lake.ledger.entries.values():
@@ -217,8 +224,10 @@ def test_erase_is_recorded_in_ledger(erased_rows_lake, capsys):
 def test_erase_deletes_all_bytes_and_rerun_changes_nothing(erased_rows_lake, erased_lake, capsys):
     assert erased_rows_lake[0].find_files_with_name(), "otherwise the test proves nothing"
     assert erased_lake.find_files_with_name() == []
+
     erased_lake.assert_consistent()
     version = erased_lake.log().version
+
     assert erased_lake.command("erase", *ERASE_OPTIONS) == 0
     assert "orders: erased: no row" in capsys.readouterr().out
     assert erased_lake.log().version == version
@@ -256,42 +265,44 @@ def test_erase_killed_while_deleting_is_resumable(erased_rows_lake, copy_lake, m
 
 def test_run_and_reprocess_after_erasure_exclude_rows(original_lake, erased_lake, copy_lake):
     lake = copy_lake(erased_lake)
-    lake.go(end=at(HOURS + 1))
+    lake.run(end=at(HOURS + 1))
     lake.assert_consistent()
     assert not any(map(is_adas, lake.read_rows()["emissions"]))
+
     later = [row for row in lake.read_rows()["emissions"] if row["_slice"] >= at(HOURS)]
     expected_lake = Lake(
         original_lake.spark, original_lake.root.parent / "next", original_lake.file, original_lake.settings
     )
     shutil.copytree(original_lake.root, expected_lake.root)
-    expected_lake.go(end=at(HOURS + 1))
+    expected_lake.run(end=at(HOURS + 1))
     expected_rows = [
         row for row in expected_lake.read_rows()["emissions"] if row["_slice"] >= at(HOURS) and not is_adas(row)
     ]
     assert count_rows(later) == count_rows(expected_rows)
     assert any(row["left_v"] and row["right_v"] for row in later)
 
-    lake.go(reprocess=True, start=at(1), end=at(2))
+    lake.run(reprocess=True, start=at(1), end=at(2))
     lake.assert_consistent()
     assert lake.find_files_with_name() == []
-    assert lake.ledger.entries[1].left_out == json.dumps({"left": ["id = 7"], "right": ["id = 7"]})
+    assert lake.ledger.entries[1].excluded_predicates == json.dumps({"left": ["id = 7"], "right": ["id = 7"]})
 
 
 @pytest.mark.slow
 def test_run_after_deleting_erased_rows_from_input_is_accepted(erased_lake, copy_lake):
     lake = copy_lake(erased_lake)
     lake.spark.sql(f"DELETE FROM delta.`{lake.root}/left` WHERE id = 7")
-    assert [result.slices for result in lake.go(end=at(HOURS + 1))] == [range(HOURS, HOURS + 1)]
-    lake.go(reprocess=True, start=at(4), end=at(5))
+    assert [result.slices for result in lake.run(end=at(HOURS + 1))] == [range(HOURS, HOURS + 1)]
+    lake.run(reprocess=True, start=at(4), end=at(5))
     lake.assert_consistent()
 
 
 @pytest.mark.slow
 def test_erase_covers_candidates_and_blocks_rollback(spark, erased_lake, copy_lake, capsys):
     lake = copy_lake(erased_lake)
-    lake.go(to_candidate(lake.settings, "wide"), end=at(HOURS))
+    lake.run(to_candidate(lake.settings, "wide"), end=at(HOURS))
     promote(spark, lake.settings, str(lake.root), "wide", "lena")
     assert lake.find_files_with_name() == []
+
     lake.assert_consistent()
     assert lake.command("erase", "--left", "id = 101", "--keep-files") == 0
     assert lake.command("rollback", "wide") == 2
@@ -317,10 +328,12 @@ def test_erase_without_needed_columns_or_with_live_query_is_rejected(original_la
     lake = copy_lake(original_lake, output="narrow", select=["left_v", "right_v"])
     assert lake.command("erase", "--left", "id = 7") == 2
     assert "orders has committed no slice" in capsys.readouterr().err
-    lake.go(end=at(1))
+
+    lake.run(end=at(1))
     assert lake.command("erase", "--left", "id = 7") == 2
     assert "not all rows of" in capsys.readouterr().err
     assert lake.command("erase", "--left", "v = 2") == 0
+
     live_query_file = Path(f"{lake.root}/narrow/live_query/emissions/part-0.parquet")
     live_query_file.parent.mkdir(parents=True)
     live_query_file.write_bytes(b"rows")

@@ -21,29 +21,29 @@ def limit_rows(count, severity="warning", **options):
 
 
 @pytest.fixture
-def two_days(land, write):
+def two_days(append_inputs, write):
     """Write 1, 2, 3 and 4 pairs in the halves of two days, and a late row in each second half."""
     times = [(half, at(12 * half + 2, n)) for half in range(4) for n in range(half + 1)]
-    land(*[(f"{half} {time}", time, time, half) for half, time in times])
+    append_inputs(*[(f"{half} {time}", time, time, half) for half, time in times])
     write("left", [("z", at(12 * half - 6), at(12 * half + 8), 9) for half in (1, 3)], ROW)
 
 
 @pytest.fixture
-def run_with_expectations(go, ledger, pipeline):
+def run_with_expectations(plan_and_run, read_ledger, pipeline):
     """Run expectations; return their failed slices, the committed slices, and the message of a failed job."""
 
     def run_pipeline(per_job, *quality, **request):
         settings = pipeline(output=f"of_{per_job}", slices=HALF_DAYS, quality=list(quality))
         message = ""
         try:
-            go(settings, end=at(48), slices_per_job=per_job, **request)
+            plan_and_run(settings, end=at(48), slices_per_job=per_job, **request)
         except CheckFailedError as error:
             message = str(error)
         failed_slices = {}
-        for row in ledger(settings).rows.to_dict("records"):
-            for result in json.loads(row["findings"]):
+        for row in read_ledger(settings).rows.to_dict("records"):
+            for result in json.loads(row["quality_results"]):
                 failed_slices.setdefault(result["expectation"].partition(")")[2].strip(), []).append(row["number"])
-        return failed_slices, list(ledger(settings).entries), message
+        return failed_slices, list(read_ledger(settings).entries), message
 
     return run_pipeline
 

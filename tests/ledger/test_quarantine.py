@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
-from tests.ledger.reader_assertions import every_version_is_whole, readers_agree
+from tests.ledger.reader_assertions import check_every_version, check_readers_agree
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
@@ -27,11 +27,11 @@ def at(hour, minute=0):
 
 
 @pytest.fixture
-def four_hours(land, lake, monkeypatch):
+def four_hours(append_inputs, lake, monkeypatch):
     """Write four hours of pairs, two with bad values and one with a duplicate."""
     rows = [(f"{hour}.{n}", at(hour, n), at(hour, n), 10 * hour + n) for hour in range(4) for n in range(3)]
     rows += [(f"{h}.{v}", at(h, 30), at(h, 30), v) for h, values in BAD_VALUES.items() for v in values]
-    land(*rows, ("twice", at(2, 40), at(2, 40), 7), ("again", at(2, 41), at(2, 41), 7))
+    append_inputs(*rows, ("twice", at(2, 40), at(2, 40), 7), ("again", at(2, 41), at(2, 41), 7))
     monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
 
 
@@ -61,9 +61,9 @@ def read_ledger(lake, *columns, output="orders"):
     return {hour: tuple(newest[hour][name] for name in columns) for hour in sorted(newest)}
 
 
-def read_causes(answer):
+def read_causes(output):
     """Return the causes in the output of a comparison."""
-    return {group["cause"]: group["rows"] for group in json.loads(answer[1])["causes"]}
+    return {group["cause"]: group["rows"] for group in json.loads(output[1])["causes"]}
 
 
 def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, run_tidemark, pipeline):
@@ -72,15 +72,18 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
     for size in ("3", "1"):
         output = f"by_{size}"
         assert run_tidemark("run", "--slices-per-job", size, quality=quality, output=output)[0] == 0
-        ledger_rows = read_ledger(lake, "emissions", "quarantined", "quality", "findings", "digest", output=output)
+        ledger_rows = read_ledger(
+            lake, "emissions", "quarantined", "quality", "quality_results", "fingerprint", output=output
+        )
         published = count_rows(lake, "emissions", "left_v", output=output)
         quarantined = count_rows(lake, "quarantined", "left_v", "_failed_expectations", output=output)
         results_by_job_size[size] = ledger_rows, published, quarantined
         tables = PipelineTables(f"{lake}/{output}")
-        assert every_version_is_whole(tables, Grid.from_config(pipeline().slices))
-        assert readers_agree(spark, tables, Grid.from_config(pipeline().slices))
+        assert check_every_version(tables, Grid.from_config(pipeline().slices))
+        assert check_readers_agree(spark, tables, Grid.from_config(pipeline().slices))
     ledger_rows, published, quarantined = results_by_job_size["1"]
     assert results_by_job_size["3"] == results_by_job_size["1"]
+
     unique = "expect_column_values_to_be_unique(column left_v)"
     assert quarantined == Counter(
         {
@@ -95,9 +98,10 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
         3: (3, 1, "quarantined"),
     }
     assert run_tidemark("run", quality=[], output="plain")[0] == 0
-    assert {hour: row[-1:] for hour, row in ledger_rows.items()} == read_ledger(lake, "digest", output="plain"), (
+    assert {hour: row[-1:] for hour, row in ledger_rows.items()} == read_ledger(lake, "fingerprint", output="plain"), (
         "state is unchanged"
     )
+
     all_rows = count_rows(lake, "emissions", "left_v", output="plain")
     joined_rows = {hour: sum(n for (at_hour, _), n in all_rows.items() if at_hour == hour) for hour in range(4)}
     for output in ("by_1", "by_3"):
@@ -109,6 +113,7 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
 def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_hours, run_tidemark):
     quality = [{**BOUND, "on_failure": "quarantine"}]
     assert run_tidemark("run", quality=quality, expose_row_values=True)[0] == 0
+
     code, output = run_tidemark("quarantine list", "--json")
     groups = json.loads(output)
     assert [(group["slice"], group["expectation"], group["rows"]) for group in groups] == [
@@ -116,6 +121,7 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
         ("2024-01-01T03:00Z", NAME, 1),
     ]
     assert {"left_k": "3.900", "right_k": "3.900"} in groups[1]["examples"]
+
     all_rows = spark.read.format("delta").load(f"{lake}/orders/emissions").drop("_slice", "_pane", "_result_time")
     quarantined_rows = spark.read.format("delta").load(f"{lake}/orders/quarantined").select(*all_rows.columns)
     all_rows.unionByName(quarantined_rows).coalesce(1).write.format("delta").save(f"{lake}/streamed")
@@ -123,39 +129,51 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
     assert "in quarantine in slice 2024-01-01T01:00Z, rows: 1, which fail expect_column_values_to_be_between(" in (
         " ".join(run_tidemark("explain", "--left", "k=1.900")[1].split())
     )
+
     before = DeltaTable(f"{lake}/orders/emissions").version()
     assert run_tidemark("release", "--slice", "2024-01-01T01:00Z", "--user", "ada") == (
         0,
         "released 2 rows of slice 2024-01-01T01:00Z\n",
     )
+
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", before + 1)
     changes = feed.load(f"{lake}/orders/emissions").select("left_v", "_change_type").collect()
     assert Counter(map(tuple, changes)) == Counter({(900, "insert"): 1, (901, "insert"): 1})
     assert count_rows(lake, "quarantined", "left_v") == Counter({(3, "900"): 1})
+
     code, output = run_tidemark("status", "--json")
     [status] = json.loads(output)
     assert (status["emissions"], status["quarantined"]) == (16, 1)
     assert status["quality"] == {"passed": 2, "released": 1, "quarantined": 1}
-    [released] = json.loads(read_ledger(lake, "released")[1][0])
+
+    [released] = json.loads(read_ledger(lake, "releases")[1][0])
     assert (released["user"], released["rows"]) == ("ada", 2)
     assert read_causes(run_tidemark("compare", "--with", "streamed", "--save", "--only-due", "--json")) == {
         "quarantined": 1
     }
     assert "matched in slice 2024-01-01T01:00Z, rows emitted: 1" in run_tidemark("explain", "--left", "k=1.900")[1]
+
     code, output = run_tidemark("release", "--slice", "2024-01-01T01:00Z")
     assert (code, "no row of this slice is in quarantine. Run tidemark quarantine list orders" in output) == (2, True)
+
     grid = Grid(int(START.timestamp()) * 1_000_000, 3_600_000_000)
     tables = PipelineTables(f"{lake}/orders")
-    assert every_version_is_whole(tables, grid)
+    assert check_every_version(tables, grid)
     assert run_tidemark("verify", "--deep", "--json")[0] == 0, "released rows are no damage"
     assert run_tidemark("run")[0] == 0, "the slice is unchanged for later ones"
     assert set(read_ledger(lake, "attempt").values()) == {(1,)}
 
     assert run_tidemark("reprocess", "--from", "2024-01-01T01:00Z", "--to", "2024-01-01T02:00Z")[0] == 0
     assert count_rows(lake, "quarantined", "left_v") == Counter({(1, "900"): 1, (1, "901"): 1, (3, "900"): 1})
-    assert read_ledger(lake, "emissions", "quarantined", "attempt", "released", "ran_in")[1] == (3, 2, 2, None, None)
-    assert every_version_is_whole(tables, grid)
-    assert readers_agree(spark, tables, grid)
+    assert read_ledger(lake, "emissions", "quarantined", "attempt", "releases", "original_commit")[1] == (
+        3,
+        2,
+        2,
+        None,
+        None,
+    )
+    assert check_every_version(tables, grid)
+    assert check_readers_agree(spark, tables, grid)
 
 
 @pytest.mark.slow
@@ -163,9 +181,11 @@ def test_release_row_failing_two_expectations_needs_both(lake, four_hours, run_t
     low = {"type": "expect_column_values_to_be_in_set", "column": "left_v", "value_set": [*range(40), 900]}
     quality = [{**group, "on_failure": "quarantine"} for group in (BOUND, low)]
     assert run_tidemark("run", quality=quality)[0] == 0
+
     single_failures = Counter({(1, f"['{NAME}']"): 1, (3, f"['{NAME}']"): 1})
     names = count_rows(lake, "quarantined", "_failed_expectations") - single_failures
     assert [(hour, name.count("expect_")) for hour, name in names] == [(1, 2)]
+
     code, output = run_tidemark("release", "--slice", "2024-01-01T01:00Z", "--expectation", "expect")
     assert code == 2
     assert "--expectation expect is several of: expect_column_values_to_be_between(" in output
@@ -183,11 +203,11 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     assert code == 1
     assert output.count("\n") == 1
     assert "found 2 of 5 values, such as [1000, 1001], at left_k 1.90" in output
-    assert (
-        "Ways on: mend the rows, or the expectation, and run the same command again; on_failure: quarantine" in output
-    )
+    assert "run the same command again. To publish the slice without such rows, set on_failure: quarantine" in output
+
     waive_command = f"tidemark waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --reason TEXT"
     assert waive_command in output
+
     output = json.loads(run_tidemark("quality", "--json")[1])
     [history] = [group for group in output if NAME in group["expectation"]]
     assert (history["outcomes"], history["worst_value"], history["worst_slice"]) == (
@@ -195,20 +215,26 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
         0.4,
         "2024-01-01T01:00Z",
     )
+
     waive = ["--slice", "2024-01-01T01:00Z", "--expectation", NAME, "--reason", "<b> $1 storm", "--user", "ada"]
     assert run_tidemark("waive", *waive)[0] == 0
+
     code, output = run_tidemark("status", "--json")
     assert [(group["slice"], group["user"]) for group in json.loads(output)[0]["waivers"]] == [
         ("2024-01-01T01:00Z", "ada")
     ]
+
     code, output = run_tidemark("run", "--slices-per-job", "2")
     assert code == 1
     assert "nothing of slices 2024-01-01T03:00Z to 2024-01-01T04:00Z was published" in output
-    quality, waived, findings = read_ledger(lake, "quality", "waived", "findings")[1]
-    assert (quality, json.loads(waived)[0]["reason"]) == ("waived", "<b> $1 storm")
-    assert "waived by ada at " in findings
+
+    quality, applied_waivers, results = read_ledger(lake, "quality", "applied_waivers", "quality_results")[1]
+    assert (quality, json.loads(applied_waivers)[0]["reason"]) == ("waived", "<b> $1 storm")
+    assert "waived by ada at " in results
+
     docs = [page.read_text() for page in (lake / "orders/gx").rglob("*.html")]
     assert any("waived by ada at " in page and "&lt;b&gt; &#36;1 storm" in page for page in docs)
+
     code, output = run_tidemark("status", "--json")
     [status] = json.loads(output)
     assert (status["quality"], status["waivers"]) == ({"passed": 2, "waived": 1}, [])

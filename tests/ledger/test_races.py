@@ -1,7 +1,7 @@
-"""An hourly run, a backfill and a reprocess of one pipeline at the same time: no row is lost, none is doubled.
+"""Run, backfill and reprocess a pipeline concurrently: no row is lost or committed twice.
 
-Each is a process, as under Airflow: what one has read, or keeps in memory, does not reach the others by itself.
-Here is one race, `make races` runs a hundred.
+Each worker is a process, as under Airflow, and shares no memory with the others. The tests run one race per case,
+`make races` a hundred.
 """
 
 import json
@@ -19,14 +19,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.ledger.reader_assertions import every_version_is_whole, readers_agree
+from tests.ledger.reader_assertions import check_every_version, check_readers_agree
 from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.maintenance.vacuum import vacuum
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN, release
 from tidemark.quality.waivers import waive
 from tidemark.spark.session import get_spark_session
@@ -41,20 +42,20 @@ WORKERS = {
     "backfill": [Request(end=START + timedelta(hours=ALL))],
     "reprocess": [Request(reprocess=True, start=START + timedelta(hours=1), end=START + timedelta(hours=2))],
 }
-TRIES = 20
-APART = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 20, "on_failure": "quarantine"}}]
-AMONG_THEM = {
+MAX_ATTEMPTS = 20
+QUARANTINE = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value": 20, "on_failure": "quarantine"}}]
+WITH_RELEASE = {
     "hourly": WORKERS["hourly"],
     "reprocess": ["waive", *WORKERS["reprocess"]],
     "release": ["release", "release"],
 }
-"""With rows of the second slice in quarantine."""
+"""Workers on a lake with quarantined rows in the second slice."""
 WITH_COMPACTION = {
     "hourly": WORKERS["hourly"],
     "reprocess": WORKERS["reprocess"],
     "compact": ["compact"] * 3,
 }
-WITH_SHADOWS = {
+WITH_PROMOTION = {
     "hourly": WORKERS["hourly"],
     "reprocess": WORKERS["reprocess"],
     "moves": ["promote", "compact", "rollback", "vacuum", "promote"],
@@ -62,188 +63,194 @@ WITH_SHADOWS = {
 
 
 @pytest.fixture
-def origin(pipeline, land, rows_every, hours, lake):
-    """Four hours of rows, of which two are committed, and then a row that landed late in the second."""
+def origin(pipeline, append_inputs, create_rows, run_hours, lake):
+    """Write four hours of rows, commit two, and append a late-arriving row to the second."""
     settings = pipeline(on_late_arriving_rows="reprocess")
-    land(*rows_every(minutes=7, count=34))
-    hours(settings, COMMITTED)
-    landed = START + timedelta(minutes=90)
-    land(("a", landed, landed, 777))
+    append_inputs(*create_rows(minutes=7, count=34))
+    run_hours(settings, COMMITTED)
+    arrived = START + timedelta(minutes=90)
+    append_inputs(("a", arrived, arrived, 777))
     return settings, lake
 
 
-def ready(begin):
-    """Start a process's own Spark, and wait until the others have theirs."""
+def start_spark(barrier):
+    """Start Spark in this process and wait until all workers have started theirs."""
     get_spark_session("tidemark races").conf.set("spark.sql.shuffle.partitions", "2")
-    begin.wait(timeout=300)
+    barrier.wait(timeout=300)
 
 
-def mergeable(settings, lake):
-    """What there is to merge, once there is something, or all that is to run has run."""
+def wait_for_merges(settings, lake):
+    """Plan compaction until there is something to merge or all slices have run."""
     while True:
-        planned = plan_compaction(settings, lake)
-        entries = planned.ledger.entries
-        if planned.merges or (len(entries) == ALL and entries[1].attempt > 1):
-            return planned
+        plan = plan_compaction(settings, lake)
+        entries = plan.ledger.entries
+        if plan.merges or (len(entries) == ALL and entries[1].attempt > 1):
+            return plan
         time.sleep(0.5)
 
 
-def act(session, settings, lake, request):
-    """What a command does."""
-    slice_ = START + timedelta(hours=1)
+def run_request(session, settings, lake, request):
+    """Do what a command of the CLI does."""
+    slice_start = START + timedelta(hours=1)
     match request:
         case "release":
-            with suppress(UserError):  # nothing is in quarantine at the time
-                release(session, settings, lake, slice_, None, "ada")
+            with suppress(UserError):  # no row may be in quarantine at this time
+                release(session, settings, lake, slice_start, None, "ada")
         case "compact":
-            planned = mergeable(settings, lake)
-            for one in planned.merges:
-                merge_files(session, planned, one)
+            plan = wait_for_merges(settings, lake)
+            for merge in plan.merges:
+                merge_files(session, plan, merge)
         case "promote" | "rollback":
             time.sleep(1)
-            with suppress(UserError):  # what is served has got ahead of the shadow, or nothing stands
+            with suppress(UserError):  # the candidate may lack slices, or no promotion may be live
                 (promote if request == "promote" else rollback)(session, settings, lake, "again", "ada")
         case "vacuum":
             vacuum(settings, lake, timedelta(hours=1))
         case "waive":
-            waive(settings, lake, slice_, "left_v", "so", "ada")
+            waive(settings, lake, slice_start, "left_v", "so", "ada")
         case _:
             list(execute(session, create_plan(session, settings, lake, request), lambda *_: None))
 
 
-def work(name, requests, settings, lake, wait):
-    """Run commands, each again as long as another process is first; how often that was."""
-    session, lost = SparkSession.active(), 0
-    time.sleep(wait)
+def run_worker(name, requests, settings, lake, delay):
+    """Run commands and repeat each after a commit conflict; return the number of conflicts."""
+    session, conflicts = SparkSession.active(), 0
+    time.sleep(delay)
     for request in requests:
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             try:
-                act(session, settings, str(lake), request)
+                run_request(session, settings, str(lake), request)
             except SliceOrderError as error:
                 if "another process has committed" not in str(error):
                     raise
-                lost += 1
+                conflicts += 1
             else:
                 break
         else:
-            raise AssertionError(f"{name} never had its turn")
-    return lost
+            raise AssertionError(f"{name} had a conflict in each attempt")
+    return conflicts
 
 
-def waivers_used(lake):
-    """How many attempts of slices a waiver has let through, each of them one that it was asked for."""
+def count_used_waivers(lake):
+    """Count the attempts that used a waiver; assert that each used one of its own, once."""
     tables = (DeltaTable(f"{lake}/orders/{name}") for name in ("waivers", "ledger"))
-    asked, ledger = (table.to_pyarrow_table().to_pylist() for table in tables)
-    waived = [(row, one) for row in ledger for one in json.loads(row["waived"] or "[]")]
-    used = [(row["slice"], row["attempt"], one["expectation"]) for row, one in waived]
-    assert len(used) == len(set(used))
-    assert set(used) <= {(one["slice"], one["attempt"], one["expectation"]) for one in asked}
-    return len(used)
+    requested, ledger = (table.to_pyarrow_table().to_pylist() for table in tables)
+    applied = [(row, waiver) for row in ledger for waiver in json.loads(row["applied_waivers"] or "[]")]
+    attempts = [(row["slice"], row["attempt"], waiver["expectation"]) for row, waiver in applied]
+    assert len(attempts) == len(set(attempts))
+    assert set(attempts) <= {(waiver["slice"], waiver["attempt"], waiver["expectation"]) for waiver in requested}
+    return len(attempts)
 
 
-def races(workers, settings, lake):
-    """The lake after each race of some workers, and how often one of them was overtaken in it."""
+def run_races(workers, settings, lake):
+    """Yield number, lake and number of commit conflicts of each race of some workers."""
     processes = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(workers), processes, ready, [processes.Barrier(len(workers))]) as pool:
+    with ProcessPoolExecutor(len(workers), processes, start_spark, [processes.Barrier(len(workers))]) as pool:
         for race in range(RACES):
-            chance, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
-            waits = [chance.uniform(0, 3) if race else 0 for _ in workers]  # in the first race all begin at once
+            rng, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
+            delays = [rng.uniform(0, 3) if race else 0 for _ in workers]  # in the first race all start at once
             running = [
-                pool.submit(work, *worker, settings, copy, wait)
-                for worker, wait in zip(workers.items(), waits, strict=True)
+                pool.submit(run_worker, *worker, settings, copy, delay)
+                for worker, delay in zip(workers.items(), delays, strict=True)
             ]
-            yield race, copy, sum(one.result() for one in running)
+            yield race, copy, sum(future.result() for future in running)
             shutil.rmtree(copy)
 
 
-def is_whole(spark, settings, lake):
+def check_consistency(spark, settings, lake):
     tables, grid = PipelineTables(f"{lake}/orders"), Grid.from_config(settings.slices)
-    assert readers_agree(spark, tables, grid)
-    assert every_version_is_whole(tables, grid)
+    assert check_readers_agree(spark, tables, grid)
+    assert check_every_version(tables, grid)
 
 
-def test_three_processes_at_once(spark, origin, contents):
+def test_concurrent_run_backfill_and_reprocess_commit_each_row_once(spark, origin, read_contents):
     settings, lake = origin
-    alone = shutil.copytree(lake, lake.parent / "alone")
+    sequential = shutil.copytree(lake, lake.parent / "alone")
     for worker in WORKERS.items():
-        work(*worker, settings, alone, 0)
-    expected, _ = contents(alone)
-    overtaken = 0
-    for race, copy, lost in races(WORKERS, settings, lake):
-        overtaken += lost
-        answer, orphans = contents(copy)
-        assert orphans == 0, f"race {race}"
+        run_worker(*worker, settings, sequential, 0)
+    expected, _ = read_contents(sequential)
+    conflicts = 0
+    for race, copy, race_conflicts in run_races(WORKERS, settings, lake):
+        conflicts += race_conflicts
+        contents, uncommitted = read_contents(copy)
+        assert uncommitted == 0, f"race {race}"
         for name in ("emissions", "late"):
-            assert answer[name] == expected[name], f"race {race}"
-        is_whole(spark, settings, copy)
-    assert overtaken, "no one was in another's way"
+            assert contents[name] == expected[name], f"race {race}"
+        check_consistency(spark, settings, copy)
+
+    assert conflicts, "there was no conflict"
 
 
 @pytest.mark.slow
-def test_compaction_among_them(spark, pipeline, origin, contents):
-    """Nobody is overtaken by it, whatever it has merged when a slice comes."""
+def test_concurrent_compaction_loses_no_row(spark, pipeline, origin, read_contents):
+    """Compaction causes no conflict in runs, whatever it has merged before they commit."""
     _, lake = origin
     settings = pipeline(on_late_arriving_rows="reprocess", compact={"settled_after": "0 seconds", "period": "2 hours"})
-    alone = shutil.copytree(lake, lake.parent / "alone")
+    sequential = shutil.copytree(lake, lake.parent / "alone")
     for worker in WITH_COMPACTION.items():
-        work(*worker, settings, alone, 0)
-    expected, _ = contents(alone)
-    merged = 0
-    for race, copy, _ in races(WITH_COMPACTION, settings, lake):
-        answer, orphans = contents(copy)
-        assert orphans == 0, f"race {race}"
+        run_worker(*worker, settings, sequential, 0)
+    expected, _ = read_contents(sequential)
+    merged_runs = 0
+    for race, copy, _ in run_races(WITH_COMPACTION, settings, lake):
+        contents, uncommitted = read_contents(copy)
+        assert uncommitted == 0, f"race {race}"
         for name in ("emissions", "late"):
-            assert answer[name] == expected[name], f"race {race}"
-        is_whole(spark, settings, copy)
-        merged += len(list(copy.glob("orders/emissions/run=merged.*")))
-    assert merged, "nothing was merged"
+            assert contents[name] == expected[name], f"race {race}"
+        check_consistency(spark, settings, copy)
+        merged_runs += len(list(copy.glob("orders/emissions/run=merged.*")))
+
+    assert merged_runs, "nothing was merged"
 
 
 @pytest.mark.slow
-def test_promotions_among_them(spark, pipeline, origin, contents, go):
-    """Of a shadow of the same settings, so that the answer is one whichever is served."""
+def test_concurrent_promotions_lose_no_row(spark, pipeline, origin, read_contents, plan_and_run):
+    """Promote a candidate with the same settings, so that the output is the same whichever version is live."""
     _, lake = origin
     settings = pipeline(on_late_arriving_rows="reprocess", compact={"settled_after": "0 seconds", "period": "2 hours"})
-    go(to_candidate(settings, "again"), end=START + timedelta(hours=ALL))
-    alone = shutil.copytree(lake, lake.parent / "alone")
+    plan_and_run(to_candidate(settings, "again"), end=START + timedelta(hours=ALL))
+    sequential = shutil.copytree(lake, lake.parent / "alone")
     for name in ("hourly", "reprocess"):
-        work(name, WITH_SHADOWS[name], settings, alone, 0)
-    expected, _ = contents(alone)
-    moved = 0
-    for race, copy, _ in races(WITH_SHADOWS, settings, lake):
-        work("afterwards", WITH_SHADOWS["hourly"], settings, copy, 0)
-        answer, orphans = contents(copy)
-        assert orphans == 0, f"race {race}"
+        run_worker(name, WITH_PROMOTION[name], settings, sequential, 0)
+    expected, _ = read_contents(sequential)
+    promotions = 0
+    for race, copy, _ in run_races(WITH_PROMOTION, settings, lake):
+        run_worker("afterwards", WITH_PROMOTION["hourly"], settings, copy, 0)
+        contents, uncommitted = read_contents(copy)
+        assert uncommitted == 0, f"race {race}"
         for name in ("emissions", "late"):
-            assert answer[name] == expected[name], f"race {race}"
-        is_whole(spark, settings, copy)
-        ledger = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table(columns=["brought"])
-        moved += sum(one is not None for one in ledger["brought"].to_pylist())
-    assert moved, "nothing was promoted"
+            assert contents[name] == expected[name], f"race {race}"
+        check_consistency(spark, settings, copy)
+        ledger = DeltaTable(f"{copy}/orders/ledger").to_pyarrow_table(columns=["promotion"])
+        promotions += sum(promotion is not None for promotion in ledger["promotion"].to_pylist())
+
+    assert promotions, "nothing was promoted"
 
 
-def emitted(spark, lake):
-    """All that the join has emitted, published or in quarantine."""
+def count_emitted(spark, lake):
+    """Count all rows that the join emitted, published or quarantined."""
     rows = spark.read.format("delta").load(f"{lake}/orders/emissions")
-    apart = spark.read.format("delta").load(f"{lake}/orders/quarantined").drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN)
-    return Counter(map(str, rows.unionByName(apart.select(*rows.columns)).collect()))
+    quarantined = (
+        spark.read.format("delta").load(f"{lake}/orders/quarantined").drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN)
+    )
+    return Counter(map(str, rows.unionByName(quarantined.select(*rows.columns)).collect()))
 
 
 @pytest.mark.slow
-def test_a_release_and_a_waiver_among_them(spark, pipeline, origin, contents):
+def test_concurrent_release_and_waiver_lose_no_row(spark, pipeline, origin, read_contents):
     _, lake = origin
-    settings = pipeline(on_late_arriving_rows="reprocess", quality=APART)
-    again = Request(reprocess=True, start=START, end=START + timedelta(hours=COMMITTED))
-    work("origin", [again], settings, lake, 0)
-    assert contents(lake)[0]["quarantined"]
-    alone = shutil.copytree(lake, lake.parent / "alone")
-    work("alone", [*WORKERS["backfill"], *WORKERS["reprocess"]], settings, alone, 0)
-    expected, overtaken, used = emitted(spark, alone), 0, 0
-    for race, copy, lost in races(AMONG_THEM, settings, lake):
-        overtaken += lost
-        assert contents(copy)[1] == 0, f"race {race}"
-        assert emitted(spark, copy) == expected, f"race {race}"
-        used += waivers_used(copy)
-        is_whole(spark, settings, copy)
-    assert overtaken, "no one was in another's way"
-    assert used, "no waiver was made use of"
+    settings = pipeline(on_late_arriving_rows="reprocess", quality=QUARANTINE)
+    request = Request(reprocess=True, start=START, end=START + timedelta(hours=COMMITTED))
+    run_worker("origin", [request], settings, lake, 0)
+    assert read_contents(lake)[0]["quarantined"]
+
+    sequential = shutil.copytree(lake, lake.parent / "alone")
+    run_worker("alone", [*WORKERS["backfill"], *WORKERS["reprocess"]], settings, sequential, 0)
+    expected, conflicts, used_waivers = count_emitted(spark, sequential), 0, 0
+    for race, copy, race_conflicts in run_races(WITH_RELEASE, settings, lake):
+        conflicts += race_conflicts
+        assert read_contents(copy)[1] == 0, f"race {race}"
+        assert count_emitted(spark, copy) == expected, f"race {race}"
+        used_waivers += count_used_waivers(copy)
+        check_consistency(spark, settings, copy)
+    assert conflicts, "there was no conflict"
+    assert used_waivers, "no waiver was used"

@@ -19,7 +19,8 @@ from tidemark.delta.table import CommitConflictError, DeltaTableHandle
 from tidemark.errors import FaultError
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.vacuum import vacuum
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.gx.result_store import list_results
 from tidemark.tables.run_files import run_of
 
@@ -61,7 +62,7 @@ def count_rows(tables, before=None):
 
 
 def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
-    spark, lake, land, go, pipeline, run_command, rows_every, monkeypatch
+    spark, lake, append_inputs, plan_and_run, pipeline, run_command, create_rows, monkeypatch
 ):
     monkeypatch.setattr(maintenance, "MIN_RETENTION", timedelta(0))
     settings = pipeline(
@@ -69,9 +70,9 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
         retention=NO_RETENTION,
         compact={"settled_after": "1 hour", "period": "3 hours"},
     )
-    land(*rows_every(10, 6 * HOURS))
-    go(settings, end=at(HOURS), slices_per_job=2)
-    go(settings, reprocess=True, start=at(1), end=at(2))
+    append_inputs(*create_rows(10, 6 * HOURS))
+    plan_and_run(settings, end=at(HOURS), slices_per_job=2)
+    plan_and_run(settings, reprocess=True, start=at(1), end=at(2))
     tables = PipelineTables(f"{lake}/orders")
     uncommitted = lake / "orders/late/run=00000009.20240101T000000Z.1.deadbeef/0/part-0.parquet"
     uncommitted.parent.mkdir(parents=True)
@@ -90,6 +91,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
         assert dry_run_result[kind]["files"], kind
         assert dry_run_result[kind]["bytes"] > 0, kind
     assert {run_of(path) for path in dry_run_result["checkpoints"]["files"]} == {runs[0], runs[1]}
+
     newest = {
         name: DeltaTableHandle.open(getattr(tables, name)).version
         for name in dry_run_result["recovery_horizon"]["readable_from"]
@@ -101,11 +103,13 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
         "verify_from": label(0),
         "unverified_inputs": [],
     }
+
     [status] = run_command("status", "--json")[1]
     assert not any(status["oldest_versions"].values())
 
     code, [output] = run_command("vacuum", "--json")
     assert output == dry_run_result | {"dry_run": False}
+
     after = list_files(lake)
     assert {path.removeprefix("orders/") for path in before - after if not path.endswith(".crc")} == set(
         output["files"]
@@ -117,12 +121,14 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     assert run_command("status", "--json")[1][0]["oldest_versions"] == newest | {"ledger": 0}
     assert LogFiles.from_table(DeltaTableHandle.open(tables.emissions)).oldest_version == newest["emissions"]
     assert list_results(tables) == []
+
     retention = (
         DeltaTableHandle.open(tables.emissions).table.metadata().configuration["delta.deletedFileRetentionDuration"]
     )
     assert retention == "interval 0 seconds", "Delta's checkpoints no longer contain deleted files"
 
     assert run_command("verify", "--deep")[0] == 0
+
     code, verified = run_command("checkpoint verify", "--at", label(1), "--json")
     assert (code, verified["is_equal"], verified["replayed_from"], verified["has_checkpoint"]) == (
         0,
@@ -130,10 +136,12 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
         label(0),
         False,
     )
-    land(("a", at(HOURS, 10), at(HOURS, 12), 777))
-    go(settings, end=at(HOURS + 1))
-    plan, _ = go(settings, reprocess=True, start=at(3), end=at(4))
+
+    append_inputs(("a", at(HOURS, 10), at(HOURS, 12), 777))
+    plan_and_run(settings, end=at(HOURS + 1))
+    plan, _ = plan_and_run(settings, reprocess=True, start=at(3), end=at(4))
     assert plan.jobs == (range(3, 4),), "its checkpoint exists"
+
     reprocess_plan = create_plan(spark, settings, str(lake), Request(reprocess=True, start=at(2), end=at(3)))
     assert reprocess_plan.jobs[0].start == 0, "its checkpoint has expired"
     assert run_command("verify", "--deep")[0] == 0
@@ -151,9 +159,9 @@ def write_aged_files(path, *names):
         os.utime(file, (modified, modified))
 
 
-def test_vacuum_keeps_all_uncommitted_files_of_active_runs(lake, pipeline, table_of):
-    table_of(lake / "orders/emissions")
-    table_of(lake / "orders/late")
+def test_vacuum_keeps_all_uncommitted_files_of_active_runs(lake, pipeline, create_table):
+    create_table(lake / "orders/emissions")
+    create_table(lake / "orders/late")
     write_aged_files(lake / "orders/emissions/run=a/0", ("old.parquet", 50))
     write_aged_files(lake / "orders/late/run=a/0", ("new.parquet", 1))
     write_aged_files(lake / "orders/emissions/run=b/0", ("old.parquet", 50), (".old.parquet.crc", 50))
@@ -165,6 +173,7 @@ def test_vacuum_keeps_all_uncommitted_files_of_active_runs(lake, pipeline, table
     assert uncommitted() == ([], 3)
     assert uncommitted(uncommitted_files="2 days") == (["run=b"], 2)
     assert uncommitted(timedelta(hours=1) / 2, uncommitted_files="2 days") == (["run=a", "run=b", "run=a"], 0)
+
     output = vacuum(pipeline(retention={"uncommitted_files": "2 days"}), str(lake))
     assert output.uncommitted_files == RemovedFiles(("emissions/run=b/0/old.parquet",), 1)
     assert not list((lake / "orders/emissions/run=b").rglob("*.*"))
@@ -182,8 +191,8 @@ def set_daily_commit_times(log):
         file.write_text("\n".join(map(json.dumps, actions)))
 
 
-def test_vacuum_log_files_keeps_versions_within_retention(lake, pipeline, table_of):
-    table = table_of(lake / "orders/emissions", files=5)
+def test_vacuum_log_files_keeps_versions_within_retention(lake, pipeline, create_table):
+    table = create_table(lake / "orders/emissions", files=5)
     table.set_removed_file_retention(timedelta(hours=1))  # otherwise the first vacuum commits this setting
     set_daily_commit_times(DeltaTableHandle.open(table.path))
 
@@ -195,28 +204,32 @@ def test_vacuum_log_files_keeps_versions_within_retention(lake, pipeline, table_
         ], output.recovery_horizon.readable_from["emissions"]
 
     assert vacuum_log(7) == ([], 0)
+
     before = list_files(lake)
     assert vacuum_log(4, dry_run=True) == ([0, 1], 2)
     assert list_files(lake) == before
     assert vacuum_log(4) == ([0, 1], 2)
     assert vacuum_log(4) == ([], 2)
+
     files = table.files["path"]
     for version in range(2, 6):
         log = DeltaTableHandle.open(table.path, version)
         assert (len(log.files), log.txn_version) == (version, version)
     assert DeltaTableHandle.open(table.path, 1) is None
     assert len(DeltaTableHandle.open(table.path).table.history()) == 5
+
     early = DeltaTableHandle.open(table.path, 2)
     assert vacuum_log(2) == ([2, 2, 3], 4), "including the checkpoint of version 2"
     with pytest.raises(CommitConflictError):
         early.commit([], early.files["path"][:1])
     assert DeltaTableHandle.open(table.path).version == 6
+
     appended = DeltaTableHandle.open(table.path).append(table.read(["v"]), 6)
     assert (appended.version, appended.txn_version, set(appended.files["path"]) > set(files)) == (7, 6, True)
 
 
-def test_vacuum_log_without_valid_checkpoint_is_unchanged(lake, pipeline, table_of, monkeypatch):
-    set_daily_commit_times(table_of(lake / "orders/emissions", files=3))
+def test_vacuum_log_without_valid_checkpoint_is_unchanged(lake, pipeline, create_table, monkeypatch):
+    set_daily_commit_times(create_table(lake / "orders/emissions", files=3))
     settings, before = pipeline(retention={"replaced_files": "1 hour", "log_files": "1 day"}), list_files(lake)
     monkeypatch.setattr(log_files, "ensure_checkpoint", lambda *_: False)
     with pytest.raises(FaultError, match="has other files than that version, so that its log is left as it is"):

@@ -1,4 +1,4 @@
-"""Each damage that a lake can take, put in by hand, is named by `tidemark verify`."""
+"""Damage a lake in every way and let `tidemark verify` report and repair it."""
 
 import json
 import os
@@ -18,18 +18,19 @@ from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 
 @pytest.fixture(scope="module")
-def sound(spark, tmp_path_factory):
-    """A lake of six slices, each with rows and files of its own, the third reprocessed."""
-    root = tmp_path_factory.mktemp("sound")
+def undamaged_lake(spark, tmp_path_factory):
+    """Run six slices, one per job, and reprocess the third; return the lake and the pipeline file."""
+    root = tmp_path_factory.mktemp("consistent")
     lake, settings = root / "lake", write_pipeline(root / "pipeline.yaml", on_late_arriving_rows="reprocess")
 
-    def land(*rows):
-        for side, more in (("left", 0), ("right", 100)):
-            frame = spark.createDataFrame([(k, happened, came, v + more) for k, happened, came, v in rows], ROW)
+    def append_rows(*rows):
+        for side, offset in (("left", 0), ("right", 100)):
+            frame = spark.createDataFrame([(k, happened, arrived, v + offset) for k, happened, arrived, v in rows], ROW)
             frame.coalesce(1).write.format("delta").mode("append").save(str(lake / side))
 
     def run(**request):
@@ -37,16 +38,16 @@ def sound(spark, tmp_path_factory):
             execute(spark, create_plan(spark, settings, str(lake), Request(slices_per_job=1, **request)), lambda *_: 0)
         )
 
-    land(*(("a", at(0, 10 * n), at(0, 10 * n + (45 if n % 4 == 3 else 2)), n) for n in range(36)))
+    append_rows(*(("a", at(0, 10 * n), at(0, 10 * n + (45 if n % 4 == 3 else 2)), n) for n in range(36)))
     run(end=at(6))
-    land(("a", at(2, 30), at(2, 30), 777))
+    append_rows(("a", at(2, 30), at(2, 30), 777))
     run(reprocess=True, start=at(2), end=at(3))
     return lake, root / "pipeline.yaml"
 
 
 @dataclass(frozen=True)
 class Lake:
-    """A copy to damage."""
+    """A copy of the undamaged lake, for a test to damage."""
 
     root: Path
     file: Path
@@ -58,234 +59,257 @@ class Lake:
     def log(self, name="emissions") -> DeltaTableHandle:
         return DeltaTableHandle.open(getattr(self.tables, name))
 
-    def first(self, name="emissions") -> Path:
+    def get_first_file(self, name="emissions") -> Path:
         return Path(self.log(name).path, self.log(name).files["path"][0])
 
-    def forget(self, number):
-        """Remove a row of the ledger, with whatever tells of a commit left alone."""
+    def delete_ledger_entry(self, number):
+        """Delete a row of the ledger, but none of the files of its commit."""
         DeltaTable(self.tables.ledger).delete(f"slice = '{at(number):%Y-%m-%d %H:%M:%S}'")
 
 
 @pytest.fixture
-def damaged(sound, tmp_path):
-    lake, file = sound
+def damaged_lake(undamaged_lake, tmp_path):
+    lake, file = undamaged_lake
     shutil.copytree(lake, tmp_path / "lake")
     return Lake(tmp_path / "lake", file)
 
 
-def gone(lake: Lake):
-    lake.first().unlink()
+def delete_file(lake: Lake):
+    lake.get_first_file().unlink()
 
 
-def cut_short(lake: Lake):
-    path = lake.first()
+def truncate_file(lake: Lake):
+    path = lake.get_first_file()
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def longer(lake: Lake):
-    with lake.first().open("ab") as file:
+def extend_file(lake: Lake):
+    with lake.get_first_file().open("ab") as file:
         file.write(b"more")
 
 
-def another_value(lake: Lake):
-    """One byte of a page, the first of the file's data."""
-    path = lake.first()
+def flip_byte(lake: Lake):
+    """Change a byte in the first data page of a file."""
+    path = lake.get_first_file()
     column = pq.read_metadata(path).row_group(0).column(0)
     stored = bytearray(path.read_bytes())
     stored[column.data_page_offset + column.total_compressed_size - 1] ^= 1
     path.write_bytes(stored)
 
 
-def doubled(lake: Lake):
+def duplicate_reference(lake: Lake):
     log = lake.log()
     path = Path(log.files["path"][0])
     copy = path.with_name("copy.parquet")
     shutil.copy(Path(log.path, path), Path(log.path, copy))
-    told = next(json.loads(one["add"]["stats"]) for one in added(log) if one["add"]["path"] == str(path))
+    stats = next(
+        json.loads(action["add"]["stats"]) for action in list_add_actions(log) if action["add"]["path"] == str(path)
+    )
     size, rows = log.files["size"][0], log.files["rows"][0]
-    log.commit([DataFile(str(copy), int(size), int(rows), 0, json.dumps(told))], txn_version=log.txn_version)
+    log.commit([DataFile(str(copy), int(size), int(rows), 0, json.dumps(stats))], txn_version=log.txn_version)
 
 
-def added(log: DeltaTableHandle):
+def list_add_actions(log: DeltaTableHandle):
     for file in sorted(Path(log.path, "_delta_log").glob("*.json")):
-        yield from (one for one in map(json.loads, file.read_text().splitlines()) if "add" in one)
+        yield from (action for action in map(json.loads, file.read_text().splitlines()) if "add" in action)
 
 
-def reference_gone(lake: Lake):
+def remove_reference(lake: Lake):
     log = lake.log()
     log.commit([], [log.files["path"][0]])
 
 
-def row_removed(lake: Lake):
-    lake.forget(1)
+def delete_ledger_row(lake: Lake):
+    lake.delete_ledger_entry(1)
 
 
-def last_commit_removed(lake: Lake):
-    lake.forget(3)
+def delete_last_ledger_row(lake: Lake):
+    lake.delete_ledger_entry(3)
 
 
-def ahead(lake: Lake):
+def advance_table_commit(lake: Lake):
     log = lake.log("late")
     log.commit([], txn_version=log.txn_version + 1)
 
 
-def behind(lake: Lake):
-    """The last commit of a table undone: its newest file of the log."""
+def undo_table_commit(lake: Lake):
+    """Undo the last commit of a table by deleting its newest log file."""
     log = lake.log("late")
     Path(log.path, "_delta_log", f"{log.version:020d}.json").unlink()
 
 
-def inserted(lake: Lake):
+def insert_rows(lake: Lake):
     log = lake.log()
     rows = log.read(log.schema.names).slice(0, 2)
     write_deltalake(log.path, pa.table(rows), mode="append")
 
 
-def deleted(lake: Lake):
+def delete_rows(lake: Lake):
     DeltaTable(lake.tables.emissions).delete("left_v = 5")
 
 
-def optimized(lake: Lake):
+def optimize_table(lake: Lake):
     DeltaTable(lake.tables.emissions).optimize.compact()
 
 
-def restored(lake: Lake):
+def restore_table(lake: Lake):
     DeltaTable(lake.tables.emissions).restore(lake.log().version - 2)
 
 
-def other_state(lake: Lake):
-    DeltaTable(lake.tables.ledger).update({"digest": "'0'"}, predicate=f"slice = '{at(3):%Y-%m-%d %H:%M:%S}'")
+def change_fingerprint(lake: Lake):
+    DeltaTable(lake.tables.ledger).update({"fingerprint": "'0'"}, predicate=f"slice = '{at(3):%Y-%m-%d %H:%M:%S}'")
 
 
-def watermark_back(lake: Lake):
-    moved = {"left_watermark_ms": "left_watermark_ms - 86400000"}
-    DeltaTable(lake.tables.ledger).update(moved, predicate=f"slice = '{at(3):%Y-%m-%d %H:%M:%S}'")
+def move_watermark_back(lake: Lake):
+    changes = {"left_watermark_ms": "left_watermark_ms - 86400000"}
+    DeltaTable(lake.tables.ledger).update(changes, predicate=f"slice = '{at(3):%Y-%m-%d %H:%M:%S}'")
 
 
-def input_restored(lake: Lake):
+def replace_input(lake: Lake):
     shutil.rmtree(lake.root / "left")
     write_deltalake(lake.root / "left", pa.table({"k": ["a"]}))
 
 
-def ledger_gone(lake: Lake):
+def delete_ledger(lake: Lake):
     shutil.rmtree(lake.tables.ledger)
 
 
-def table_gone(lake: Lake):
+def delete_table(lake: Lake):
     shutil.rmtree(lake.tables.checkpoint)
 
 
-def state_gone(lake: Lake):
-    """The checkpoint that the next slice continues."""
+def remove_checkpoint(lake: Lake):
+    """Remove all files of the checkpoint, which the next slice needs."""
     log = lake.log("checkpoint")
     log.commit([], log.files["path"])
 
 
-Named = set[tuple[str, str]]
-DAMAGES: dict[Callable[[Lake], None], Named] = {
-    gone: {("file gone", "emissions")},
-    cut_short: {("file cut short", "emissions")},
-    longer: {("file changed", "emissions")},
-    another_value: {("file changed", "emissions")},
-    doubled: {("reference doubled", "emissions")},
-    reference_gone: {("rows missing", "emissions")},
-    row_removed: {("ledger row gone", "ledger"), ("rows unknown", "emissions"), ("foreign commit", "ledger")},
-    last_commit_removed: {("table ahead", "emissions"), ("rows unknown", "emissions"), ("ledger row gone", "ledger")},
-    ahead: {("table ahead", "late")},
-    behind: {("table behind", "late")},
-    inserted: {("foreign commit", "emissions"), ("rows unknown", "emissions")},
-    deleted: {("foreign commit", "emissions"), ("rows unknown", "emissions")},
-    optimized: {("foreign commit", "emissions"), ("rows unknown", "emissions")},
-    restored: {("foreign commit", "emissions")},
-    other_state: {("state does not follow", "ledger")},
-    watermark_back: {("watermark went back", "ledger")},
-    input_restored: {("input behind", "left")},
-    ledger_gone: {("table gone", "ledger")},
-    table_gone: {("table gone", "checkpoint")},
-    state_gone: {("rows missing", "checkpoint")},
+Issues = set[tuple[str, str]]
+DAMAGES: dict[Callable[[Lake], None], Issues] = {
+    delete_file: {("missing file", "emissions")},
+    truncate_file: {("truncated file", "emissions")},
+    extend_file: {("changed file", "emissions")},
+    flip_byte: {("changed file", "emissions")},
+    duplicate_reference: {("duplicate reference", "emissions")},
+    remove_reference: {("missing rows", "emissions")},
+    delete_ledger_row: {
+        ("missing ledger row", "ledger"),
+        ("unexpected rows", "emissions"),
+        ("external commit", "ledger"),
+    },
+    delete_last_ledger_row: {
+        ("table ahead of ledger", "emissions"),
+        ("unexpected rows", "emissions"),
+        ("missing ledger row", "ledger"),
+    },
+    advance_table_commit: {("table ahead of ledger", "late")},
+    undo_table_commit: {("table lags ledger", "late")},
+    insert_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
+    delete_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
+    optimize_table: {("external commit", "emissions"), ("unexpected rows", "emissions")},
+    restore_table: {("external commit", "emissions")},
+    change_fingerprint: {("state mismatch", "ledger")},
+    move_watermark_back: {("watermark regression", "ledger")},
+    replace_input: {("missing input version", "left")},
+    delete_ledger: {("missing table", "ledger")},
+    delete_table: {("missing table", "checkpoint")},
+    remove_checkpoint: {("missing rows", "checkpoint")},
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damage_put_in_by_hand_is_named(damaged, damage, capsys):
-    arguments = ["verify", str(damaged.file), "--lake", str(damaged.root), "--json"]
-    arguments += ["--deep"] if damage is another_value else []
-    damage(damaged)
+def test_verify_reports_each_damage(damaged_lake, damage, capsys):
+    arguments = ["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--json"]
+    arguments += ["--deep"] if damage is flip_byte else []
+    damage(damaged_lake)
     assert main(arguments) == 1
-    told = json.loads(capsys.readouterr().out)
-    named = {(one["damage"], one["table"]) for one in told["issues"]}
-    assert named >= DAMAGES[damage]
-    assert not told["sound"]
+
+    output = json.loads(capsys.readouterr().out)
+    issues = {(issue["damage"], issue["table"]) for issue in output["issues"]}
+    assert issues >= DAMAGES[damage]
+    assert not output["is_consistent"]
 
 
-def test_what_was_committed_is_sound_and_is_left_alone(damaged, capsys):
-    before = {path: path.stat().st_mtime_ns for path in damaged.root.rglob("*")}
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--deep", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["issues"] == []
-    assert told["slices"] == 6
-    assert told["files"] >= 6 * 3
-    assert {path: path.stat().st_mtime_ns for path in damaged.root.rglob("*")} == before
+def test_verify_undamaged_lake_reports_nothing_and_changes_nothing(damaged_lake, capsys):
+    before = {path: path.stat().st_mtime_ns for path in damaged_lake.root.rglob("*")}
+    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--deep", "--json"]) == 0
+
+    output = json.loads(capsys.readouterr().out)
+    assert output["issues"] == []
+    assert output["slices"] == 6
+    assert output["files"] >= 6 * 3
+    assert {path: path.stat().st_mtime_ns for path in damaged_lake.root.rglob("*")} == before
 
 
-def test_a_foreign_commit_that_changes_no_row_is_told_and_fails_nothing(damaged, capsys):
-    DeltaTable(damaged.tables.emissions).restore(damaged.log().version - 1)
-    DeltaTable(damaged.tables.emissions).restore(damaged.log().version - 1)
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root)]) == 0
+def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, capsys):
+    DeltaTable(damaged_lake.tables.emissions).restore(damaged_lake.log().version - 1)
+    DeltaTable(damaged_lake.tables.emissions).restore(damaged_lake.log().version - 1)
+    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root)]) == 0
     assert "RESTORE" in capsys.readouterr().out
 
 
-BY_REFERENCE = (doubled, reference_gone, inserted, deleted, optimized, restored, state_gone, behind)
-BY_RUNNING_AGAIN = (gone, cut_short, other_state)
-BEYOND = (row_removed, ahead, input_restored, ledger_gone, table_gone)
+REPAIRED_BY_REFERENCE = (
+    duplicate_reference,
+    remove_reference,
+    insert_rows,
+    delete_rows,
+    optimize_table,
+    restore_table,
+    remove_checkpoint,
+    undo_table_commit,
+)
+REPAIRED_BY_RERUN = (delete_file, truncate_file, change_fingerprint)
+UNREPAIRABLE = (delete_ledger_row, advance_table_commit, replace_input, delete_ledger, delete_table)
 
 
-def emissions_of(root):
+def read_emissions(root):
     rows = DeltaTableHandle.open(PipelineTables(f"{root}/orders").emissions).read(["_slice", "left_v", "right_v"])
     return sorted(map(str, rows.to_pylist()))
 
 
-@pytest.mark.parametrize("damage", BY_REFERENCE, ids=lambda damage: damage.__name__)
-def test_references_are_put_right_from_the_ledger(sound, damaged, damage):
-    damage(damaged)
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 0
-    assert emissions_of(damaged.root) == emissions_of(sound[0])
+@pytest.mark.parametrize("damage", REPAIRED_BY_REFERENCE, ids=lambda damage: damage.__name__)
+def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lake, damage):
+    damage(damaged_lake)
+    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 0
+    assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
 
 
-@pytest.mark.parametrize("damage", BY_RUNNING_AGAIN, ids=lambda damage: damage.__name__)
-def test_slices_whose_rows_are_gone_run_again(spark, sound, damaged, damage):
-    damage(damaged)
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 0
-    assert emissions_of(damaged.root) == emissions_of(sound[0])
+@pytest.mark.parametrize("damage", REPAIRED_BY_RERUN, ids=lambda damage: damage.__name__)
+def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_lake, damage):
+    damage(damaged_lake)
+    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 0
+    assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
 
 
-@pytest.mark.parametrize("damage", BEYOND, ids=lambda damage: damage.__name__)
-def test_what_cannot_be_repaired_is_said_to_be_lost_and_left_alone(damaged, damage, capsys):
-    damage(damaged)
-    before = sorted(damaged.root.rglob("*"))
-    assert main(["verify", str(damaged.file), "--lake", str(damaged.root), "--repair"]) == 1
+@pytest.mark.parametrize("damage", UNREPAIRABLE, ids=lambda damage: damage.__name__)
+def test_repair_of_unrepairable_damage_changes_nothing(damaged_lake, damage, capsys):
+    damage(damaged_lake)
+    before = sorted(damaged_lake.root.rglob("*"))
+    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 1
     assert "left as it is" in capsys.readouterr().err
-    assert sorted(damaged.root.rglob("*")) == before
+    assert sorted(damaged_lake.root.rglob("*")) == before
 
 
-def test_in_airflow_a_task_fails_where_tables_are_damaged_and_another_removes_what_was_left_behind(
-    damaged, monkeypatch
-):
+def test_airflow_tasks_verify_tables_and_vacuum_uncommitted_files(damaged_lake, monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 
     from tidemark.airflow import Project, VacuumTables, VerifyTables
 
-    monkeypatch.setenv("TIDEMARK_LAKE", str(damaged.root))
-    project = Project(damaged.file.parent)
-    vacuum, verify = (kind(task_id="t", file=damaged.file, project=project) for kind in (VacuumTables, VerifyTables))
-    left = damaged.first().with_name("left.parquet")
-    shutil.copy(damaged.first(), left)
+    monkeypatch.setenv("TIDEMARK_LAKE", str(damaged_lake.root))
+    project = Project(damaged_lake.file.parent)
+    vacuum, verify = (
+        operator(task_id="t", file=damaged_lake.file, project=project) for operator in (VacuumTables, VerifyTables)
+    )
+    uncommitted = damaged_lake.get_first_file().with_name("left.parquet")
+    shutil.copy(damaged_lake.get_first_file(), uncommitted)
     vacuum.execute({})
-    assert left.exists(), "it may be of a run that goes on"
-    os.utime(left, (0, 0))
+    assert uncommitted.exists(), "an active run may need it"
+
+    os.utime(uncommitted, (0, 0))
     vacuum.execute({})
-    assert not left.exists()
+    assert not uncommitted.exists()
+
     verify.execute({})
-    gone(damaged)
-    with pytest.raises(AirflowFailException, match=r"orders is not as it was committed; .* --repair .*; file gone"):
+    delete_file(damaged_lake)
+    with pytest.raises(AirflowFailException, match=r"orders is not as it was committed; .* --repair .*; missing file"):
         verify.execute({})

@@ -1,4 +1,4 @@
-"""Servers that take what is sent to them, on loopback."""
+"""Servers on loopback that record what they receive."""
 
 import json
 import socketserver
@@ -9,15 +9,23 @@ from threading import Event, Thread
 
 @contextmanager
 def webhooks(*, status=200, silent=False):
-    """A server's address, and the requests it has had: path, headers, JSON. A `silent` one never answers."""
-    had, over = [], Event()
+    """Start an HTTP server.
+
+    Args:
+        status: HTTP status of every response.
+        silent: True to respond to no request.
+
+    Yields:
+        The server's address, and its requests so far: path, headers, JSON content.
+    """
+    requests, is_over = [], Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             content = self.rfile.read(int(self.headers["Content-Length"]))
-            had.append((self.path, dict(self.headers), json.loads(content)))
+            requests.append((self.path, dict(self.headers), json.loads(content)))
             if silent:
-                over.wait(30)
+                is_over.wait(30)
             self.send_response(status)
             self.end_headers()
 
@@ -25,55 +33,56 @@ def webhooks(*, status=200, silent=False):
             pass
 
     with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
-        yield f"http://127.0.0.1:{port}", had
-        over.set()
+        yield f"http://127.0.0.1:{port}", requests
+        is_over.set()
 
 
 @contextmanager
 def metrics():
-    """The port of a StatsD server, and the lines that it has had."""
-    had = []
+    """Start a StatsD server; yield its port and the lines received so far."""
+    lines = []
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
-            had.extend(self.request[0].decode().splitlines())
+            lines.extend(self.request[0].decode().splitlines())
 
     with _serving(socketserver.ThreadingUDPServer(("127.0.0.1", 0), Handler)) as port:
-        yield port, had
+        yield port, lines
 
 
 @contextmanager
 def mails():
-    """A mail server's port, and what it was sent: from, to, text."""
-    had = []
+    """Start a mail server; yield its port and the mails received so far: sender, recipients, text."""
+    received = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
-            said, to = "", []
+            sender, recipients = "", []
             self.wfile.write(b"220 here\r\n")
             while line := self.rfile.readline().decode().strip():
                 match line.split(":")[0].split()[0].upper(), line:
                     case "MAIL", _:
-                        said = line
+                        sender = line
                     case "RCPT", _:
-                        to.append(line)
+                        recipients.append(line)
                     case "DATA", _:
                         self.wfile.write(b"354 go on\r\n")
                         text = []
                         while (part := self.rfile.readline()) != b".\r\n":
                             text.append(part.decode())
-                        had.append((said, to, "".join(text)))
+                        received.append((sender, recipients, "".join(text)))
                     case "QUIT", _:
                         self.wfile.write(b"221 bye\r\n")
                         return
                 self.wfile.write(b"250 fine\r\n")
 
     with _serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as port:
-        yield port, had
+        yield port, received
 
 
 @contextmanager
 def _serving(server):
+    """Run a server in a thread; yield its port."""
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""Verdicts sent to servers of the test's own."""
+"""Tests of notifications, sent to servers that the tests run."""
 
 import email
 import json
@@ -24,61 +24,65 @@ GRID = Grid.from_config(Slices(every=timedelta(hours=1), start=datetime(2024, 1,
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    """Three slices of which the last two hold pairs that are out of bounds, judged; without Spark."""
-    facts = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))
-    facts.loc[1:, "pairs_out_of_bounds"] = 4
+def failed_validation(tmp_path_factory):
+    """Validate three slices, of which the last two have pairs out of bounds, without Spark."""
+    invariants = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))
+    invariants.loc[1:, "pairs_out_of_bounds"] = 4
+    pipeline = SimpleNamespace(quality=[], notify=[], expose_row_values=False)
     tables = PipelineTables(str(tmp_path_factory.mktemp("orders")))
-    verdict = validate_output(
-        facts, JobRows(range(3), {}), SimpleNamespace(quality=[], notify=[], expose_row_values=False), tables, "run7"
-    )
-    return tables, verdict, Notification.from_result("orders", GRID, range(3), "run7", verdict)
+    result = validate_output(invariants, JobRows(range(3), {}), pipeline, tables, "run7")
+    return tables, result, Notification.from_result("orders", GRID, range(3), "run7", result)
 
 
 @pytest.fixture
-def told(judged, monkeypatch, caplog):
-    """Tell some receivers, given as a pipeline file has them, by connections; the warnings."""
+def notify(failed_validation, monkeypatch, caplog):
+    """Return a function that notifies receivers, given as in a pipeline file, and returns the warnings."""
 
-    def send(*given, **connections):
+    def send(*receivers, **connections):
         for name, connection in connections.items():
             monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
-        tables, verdict, notice = judged
+        tables, result, notification = failed_validation
         caplog.clear()
-        send_notification(notice, [Receiver.model_validate(one) for one in given], tables, verdict)
-        return [one.getMessage() for one in caplog.records if one.name.startswith("tidemark")]
+        send_notification(notification, [Receiver.model_validate(item) for item in receivers], tables, result)
+        return [record.getMessage() for record in caplog.records if record.name.startswith("tidemark")]
 
     return send
 
 
-def by(way, **more):
-    return {way: {"connection": "tidemark_x", **more}}
+def create_receiver(channel, **settings):
+    return {channel: {"connection": "tidemark_x", **settings}}
 
 
 SENTENCES = ("orders: quality failed", "in 2 slices from 2024-01-01T01:00Z", "pairs_out_of_bounds", "index.html")
 
 
-def test_slack_is_told_of_what_was_found_where_and_at_which_address(told):
-    with webhooks() as (url, had):
-        assert told(by("slack"), tidemark_x={"conn_type": "slackwebhook", "password": f"{url}/T/B/secret"}) == []
-        # As Airflow's own connections of Slack have it.
-        assert told(by("slack"), tidemark_x={"conn_type": "slackwebhook", "host": url, "password": "T/B/secret"}) == []
-    assert [path for path, _, _ in had] == ["/T/B/secret"] * 2
-    text = json.dumps(had[0][2])
+def test_send_notification_to_slack_names_failure_slices_and_page(notify):
+    slack = create_receiver("slack")
+
+    with webhooks() as (url, requests):
+        assert notify(slack, tidemark_x={"conn_type": "slackwebhook", "password": f"{url}/T/B/secret"}) == []
+        # The form of Airflow's own Slack connections.
+        assert notify(slack, tidemark_x={"conn_type": "slackwebhook", "host": url, "password": "T/B/secret"}) == []
+
+    assert [path for path, _, _ in requests] == ["/T/B/secret"] * 2
+    text = json.dumps(requests[0][2])
     assert all(sentence in text for sentence in SENTENCES)
 
 
-def test_teams_is_told(told):
-    with webhooks() as (url, had):
-        assert told(by("teams"), tidemark_x={"conn_type": "http", "password": f"{url}/hook"}) == []
-    assert all(sentence in json.dumps(had[0][2]) for sentence in SENTENCES)
+def test_send_notification_to_teams_names_failure_slices_and_page(notify):
+    with webhooks() as (url, requests):
+        assert notify(create_receiver("teams"), tidemark_x={"conn_type": "http", "password": f"{url}/hook"}) == []
+
+    assert all(sentence in json.dumps(requests[0][2]) for sentence in SENTENCES)
 
 
-def test_a_webhook_gets_the_verdict_as_data_with_the_secret_in_a_header_alone(told):
-    with webhooks() as (url, had):
+def test_send_notification_to_webhook_has_secret_only_in_header(notify):
+    with webhooks() as (url, requests):
         host, port = url.removeprefix("http://").split(":")
         connection = {"conn_type": "http", "host": host, "port": int(port), "password": "s3cret"}
-        assert told(by("webhook"), tidemark_x=connection) == []
-    [(path, headers, content)] = had
+        assert notify(create_receiver("webhook"), tidemark_x=connection) == []
+
+    [(path, headers, content)] = requests
     assert (path, headers["Authorization"]) == ("/", "Bearer s3cret")
     assert "s3cret" not in json.dumps(content)
     [failure] = content["failures"]
@@ -86,54 +90,66 @@ def test_a_webhook_gets_the_verdict_as_data_with_the_secret_in_a_header_alone(to
     assert (failure["slices"], failure["slice_count"]) == (["2024-01-01T01:00Z", "2024-01-01T02:00Z"], 2)
 
 
-def test_a_mail_goes_to_everyone_named(told):
-    with mails() as (port, had):
+def test_send_notification_by_mail_reaches_all_recipients(notify):
+    receiver = create_receiver("email", to=["a@example.org", "b@example.org"])
+
+    with mails() as (port, received):
         extra = {"from_email": "gate@example.org", "disable_ssl": True, "disable_tls": True}
         connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": port, "extra": json.dumps(extra)}
-        assert told(by("email", to=["a@example.org", "b@example.org"]), tidemark_x=connection) == []
-    [(sender, to, text)] = had
+        assert notify(receiver, tidemark_x=connection) == []
+
+    [(sender, recipients, text)] = received
     mail = email.message_from_string(text)
     [part] = mail.get_payload()
     assert "gate@example.org" in sender
-    assert [one.partition(":")[2] for one in to] == ["<a@example.org>", "<b@example.org>"]
+    assert [recipient.partition(":")[2] for recipient in recipients] == ["<a@example.org>", "<b@example.org>"]
     assert mail["Subject"] == "orders: quality failed"
     assert all(sentence in part.get_payload(decode=True).decode() for sentence in SENTENCES[1:])
 
 
-def test_who_is_told_when():
-    def wants(when):
-        one = Receiver.model_validate({**by("slack"), "when": when})
-        return [one.accepts(outcome) for outcome in ("passed", "warned", "failed")]
+@pytest.mark.parametrize(
+    ("when", "accepted"),
+    [
+        ("failed", [False, False, True]),
+        ("warned", [False, True, True]),
+        ("always", [True, True, True]),
+    ],
+)
+def test_receiver_accepts_outcomes_by_when(when, accepted):
+    receiver = Receiver.model_validate({**create_receiver("slack"), "when": when})
 
-    assert [wants(when) for when in ("failed", "warned", "always")] == [
-        [False, False, True],
-        [False, True, True],
-        [True, True, True],
-    ]
+    assert [receiver.accepts(outcome) for outcome in ("passed", "warned", "failed")] == accepted
 
 
-@pytest.mark.parametrize("way", ["slack", "teams", "webhook"])
-def test_a_receiver_that_refuses_is_a_warning_without_the_address(told, way):
+@pytest.mark.parametrize("channel", ["slack", "teams", "webhook"])
+def test_send_notification_refused_request_warns_without_secret(notify, channel):
     with webhooks(status=403) as (url, _):
-        [line] = told(by(way), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
-    assert line.startswith(f"warning: {way} was not notified by connection tidemark_x that orders: quality failed. ")
+        [line] = notify(create_receiver(channel), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
+
+    assert line.startswith(
+        f"warning: {channel} was not notified by connection tidemark_x that orders: quality failed. "
+    )
     assert "s3cret" not in line
-    [line] = told(by(way), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
+
+    [line] = notify(create_receiver(channel), tidemark_x={"conn_type": "http", "password": f"{url}/s3cret"})
     assert "s3cret" not in line
 
 
-def test_a_receiver_that_never_answers_is_waited_for_no_longer_than_that(told, monkeypatch):
+def test_send_notification_silent_receiver_times_out(notify, monkeypatch):
     monkeypatch.setattr(notifiers, "TIMEOUT_SECONDS", 0.3)
-    with webhooks(silent=True) as (url, had):
-        began = time.monotonic()
-        lines = told(by("slack"), by("teams"), tidemark_x={"conn_type": "http", "host": url})
-        assert time.monotonic() - began < 5
-    assert len(had) == 2
+    receivers = create_receiver("slack"), create_receiver("teams")
+
+    with webhooks(silent=True) as (url, requests):
+        started = time.monotonic()
+        lines = notify(*receivers, tidemark_x={"conn_type": "http", "host": url})
+        assert time.monotonic() - started < 5
+
+    assert len(requests) == 2
     assert [line.partition("quality failed. ")[2] for line in lines] == ["No response within 0.3 s."] * 2
 
 
 @pytest.mark.parametrize(
-    ("connection", "says"),
+    ("connection", "expected_message"),
     [
         (None, "The connection does not exist. Add it in Airflow, or set AIRFLOW_CONN_TIDEMARK_X="),
         ("https://hooks.example.org/s3cret", "AIRFLOW_CONN_TIDEMARK_X is not valid JSON. Write it as"),
@@ -144,9 +160,11 @@ def test_a_receiver_that_never_answers_is_waited_for_no_longer_than_that(told, m
         ('{"conn_type": "http"}', "The connection has no host."),
     ],
 )
-def test_a_connection_that_does_not_serve_is_told_with_the_remedy(told, monkeypatch, connection, says):
+def test_send_notification_invalid_connection_warns_with_remedy(notify, monkeypatch, connection, expected_message):
     if connection:
         monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_X", connection)
-    [line] = told(by("webhook"))
-    assert says in line
+
+    [line] = notify(create_receiver("webhook"))
+
+    assert expected_message in line
     assert "s3cret" not in line

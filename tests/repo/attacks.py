@@ -1,6 +1,6 @@
-"""What has been tried against a pipeline file and the command; run as a module it writes the table of the docs.
+"""List attacks by pipeline files and command options; run as a module, update the table of the docs.
 
-Each is tried by tests/repo/test_attacks.py, whose case has its name.
+tests/repo/test_attacks.py has a case of the same name for each attack.
 """
 
 from __future__ import annotations
@@ -15,47 +15,48 @@ BEGIN, END = "<!-- attacks: python -m tests.repo.attacks -->", "<!-- end of atta
 
 @dataclass(frozen=True)
 class Attack:
-    """One attempt: what is changed in a sound pipeline file, its name or the command, and what is told."""
+    """Change of a valid pipeline file, of its name or of the command, and the expected error."""
 
     name: str
-    tried: str
-    """For the table."""
-    told: str
-    """What the line has in it."""
+    attempt: str
+    """Change as shown in the table."""
+    expected_message: str
+    """Part of the error line."""
     changes: dict[str, Any] = field(default_factory=dict)
     content: str | None = None
-    """In place of the file's own."""
+    """Content that replaces the file's own."""
     file: str = "p.yaml"
     options: tuple[str, ...] = ()
 
 
 def _code(text: str) -> str:
-    """A text as Markdown's code, cut to what a cell holds."""
+    """Format a text as Markdown code, shortened for a table cell."""
     short = " ".join(text.split())
     short = short if len(short) < 120 else f"{short[:40]} ..."
     return f"`` {short} ``" if "`" in short else f"`{short}`"
 
 
-def condition(name: str, text: str, told: str) -> Attack:
-    return Attack(name, _code(f"condition: {text}"), f"join.condition: {told}", {"join__condition": text})
+def condition(name: str, expression: str, message: str) -> Attack:
+    changes = {"join__condition": expression}
+    return Attack(name, _code(f"condition: {expression}"), f"join.condition: {message}", changes)
 
 
-def column(name: str, text: str, told: str) -> Attack:
-    return Attack(name, _code(f"select: {{x: {text}}}"), f"select: x: {told}", {"select": {"x": text}})
+def column(name: str, expression: str, message: str) -> Attack:
+    return Attack(name, _code(f"select: {{x: {expression}}}"), f"select: x: {message}", {"select": {"x": expression}})
 
 
-def setting(name: str, told: str, /, **changes: Any) -> Attack:
-    tried = "; ".join(_code(f"{key.replace('__', '.')}: {value}") for key, value in changes.items())
-    return Attack(name, tried, told, changes)
+def setting(name: str, message: str, /, **changes: Any) -> Attack:
+    attempt = "; ".join(_code(f"{key.replace('__', '.')}: {value}") for key, value in changes.items())
+    return Attack(name, attempt, message, changes)
 
 
-def expectation(name: str, told: str, /, **given: Any) -> Attack:
-    tried = ", ".join(f"{key}: {value}" for key, value in given.items())
-    return Attack(name, _code(f"quality: [{{{tried}}}]"), f"quality.0: {told}", {"quality": [given]})
+def expectation(name: str, message: str, /, **arguments: Any) -> Attack:
+    attempt = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+    return Attack(name, _code(f"quality: [{{{attempt}}}]"), f"quality.0: {message}", {"quality": [arguments]})
 
 
-def yaml_file(name: str, tried: str, content: str, told: str) -> Attack:
-    return Attack(name, tried, told, content=content)
+def yaml_file(name: str, attempt: str, content: str, message: str) -> Attack:
+    return Attack(name, attempt, message, content=content)
 
 
 BETWEEN, OUTSIDE = "expect_column_values_to_be_between", "lies outside the lake root"
@@ -86,7 +87,7 @@ ATTACKS = [
     column("show a row in an error", "raise_error(left_k)", "raise_error() fails the job with a row's values"),
     column("more rows than were joined", "explode(array(1, 2))", "explode() changes the number of rows"),
     column("fewer rows than were joined", "count(*)", "count() aggregates many rows"),
-    column("rows beside the pair", "max(left_k) OVER ()", "OVER spans many rows"),
+    column("rows other than the pair", "max(left_k) OVER ()", "OVER spans many rows"),
     column("all columns there ever will be", "struct(left_k.*)", "* changes its meaning when a table gets more columns"),
     column("a function of the catalog", "default.mine(left_k)", "default.mine() names a catalog or a schema"),
     column("a built-in by its long name", "system.builtin.rand()", "system.builtin.rand() names a catalog or a schema"),
@@ -168,13 +169,16 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-def table() -> str:
-    """The table of the docs, between its marks."""
-    rows = [f"| {one.name} | {one.tried.replace('|', '&#124;')} | {_code(one.told)} |" for one in ATTACKS]
-    head = ["| attack | what is written | what the line says |", "| --- | --- | --- |"]
+def render_table() -> str:
+    """Render the table of the docs between its marks."""
+    rows = [
+        f"| {attack.name} | {attack.attempt.replace('|', '&#124;')} | {_code(attack.expected_message)} |"
+        for attack in ATTACKS
+    ]
+    head = ["| attack | attempt | error message |", "| --- | --- | --- |"]
     return "\n".join([BEGIN, *head, *rows, END])
 
 
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text[: text.index(BEGIN)] + table() + text[text.index(END) + len(END) :], encoding="utf-8")
+    PAGE.write_text(text[: text.index(BEGIN)] + render_table() + text[text.index(END) + len(END) :], encoding="utf-8")

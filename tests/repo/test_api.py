@@ -1,4 +1,4 @@
-"""What `tidemark` itself exports: all of it is there, documented, does its work, and costs nothing until it is used."""
+"""Tests of the names that package `tidemark` exports, and of their lazy import."""
 
 import inspect
 import subprocess
@@ -11,7 +11,7 @@ import tidemark
 from tidemark.errors import SliceOrderError
 
 ROW = "id int, k string, happened timestamp, arrived timestamp"
-AT = datetime(2024, 1, 1, 1, tzinfo=UTC)
+TIME = datetime(2024, 1, 1, 1, tzinfo=UTC)
 
 
 def test_exported_names_exist_and_are_documented():
@@ -25,30 +25,37 @@ def test_exported_names_exist_and_are_documented():
 
 
 def test_config_imports_no_spark():
-    """As Airflow does, every few seconds."""
+    """Check the import that Airflow repeats every few seconds."""
     script = (
         "import sys, tidemark.config, tidemark.errors; assert not {'pyspark', 'pandas', 'delta'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert process.returncode == 0, process.stderr
 
 
 def test_api_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline, tmp_path):
     for number, side in enumerate(("left", "right")):
-        write(side, [(number, "a", AT, AT)], ROW)
+        write(side, [(number, "a", TIME, TIME)], ROW)
     pipeline()
     orders = tidemark.load_pipeline(tmp_path / "pipeline.yaml")
+
     with pytest.raises(SliceOrderError, match="orders has no committed slice to read. Run it first"):
         tidemark.read_committed(spark, orders, lake)
-    told = []
-    (job,) = tidemark.run(spark, tidemark.plan(spark, orders, lake, drain=True), lambda _, step: told.append(step))
-    assert (list(job.slices), told[-1]) == ([0, 1], "committing")
-    emitted = tidemark.read_committed(spark, orders, lake)
-    assert [(row["left_id"], row["right_id"]) for row in emitted.collect()] == [(0, 1)]
+
+    steps = []
+    (job,) = tidemark.run(spark, tidemark.plan(spark, orders, lake, drain=True), lambda _, step: steps.append(step))
+    assert (list(job.slices), steps[-1]) == ([0, 1], "committing")
+
+    emissions = tidemark.read_committed(spark, orders, lake)
+    assert [(row["left_id"], row["right_id"]) for row in emissions.collect()] == [(0, 1)]
     assert tidemark.read_committed(spark, orders, lake, "late").count() == 0
-    (life,) = tidemark.explain(spark, orders, lake, "left", {"id": "0"})
-    assert "matched in slice 2024-01-01T01:00Z" in " ".join(life.steps)
-    streamed = emitted.drop("_slice", "_pane", "_result_time")
+
+    (history,) = tidemark.explain(spark, orders, lake, "left", {"id": "0"})
+    assert "matched in slice 2024-01-01T01:00Z" in " ".join(history.steps)
+
+    streamed = emissions.drop("_slice", "_pane", "_result_time")
     streamed.write.format("delta").save(str(lake / "streamed"))
-    compared = tidemark.compare(spark, orders, lake, "streamed")
-    assert (compared.same, compared.differences) == (1, 0)
+    comparison = tidemark.compare(spark, orders, lake, "streamed")
+    assert (comparison.same, comparison.differences) == (1, 0)

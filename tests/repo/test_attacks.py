@@ -5,10 +5,12 @@ import pytest
 import yaml
 
 from tests.conftest import write_pipeline
-from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, table
+from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, render_table
 from tidemark.cli import app
 from tidemark.delta.table import create_internal_table
-from tidemark.ledger.ledger import SCHEMA, Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import SCHEMA
 from tidemark.tables.table_changes import TableChanges
 from tidemark.watermarks.watermarks import Watermarks
 
@@ -18,59 +20,63 @@ INPUT = pa.schema(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A lake with both inputs, another pipeline's tables and a link to a place outside, which has a secret."""
-    place = tmp_path_factory.mktemp("attacked")
-    for table_ in ("lake/left", "lake/right", "secret"):
-        create_internal_table(str(place / table_), INPUT)
-    (place / "lake" / "out").symlink_to(place)
-    (place / "files").mkdir()
-    write_pipeline(place / "secret.yaml")
-    theirs = Ledger.from_pipeline(write_pipeline(place / "files" / "theirs.yaml", name="theirs"), str(place / "lake"))
+def attacked_folder(tmp_path_factory):
+    """Create a lake with both inputs, another pipeline's tables and a link to the parent folder with a secret."""
+    folder = tmp_path_factory.mktemp("attacked")
+    for table in ("lake/left", "lake/right", "secret"):
+        create_internal_table(str(folder / table), INPUT)
+    (folder / "lake" / "out").symlink_to(folder)
+    (folder / "files").mkdir()
+    write_pipeline(folder / "secret.yaml")
+    theirs = Ledger.from_pipeline(write_pipeline(folder / "files" / "theirs.yaml", name="theirs"), str(folder / "lake"))
     entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
-    row = {**theirs.row(entry), "left": counts, "right": counts, "pipeline": "theirs"}
+    row = {**entry.to_row(theirs.grid), "left": counts, "right": counts, "pipeline": "theirs"}
     create_internal_table(theirs.tables.ledger, SCHEMA)
     theirs.commit([row], 1, TableChanges({}), {}, {})
-    return place
+    return folder
 
 
-def listed(place):
-    return {path: path.lstat().st_mtime_ns for path in place.rglob("*")}
+def list_files(folder):
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
 
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """A session of which nothing can be asked but what the catalog has, which is nothing."""
+    """Replace the session by one that fails on any SQL and has an empty catalog."""
 
     class Session:
-        def sql(self, text):
-            raise AssertionError(text)
+        def sql(self, statement):
+            raise AssertionError(statement)
 
     monkeypatch.setattr(app, "get_spark_session", lambda *_, **__: Session())
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_attack_ends_with_error_line_and_writes_nothing(attack, place, no_spark, capsys, monkeypatch):
-    file = place / "files" / attack.file
+def test_attack_ends_with_error_line_and_writes_nothing(attack, attacked_folder, no_spark, capsys, monkeypatch):
+    file = attacked_folder / "files" / attack.file
     content = attack.content
     if content is None:
-        content = yaml.safe_dump(changed((place / "files" / "theirs.yaml").read_text(), attack.changes))
+        content = yaml.safe_dump(
+            create_settings((attacked_folder / "files" / "theirs.yaml").read_text(), attack.changes)
+        )
     file.write_text(content)
-    monkeypatch.setenv("TIDEMARK_PIPELINES", str(place / "files"))
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(attacked_folder / "files"))
     monkeypatch.setenv("COLUMNS", "10000")
-    before = listed(place)
+    before = list_files(attacked_folder)
     command = "compare" if "compare" in attack.changes else "run"
-    code = app.main([command, *attack.options, "--lake", str(place / "lake"), "--", str(file)])
-    told = capsys.readouterr().err.strip()
+
+    code = app.main([command, *attack.options, "--lake", str(attacked_folder / "lake"), "--", str(file)])
+
+    error = capsys.readouterr().err.strip()
     file.unlink()
-    assert (code, attack.told in told) == (2, True), told
-    assert "\n" not in told
-    assert listed(place).keys() == before.keys() - {file}
+    assert (code, attack.expected_message in error) == (2, True), error
+    assert "\n" not in error
+    assert list_files(attacked_folder).keys() == before.keys() - {file}
 
 
-def changed(text, changes):
-    """The file of pipeline `orders`, sound but for the changes."""
+def create_settings(text, changes):
+    """Create the settings of a pipeline `orders` that are valid except for the changes."""
     content = {**yaml.safe_load(text), "name": "orders"}
     for name, value in changes.items():
         *parents, last = name.split("__")
@@ -83,8 +89,10 @@ def changed(text, changes):
 
 def test_threat_model_table_lists_each_attack():
     page = PAGE.read_text()
-    written = page[page.index(BEGIN) : page.index(END) + len(END)]
-    assert written == table(), "run: python -m tests.repo.attacks"
+
+    table = page[page.index(BEGIN) : page.index(END) + len(END)]
+
+    assert table == render_table(), "run: python -m tests.repo.attacks"
 
 
 def test_attack_names_are_unique():

@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfile, as far as they can be checked without a container engine."""
+"""Tests of docker-compose.yml and the Dockerfile that need no container engine."""
 
 import json
 import os
@@ -21,8 +21,8 @@ import pytest
 import yaml
 
 from tests.conftest import write_pipeline
-from tests.processes import free_ports, until
-from tests.spark.lakes import SETTINGS, land_two_hours, read
+from tests.processes import find_free_ports, wait_for
+from tests.spark.sample_lake import SETTINGS, read_rows, write_two_hours
 from tidemark.airflow.connect_job import ConnectJob
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, SPARK_SECRET_VARIABLE
 
@@ -52,7 +52,8 @@ def services(compose):
 
 
 @pytest.fixture(scope="module")
-def ours(services):
+def own_services(services):
+    """Return the services that run this project's image."""
     return {name: service for name, service in services.items() if name != "postgres"}
 
 
@@ -72,43 +73,48 @@ def test_compose_secrets_have_no_default():
 
 
 def test_compose_env_creates_secrets_readable_by_owner_only(tmp_path):
-    made = [run_compose_env(tmp_path / name) for name in "ab"]
-    for secrets in made:
+    both = [run_compose_env(tmp_path / name) for name in "ab"]
+
+    for secrets in both:
         assert secrets.keys() == SECRETS
         assert min(map(len, secrets.values())) >= 32
         assert len(urlsafe_b64decode(secrets["AIRFLOW_FERNET_KEY"])) == 32
         assert quote(secrets["POSTGRES_PASSWORD"]) == secrets["POSTGRES_PASSWORD"]
-    assert not set(made[0].values()) & set(made[1].values())
+    assert not set(both[0].values()) & set(both[1].values())
     assert (tmp_path / "a" / ".env").stat().st_mode & 0o077 == 0
     with pytest.raises(subprocess.CalledProcessError, match="exit status 2"):
         run_compose_env(tmp_path / "a")
 
 
 def test_compose_env_adds_missing_secrets_to_existing_file(tmp_path):
-    made = run_compose_env(tmp_path)
-    older = (tmp_path / ".env").read_text().splitlines()
-    (tmp_path / ".env").write_text("\n".join(line for line in older if not line.startswith("SPARK_CONNECT")))
-    again = run_compose_env(tmp_path)
-    assert again.keys() == SECRETS
-    assert {name for name in SECRETS if again[name] != made[name]} == {"SPARK_CONNECT_TOKEN"}
+    before = run_compose_env(tmp_path)
+    lines = (tmp_path / ".env").read_text().splitlines()
+    (tmp_path / ".env").write_text("\n".join(line for line in lines if not line.startswith("SPARK_CONNECT")))
+
+    after = run_compose_env(tmp_path)
+
+    assert after.keys() == SECRETS
+    assert {name for name in SECRETS if after[name] != before[name]} == {"SPARK_CONNECT_TOKEN"}
 
 
 def test_compose_env_pins_images_by_digest(tmp_path):
-    made = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
-    assert made.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
-    assert re.fullmatch(r"python@sha256:\d+", made["PYTHON_IMAGE"])
-    assert re.fullmatch(r"postgres@sha256:\d+", made["POSTGRES_IMAGE"])
-    again = run_compose_env(tmp_path, "--digests", docker="echo sha256:beef")
-    assert again == made | {"PYTHON_IMAGE": "python@sha256:beef", "POSTGRES_IMAGE": "postgres@sha256:beef"}
-    used = {variable["name"]: variable["default"] for variable in VARIABLE.finditer(TEXT) if "_IMAGE" in variable[0]}
+    first = run_compose_env(tmp_path, docker='echo sha256:$(echo "$*" | cksum | cut -c 1-5)')
+    assert first.keys() == SECRETS | {"PYTHON_IMAGE", "POSTGRES_IMAGE"}
+    assert re.fullmatch(r"python@sha256:\d+", first["PYTHON_IMAGE"])
+    assert re.fullmatch(r"postgres@sha256:\d+", first["POSTGRES_IMAGE"])
+
+    second = run_compose_env(tmp_path, "--digests", docker="echo sha256:beef")
+    assert second == first | {"PYTHON_IMAGE": "python@sha256:beef", "POSTGRES_IMAGE": "postgres@sha256:beef"}
+
+    defaults = {match["name"]: match["default"] for match in VARIABLE.finditer(TEXT) if "_IMAGE" in match[0]}
     script = (ROOT / "bin/compose-env").read_text()
-    looked_up = re.findall(r"^(?:python|postgres)=(.*)", script, re.MULTILINE)
-    assert looked_up == [used["PYTHON_IMAGE"], used["POSTGRES_IMAGE"]]
-    assert f"ARG PYTHON_IMAGE={used['PYTHON_IMAGE']}" in (ROOT / "Dockerfile").read_text()
+    images = re.findall(r"^(?:python|postgres)=(.*)", script, re.MULTILINE)
+    assert images == [defaults["PYTHON_IMAGE"], defaults["POSTGRES_IMAGE"]]
+    assert f"ARG PYTHON_IMAGE={defaults['PYTHON_IMAGE']}" in (ROOT / "Dockerfile").read_text()
 
 
 def run_compose_env(folder, *options, docker="exit 1"):
-    """The variables that the script has written beside a folder `bin` of its own."""
+    """Run the script in a folder with a fake `docker`; return the variables of the `.env` file that it writes."""
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "bin/compose-env", folder / "bin")
     (folder / "bin/docker").write_text(f"#!/bin/sh\n{docker}\n")
@@ -118,41 +124,48 @@ def run_compose_env(folder, *options, docker="exit 1"):
     return dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
 
 
-def test_compose_services_share_an_image(ours):
-    assert {service["image"] for service in ours.values()} == {"tidemark:0.1.0"}
-    policies = {name: (service["pull_policy"], "build" in service) for name, service in ours.items()}
+def test_compose_services_share_an_image(own_services):
+    assert {service["image"] for service in own_services.values()} == {"tidemark:0.1.0"}
+    policies = {name: (service["pull_policy"], "build" in service) for name, service in own_services.items()}
     assert policies.pop("airflow-migrate") == ("build", True)
     assert set(policies.values()) == {("never", False)}
 
 
-def test_compose_services_have_memory_limit_and_no_privileges(services, ours):
+def test_compose_services_have_memory_limit_and_no_privileges(services, own_services):
     assert all("mem_limit" in service for service in services.values())
-    assert all(service["cap_drop"] == ["ALL"] for service in ours.values())
+    assert all(service["cap_drop"] == ["ALL"] for service in own_services.values())
 
 
 def test_compose_networks_separate_services(compose, services):
-    own = {name: service for name, service in services.items() if "networks" in service}
-    assert services.keys() - own.keys() == {"spark-connect"}
-    assert set(compose["networks"]) == {network for service in own.values() for network in service["networks"]}
-    on = {network: {n for n, s in own.items() if network in s["networks"]} for network in compose["networks"]}
+    networks = {name: service["networks"] for name, service in services.items() if "networks" in service}
+    assert services.keys() - networks.keys() == {"spark-connect"}
+    assert set(compose["networks"]) == {network for names in networks.values() for network in names}
+
+    services_on = {
+        network: {service for service, names in networks.items() if network in names} for network in compose["networks"]
+    }
     assert compose["networks"]["database"] == {"internal": True}
-    assert on["spark"] == {"spark-master", "spark-worker", "spark-history", "airflow-scheduler"}
-    assert not on["database"] & {"spark-master", "spark-worker", "spark-history"}
+    assert services_on["spark"] == {"spark-master", "spark-worker", "spark-history", "airflow-scheduler"}
+    assert not services_on["database"] & {"spark-master", "spark-worker", "spark-history"}
 
 
 def test_compose_spark_services_require_secrets(services):
     assert services["spark-worker"]["deploy"] == {"replicas": 2}
+
     for name in ("spark-master", "spark-worker", "spark-history"):
         assert services[name]["environment"][SPARK_SECRET_VARIABLE] == "the-SPARK_SECRET"
         assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
     assert services["spark-connect"]["environment"][CONNECT_TOKEN_VARIABLE] == "the-SPARK_CONNECT_TOKEN"
-    passwords = {name: connection(services, name)["password"] for name in ("default", "submit")}
+
+    passwords = {name: get_connection(services, name)["password"] for name in ("default", "submit")}
     assert passwords == {"default": "the-SPARK_CONNECT_TOKEN", "submit": "the-SPARK_SECRET"}
+
     for name, service in services.items():
         assert "the-" not in json.dumps(service.get("command")), name
 
 
-def connection(services, name):
+def get_connection(services, name):
+    """Return the connection `spark_NAME` of Airflow's services."""
     return json.loads(services["airflow-scheduler"]["environment"][f"AIRFLOW_CONN_SPARK_{name.upper()}"])
 
 
@@ -164,19 +177,23 @@ def test_compose_api_server_requires_login(services):
                if name != "airflow-api-server")  # fmt: skip
 
 
-def test_compose_runs_all_airflow_components(ours):
-    commands = {tuple(service["command"][:2]) for service in ours.values() if service["command"][0] == "airflow"}
-    assert ours["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
-    assert ours["airflow-migrate"]["command"][-1].startswith("airflow db migrate &&")
+def test_compose_runs_all_airflow_components(own_services):
+    commands = {
+        tuple(service["command"][:2]) for service in own_services.values() if service["command"][0] == "airflow"
+    }
+    assert own_services["airflow-api-server"]["command"][-1].endswith("exec airflow api-server")
+    assert own_services["airflow-migrate"]["command"][-1].startswith("airflow db migrate &&")
+
     commands |= {("airflow", "api-server"), ("airflow", "db")}
-    parts = ("api-server", "dag-processor", "db", "scheduler", "triggerer")
-    assert commands == {("airflow", part) for part in parts}
+    subcommands = ("api-server", "dag-processor", "db", "scheduler", "triggerer")
+
+    assert commands == {("airflow", subcommand) for subcommand in subcommands}
 
 
 @pytest.mark.slow
 def test_api_server_command_accepts_password(services, tmp_path):
-    """Run as a process, on SQLite: what it writes, its health check, and its login."""
-    (port,) = free_ports(1)
+    """Run the command as a process on SQLite, and use its health check and login."""
+    (port,) = find_free_ports(1)
     service = services["airflow-api-server"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env |= {name: str(value) for name, value in service["environment"].items()}
@@ -194,7 +211,7 @@ def test_api_server_command_accepts_password(services, tmp_path):
             if subprocess.run(health, capture_output=True, check=False).returncode == 0:
                 break
             time.sleep(2)
-        assert [login(port, password) for password in ("wrong", env["AIRFLOW_ADMIN_PASSWORD"])] == [401, 201]
+        assert [log_in(port, password) for password in ("wrong", env["AIRFLOW_ADMIN_PASSWORD"])] == [401, 201]
         assert (tmp_path / "passwords.json").stat().st_mode & 0o077 == 0
         with pytest.raises(HTTPError, match="401"):
             urlopen(f"http://127.0.0.1:{port}/api/v2/dags", timeout=10)
@@ -205,39 +222,40 @@ def test_api_server_command_accepts_password(services, tmp_path):
 
 @pytest.mark.slow
 def test_connect_server_command_runs_slices(services, tmp_path):
-    """Run as a process: its health check, which wants the token, and a job by the connection that tasks have."""
-    (port,) = free_ports(1)
+    """Run the command as a process; use its health check, which needs the token, and run a job by its connection."""
+    (port,) = find_free_ports(1)
     service = services["spark-connect"]
-    asked = (service["command"], service["healthcheck"]["test"][1:])
-    command, health = ([part.replace("15002", port) for part in parts] for parts in asked)
+    commands = (service["command"], service["healthcheck"]["test"][1:])
+    command, health = ([part.replace("15002", port) for part in parts] for parts in commands)
     env = os.environ | {"PYTHONPATH": str(ROOT / "include"), "TIDEMARK_JARS": str(ROOT / ".jars")}
-    lake, file = land_two_hours(tmp_path / "lake", 60), tmp_path / "orders.yaml"
+    lake, file = write_two_hours(tmp_path / "lake", 60), tmp_path / "orders.yaml"
     write_pipeline(file, name="orders", **SETTINGS)
 
-    def is_healthy(**more):
-        return subprocess.run(health, env=env | more, capture_output=True, check=False).returncode == 0
+    def is_healthy(**variables):
+        return subprocess.run(health, env=env | variables, capture_output=True, check=False).returncode == 0
 
     with (tmp_path / "log").open("w") as log:
-        own = env | service["environment"]
-        server = subprocess.Popen(command, env=own, cwd=tmp_path, stderr=log, stdout=log)
+        server_env = env | service["environment"]
+        server = subprocess.Popen(command, env=server_env, cwd=tmp_path, stderr=log, stdout=log)
     try:
-        until(lambda: is_healthy(**service["environment"]), 120)
+        wait_for(lambda: is_healthy(**service["environment"]), 120)
         assert not is_healthy()
-        told, said = connection(services, "default"), []
-        job = ConnectJob(f"{told['host']}:{port}", told["password"], {"PYTHONPATH": env["PYTHONPATH"]})
-        code = job.run(["run", str(file), "--lake", str(lake)], lambda _, line: said.append(line))
-        assert code == 0, said
-        assert read(lake / "orders" / "emissions").total() > 10
+        connection, lines = get_connection(services, "default"), []
+        job = ConnectJob(f"{connection['host']}:{port}", connection["password"], {"PYTHONPATH": env["PYTHONPATH"]})
+        code = job.run(["run", str(file), "--lake", str(lake)], lambda _, line: lines.append(line))
+        assert code == 0, lines
+        assert read_rows(lake / "orders" / "emissions").total() > 10
     finally:
         server.terminate()
         server.wait(timeout=60)
 
 
-def login(port, password):
+def log_in(port, password):
+    """Log in to the API server; return the HTTP status."""
     content = json.dumps({"username": "admin", "password": password}).encode()
     request = Request(f"http://127.0.0.1:{port}/auth/token", content, {"Content-Type": "application/json"})
-    with suppress(HTTPError), urlopen(request, timeout=10) as answer:
-        return answer.status
+    with suppress(HTTPError), urlopen(request, timeout=10) as response:
+        return response.status
     return 401
 
 
@@ -263,43 +281,45 @@ def test_compose_ports_are_published_on_loopback(services):
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published)
     assert all(port.startswith("127.0.0.1:") for port in published)
-    served = {name: int(s["ports"][0].rpartition(":")[2]) for name, s in services.items() if "ports" in s}
-    assert served == PORT
-    for name, port in served.items():
+
+    ports = {name: int(s["ports"][0].rpartition(":")[2]) for name, s in services.items() if "ports" in s}
+    assert ports == PORT
+
+    for name, port in ports.items():
         assert f":{port}" in " ".join(services[name]["healthcheck"]["test"])
 
 
-def test_compose_dependencies_exist_and_can_be_met(services):
+def test_compose_dependencies_exist_with_conditions_that_can_hold(services):
     for service in services.values():
         for name, dependency in service.get("depends_on", {}).items():
-            awaited = services[name]
+            required = services[name]
             if service.get("network_mode") == f"service:{name}":
                 assert dependency == {"condition": "service_started", "restart": True}
             elif dependency["condition"] == "service_healthy":
-                assert "healthcheck" in awaited, name
+                assert "healthcheck" in required, name
             else:
                 assert dependency["condition"] == "service_completed_successfully"
-                assert awaited["restart"] == "on-failure", f"{name} would start over after it is done"
+                assert required["restart"] == "on-failure", f"{name} would restart after its end"
 
 
 def test_compose_airflow_settings_exist(services):
     template = Path(str(distribution("apache-airflow-core").locate_file("airflow/config_templates/config.yml")))
-    known = yaml.safe_load(template.read_text())
+    sections = yaml.safe_load(template.read_text())
     settings = [name for name in services["airflow-scheduler"]["environment"] if name.startswith("AIRFLOW__")]
     assert settings
     for name in settings:
         _, section, option = name.lower().split("__")
-        assert option in known[section]["options"], name
+        assert option in sections[section]["options"], name
 
 
 def test_compose_connections_point_to_services(services):
     environment = services["airflow-scheduler"]["environment"]
-    warm, server = connection(services, "default"), services["spark-connect"]
+    connect, server = get_connection(services, "default"), services["spark-connect"]
     assert server["network_mode"] == "service:airflow-scheduler"
-    assert warm["host"] == "sc://localhost"
-    assert str(warm["port"]) == server["command"][server["command"].index("--port") + 1]
+    assert connect["host"] == "sc://localhost"
+    assert str(connect["port"]) == server["command"][server["command"].index("--port") + 1]
 
-    spark = connection(services, "submit")
+    spark = get_connection(services, "submit")
     master = services["spark-master"]["command"]
     url = f"{spark['host']}:{spark['port']}"
     assert url == f"spark://{master[master.index('--host') + 1]}:{master[master.index('--port') + 1]}"

@@ -1,4 +1,4 @@
-"""The examples in docstrings give what they say."""
+"""Examples in docstrings give the results that they show."""
 
 import doctest
 from importlib import import_module
@@ -15,7 +15,8 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name):
-    done = doctest.testmod(import_module(name))
-    assert done.attempted
-    assert not done.failed
+def test_docstring_examples_of_module_pass(name):
+    result = doctest.testmod(import_module(name))
+
+    assert result.attempted
+    assert not result.failed

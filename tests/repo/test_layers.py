@@ -22,8 +22,8 @@ FORBIDDEN = [
 
 
 @pytest.fixture
-def checked(tmp_path):
-    """The contracts against a copy of the package, and which of them are broken."""
+def package_copy(tmp_path):
+    """Copy the package; return its folder and a function that returns lint-imports' exit code and broken contracts."""
     package = tmp_path / "tidemark"
     for name in ("tidemark", "tidemark_conformance"):
         source = ROOT / "include" / name
@@ -31,29 +31,32 @@ def checked(tmp_path):
 
     def check():
         command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / "pyproject.toml", "--no-cache"]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
         )
-        return done.returncode, {one["name"] for one in CONTRACTS if f"{one['name']} BROKEN" in done.stdout}
+        names = [contract["name"] for contract in CONTRACTS]
+        return process.returncode, {name for name in names if f"{name} BROKEN" in process.stdout}
 
     return package, check
 
 
-def test_import_contracts_hold_and_forbidden_import_breaks_its_contract(checked):
-    package, check = checked
+def test_import_contracts_hold_and_forbidden_import_breaks_its_contract(package_copy):
+    package, check = package_copy
     assert check() == (0, set())
+
     for file, line, _ in FORBIDDEN:
         module = package / file
         module.write_text(f"{module.read_text()}\n{line}\n")
+
     assert check() == (1, {contract for *_, contract in FORBIDDEN})
 
 
 def test_every_contract_has_a_forbidden_import():
-    assert {contract for *_, contract in FORBIDDEN} == {one["name"] for one in CONTRACTS}
+    assert {contract for *_, contract in FORBIDDEN} == {contract["name"] for contract in CONTRACTS}
 
 
 def test_dag_files_import_only_the_airflow_package():
-    """Airflow reads them every few seconds."""
+    """Airflow imports DAG files every few seconds, so imports must be cheap."""
     imported = set()
     for path in (ROOT / "dags").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -66,21 +69,21 @@ def test_dag_files_import_only_the_airflow_package():
 
 
 def test_optional_columns_are_added_by_with_columns_helper():
-    """Its `withColumns` takes no empty mapping; `spark.dataframe_utils.with_columns` does."""
+    """Spark's `withColumns` does not accept an empty mapping; `spark.dataframe_utils.with_columns` does."""
 
-    def is_empty_at_times(given):
-        match given:
+    def can_be_empty(argument):
+        match argument:
             case ast.Dict():
-                return all(key is None for key in given.keys)
+                return all(key is None for key in argument.keys)
             case ast.DictComp(generators=[ast.comprehension(iter=ast.Name(name))]):
                 return not name.isupper()
         return True
 
-    found = [
+    calls = [
         f"{file.relative_to(ROOT)}:{call.lineno}"
         for file in (ROOT / "include/tidemark").rglob("*.py")
         for call in ast.walk(ast.parse(file.read_text()))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "withColumns"
-        if is_empty_at_times(call.args[0]) and file.name != "dataframe_utils.py"
+        if can_be_empty(call.args[0]) and file.name != "dataframe_utils.py"
     ]
-    assert found == []
+    assert calls == []

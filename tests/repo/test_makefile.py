@@ -1,4 +1,4 @@
-"""The Makefile's help, and what it says on a machine that lacks something."""
+"""Tests of the Makefile's help and of its messages when a tool is missing."""
 
 import os
 import re
@@ -60,32 +60,35 @@ def test_make_help_lists_every_target():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "message"),
+    ("environment", "expected_message"),
     [
         ({"PYTHON": ""}, r"Python 3\.11 is missing: install python3\.11 .*"),
         ({"JAVA_HOME": "/nowhere"}, r"Java 17 is missing: install openjdk-17-jre-headless.*"),
     ],
 )
-def test_make_without_required_tool_ends_with_error_line(lacking, message):
-    run = make("machine", **lacking)
-    assert run.returncode != 0
-    said = [line for line in run.stderr.splitlines() if not line.startswith("make")]
-    assert len(said) == 1
-    assert re.fullmatch(message, said[0])
+def test_make_without_required_tool_ends_with_error_line(environment, expected_message):
+    process = make("machine", **environment)
+
+    assert process.returncode != 0
+    [line] = [line for line in process.stderr.splitlines() if not line.startswith("make")]
+    assert re.fullmatch(expected_message, line)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_make_browser_installs_browser_or_continues_without(tmp_path, fails):
+@pytest.mark.parametrize("install_fails", [False, True])
+def test_make_browser_installs_browser_or_continues_without(tmp_path, install_fails):
+    log = tmp_path / "apt-get.log"
     for program in ("make", "mkdir"):
         (tmp_path / program).symlink_to(shutil.which(program))
-    for name, script in {"id": "echo 0", "apt-get": f'echo "$*" >> {tmp_path}/asked; exit {100 * fails}'}.items():
+    for name, script in {"id": "echo 0", "apt-get": f'echo "$*" >> {log}; exit {100 * install_fails}'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    run = make("browser", PATH=str(tmp_path))
-    assert run.returncode == 0
-    assert ("the tests that need it are skipped" in run.stderr) is fails
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == ["update"] if fails else {"chromium", "chromium-driver"} <= set(asked[1].split())
+
+    process = make("browser", PATH=str(tmp_path))
+
+    assert process.returncode == 0
+    assert ("the tests that need it are skipped" in process.stderr) is install_fails
+    calls = log.read_text().splitlines()
+    assert calls == ["update"] if install_fails else {"chromium", "chromium-driver"} <= set(calls[1].split())
 
 
 def test_programs_in_bin_are_executable():

@@ -1,4 +1,4 @@
-"""The locks against what pyproject.toml asks for, and the pins that only work together."""
+"""Tests of the lock files against the requirements of pyproject.toml, and of pins that depend on each other."""
 
 import json
 import re
@@ -20,20 +20,23 @@ def read(name):
     return (ROOT / name).read_text()
 
 
-def lock(name):
+def read_lock(name):
+    """Return the pinned version of each package of a lock file."""
     requirements = [Requirement(line) for line in re.findall(r"^(\S+) ", read(name), re.MULTILINE)]
     return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in requirements}
 
 
-RUNTIME = lock("requirements.txt")
-DEV = lock("requirements-dev.txt")
+RUNTIME = read_lock("requirements.txt")
+DEV = read_lock("requirements-dev.txt")
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-ASKED = [*PROJECT["dependencies"], *(one for extra in EXTRAS if extra != "dev" for one in EXTRAS[extra])]
+OPTIONAL_REQUIREMENTS = [requirement for extra in EXTRAS if extra != "dev" for requirement in EXTRAS[extra]]
+REQUIREMENTS = [*PROJECT["dependencies"], *OPTIONAL_REQUIREMENTS]
+EXTERNAL_REQUIREMENTS = [requirement for requirement in REQUIREMENTS if not requirement.startswith("tidemark[")]
 
 
-@pytest.mark.parametrize("requirement", [one for one in ASKED if not one.startswith("tidemark[")])
+@pytest.mark.parametrize("requirement", EXTERNAL_REQUIREMENTS)
 def test_runtime_lock_satisfies_requirement(requirement):
     check(requirement, RUNTIME)
 
@@ -43,24 +46,26 @@ def test_development_lock_satisfies_requirement(requirement):
     check(requirement, DEV)
 
 
-def test_packages_of_one_version_are_pinned():
-    """Another pyspark than the client's, another line of Delta than Spark's, another parser of expressions."""
-    ranges = {Requirement(one).name: str(Requirement(one).specifier) for one in ASKED}
+def test_requirements_allow_matching_pyspark_and_reviewed_sqlglot_only():
+    """The client must have pyspark's version, and expressions were reviewed with this sqlglot series."""
+    ranges = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, REQUIREMENTS)}
+
     assert ranges["pyspark"] == ranges["pyspark-client"]
     assert Requirement(f"x{ranges['sqlglot']}").specifier.contains("30.30.7")
     assert not Requirement(f"x{ranges['sqlglot']}").specifier.contains("30.31")
 
 
-def check(text, locked):
+def check(text, lock):
+    """Check that the pin of a lock satisfies a requirement."""
     requirement = Requirement(text)
-    pin = locked[canonicalize_name(requirement.name)]
+    pin = lock[canonicalize_name(requirement.name)]
     assert pin.removeprefix("==") in requirement.specifier
 
 
 def test_locks_pin_every_package_and_agree():
     assert all(re.fullmatch(r"==[\w.]+", pin) for pin in DEV.values())
     assert RUNTIME.items() <= DEV.items()
-    assert lock("requirements-worker.txt").items() <= RUNTIME.items()
+    assert read_lock("requirements-worker.txt").items() <= RUNTIME.items()
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-worker.txt"])
@@ -76,19 +81,21 @@ def test_installers_of_lock_require_hashes():
 
 
 def test_jar_checksums_match_pinned_versions():
-    known = re.findall(r"^[0-9a-f]{64}  (.*)$", read("jars.sha256"), re.MULTILINE)
+    jars = re.findall(r"^[0-9a-f]{64}  (.*)$", read("jars.sha256"), re.MULTILINE)
     spark, delta = RUNTIME["pyspark"].removeprefix("==").rpartition(".")[0], RUNTIME["delta-spark"].removeprefix("==")
-    assert known == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
+    assert jars == [f"delta-spark_{spark}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"]
 
 
 def test_sbom_lists_every_package_and_jar():
-    told = json.loads(subprocess.run([ROOT / "bin" / "sbom"], capture_output=True, check=True).stdout)
-    assert len(told["components"]) == len(RUNTIME) + 2
-    known = {component["purl"] for component in told["components"]}
-    assert {"pkg:pypi/sqlglot@30.30.0", "pkg:maven/io.delta/delta-storage@4.4.0"} <= known
+    process = subprocess.run([ROOT / "bin" / "sbom"], capture_output=True, check=True)
+
+    components = json.loads(process.stdout)["components"]
+    assert len(components) == len(RUNTIME) + 2
+    urls = {component["purl"] for component in components}
+    assert {"pkg:pypi/sqlglot@30.30.0", "pkg:maven/io.delta/delta-storage@4.4.0"} <= urls
 
 
 def test_pyspark_and_client_have_same_version():
-    # Their files overlap: another version of the client, which Airflow's provider pulls in, would overwrite PySpark's.
+    # Airflow's provider installs the client, whose files overlap with PySpark's: another version would overwrite them.
     assert RUNTIME["pyspark"] == RUNTIME["pyspark-client"]
     assert version("pyspark") == version("pyspark-client")

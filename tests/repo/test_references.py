@@ -9,13 +9,13 @@ from tests.repo.references import (
 )
 
 
-def test_docstrings_refer_to_what_exists():
+def test_docstring_references_all_exist():
     broken = [": ".join(reference) for reference in docstring_references()]
 
     assert broken == [], "\n".join(broken)
 
 
-def test_docs_refer_to_what_exists():
+def test_document_references_all_exist():
     broken = [": ".join(reference) for reference in document_references()]
 
     assert broken == [], "\n".join(broken)

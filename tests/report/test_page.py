@@ -1,4 +1,4 @@
-"""The report's files, and the page as a browser shows it."""
+"""Tests of the report's files, and of the page in a browser."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pandas as pd
 import pytest
 
-from tests.report.facts import HOSTILE, START, facts, without_differences
+from tests.report.sample_reports import HOSTILE, START, create_report, create_report_without_differences
 from tidemark.comparison import CAUSES
 from tidemark.comparison.causes import REMEDIES
 from tidemark.config.local_days import DAY_MICROS
@@ -29,24 +29,25 @@ CONTRAST = """(() => {
       .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
     return .2126 * linear[0] + .7152 * linear[1] + .0722 * linear[2];
   };
-  const behind = at => {
-    for (; at; at = at.parentElement) {
-      const found = getComputedStyle(at).backgroundColor;
-      if (!/, 0\\)$/.test(found)) return found;
+  const background = node => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
     }
   };
-  const ratio = (at, colour) => {
-    const [low, high] = [light(colour), light(behind(at))].sort((a, b) => a - b);
+  const ratio = (node, colour) => {
+    const [low, high] = [light(colour), light(background(node))].sort((a, b) => a - b);
     return (high + .05) / (low + .05);
   };
-  const seen = [...document.querySelectorAll("body *")].filter(at => at.getClientRects().length);
-  const words = seen.filter(at => [...at.childNodes].some(one => one.nodeType == 3 && one.data.trim()));
-  const shapes = seen.filter(at => at.matches("svg .role-mark path, svg .role-mark line"));
-  const paint = at => { const s = getComputedStyle(at); return s.fill.startsWith("rgb") ? s.fill : s.stroke; };
+  const visible = [...document.querySelectorAll("body *")].filter(node => node.getClientRects().length);
+  const texts = visible.filter(node => [...node.childNodes].some(child => child.nodeType == 3 && child.data.trim()));
+  const shapes = visible.filter(node => node.matches("svg .role-mark path, svg .role-mark line"));
+  const paint = node => { const s = getComputedStyle(node); return s.fill.startsWith("rgb") ? s.fill : s.stroke; };
   return {
-    words: Math.min(...words.map(at => ratio(at, at.closest("svg") ? paint(at) : getComputedStyle(at).color))),
-    shapes: Math.min(...shapes.map(at => ratio(at, paint(at)))),
-    paper: getComputedStyle(document.body).backgroundColor,
+    texts: Math.min(...texts.map(
+      node => ratio(node, node.closest("svg") ? paint(node) : getComputedStyle(node).color))),
+    shapes: Math.min(...shapes.map(node => ratio(node, paint(node)))),
+    page: getComputedStyle(document.body).backgroundColor,
   };
 })()"""
 
@@ -54,80 +55,89 @@ CONTRAST = """(() => {
 @pytest.fixture
 def page(tmp_path):
     path = tmp_path / "report.html"
-    write_report(facts(), [path])
+    write_report(create_report(), [path])
     return path
 
 
-def test_the_page_needs_nothing_else_and_runs_nothing(browser, page):
-    browser.asked_for()
+def test_page_requests_nothing_and_runs_no_script(browser, page):
+    browser.pop_requested_urls()
+
     browser.open(page)
-    assert browser.asked_for() == {page.as_uri(), "data:,"} or browser.asked_for() == set()
-    assert browser.complaints() == []
-    assert browser.ask("document.title") == "orders and streamed/orders: 2 unexplained"
-    assert browser.ask("document.scripts.length") == 0
-    assert browser.ask("document.body.innerText").count(HOSTILE) >= 2, "what a table holds stays text"
+
+    assert browser.pop_requested_urls() == {page.as_uri(), "data:,"} or browser.pop_requested_urls() == set()
+    assert browser.get_console_messages() == []
+    assert browser.evaluate("document.title") == "orders and streamed/orders: 2 unexplained"
+    assert browser.evaluate("document.scripts.length") == 0
+    assert browser.evaluate("document.body.innerText").count(HOSTILE) >= 2, "values of tables are text"
 
 
-def test_it_has_its_parts_in_order_and_can_be_read_without_seeing_it(browser, page):
+def test_page_has_parts_in_order_and_accessible_names(browser, page):
     browser.open(page)
-    assert browser.ask("[...document.querySelectorAll('main > section[id]')].map(one => one.id)") == PARTS
-    assert (
-        browser.ask("['header', 'main', 'nav', 'footer'].map(one => document.querySelectorAll(one).length)") == [1] * 4
+
+    assert browser.evaluate("[...document.querySelectorAll('main > section[id]')].map(node => node.id)") == PARTS
+    landmarks = "['header', 'main', 'nav', 'footer'].map(name => document.querySelectorAll(name).length)"
+    assert browser.evaluate(landmarks) == [1] * 4
+    assert browser.evaluate("document.documentElement.lang") == "en"
+    nameless = "[...document.querySelectorAll('svg')].filter(node => !node.getAttribute('aria-label')).length"
+    assert browser.evaluate(nameless) == 0
+    assert browser.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
+    captions = browser.evaluate(
+        "[...document.querySelectorAll('figcaption')].map(node => node.innerText.trim().length)"
     )
-    assert browser.ask("document.documentElement.lang") == "en"
-    nameless = "[...document.querySelectorAll('svg')].filter(one => !one.getAttribute('aria-label')).length"
-    assert browser.ask(nameless) == 0
-    assert browser.ask("document.querySelectorAll('th:not([scope])').length") == 0
-    captions = browser.ask("[...document.querySelectorAll('figcaption')].map(one => one.innerText.trim().length)")
-    assert len(captions) == browser.ask("document.querySelectorAll('figure').length") == 4
+    assert len(captions) == browser.evaluate("document.querySelectorAll('figure').length") == 4
     assert min(captions) > 20
-    ids = browser.ask("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    ids = browser.evaluate("[...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
-    targets = browser.ask("[...document.querySelectorAll('a')].map(one => one.getAttribute('href'))")
-    assert {"#life-1", *(f"#{part}" for part in PARTS)} <= set(targets) <= {f"#{one}" for one in ids}
-    assert browser.ask("document.querySelector('.totals dd').innerText") == "2", "unexplained comes first"
+    targets = browser.evaluate("[...document.querySelectorAll('a')].map(node => node.getAttribute('href'))")
+    assert {"#life-1", *(f"#{part}" for part in PARTS)} <= set(targets) <= {f"#{name}" for name in ids}
+    assert browser.evaluate("document.querySelector('.totals dd').innerText") == "2", "unexplained comes first"
 
 
-@pytest.mark.parametrize("report", [facts, without_differences])
-def test_a_phone_scrolls_it_one_way(browser, tmp_path, report):
+@pytest.mark.parametrize("create", [create_report, create_report_without_differences])
+def test_page_narrow_viewport_scrolls_vertically_only(browser, tmp_path, create):
     path = tmp_path / "report.html"
-    write_report(report(), [path])
+    write_report(create(), [path])
+
     browser.open(path, width=375)
-    assert browser.ask("[innerWidth, document.documentElement.scrollWidth]") == [375, 375]
-    if report is facts:
-        assert browser.ask("[...document.querySelectorAll('.scroll')].some(one => one.scrollWidth > one.clientWidth)")
-    drawn = browser.ask("[...document.querySelectorAll('svg')].map(one => one.getBoundingClientRect().width)")
-    assert {width > 0 for width in drawn} == {True, False}, "the charts for a phone are shown, the others are not"
-    assert max(drawn) <= 375
-    smallest = "Math.min(...[...document.querySelectorAll('.narrow svg')].map(one => one.getScreenCTM().a))"
-    assert browser.ask(smallest) > 0.9, "letters in charts are not shrunk"
+
+    assert browser.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [375, 375]
+    if create is create_report:
+        is_scrollable = "[...document.querySelectorAll('.scroll')].some(node => node.scrollWidth > node.clientWidth)"
+        assert browser.evaluate(is_scrollable)
+    widths = browser.evaluate("[...document.querySelectorAll('svg')].map(node => node.getBoundingClientRect().width)")
+    assert {width > 0 for width in widths} == {True, False}, "only charts for narrow screens are visible"
+    assert max(widths) <= 375
+    min_scale = "Math.min(...[...document.querySelectorAll('.narrow svg')].map(node => node.getScreenCTM().a))"
+    assert browser.evaluate(min_scale) > 0.9, "text in charts is not shrunk"
 
 
-def test_light_and_dark_are_two_pages_with_contrast(browser, page):
-    papers = set()
+def test_page_light_and_dark_scheme_have_contrast(browser, page):
+    backgrounds = set()
     for scheme in ("light", "dark"):
         browser.open(page, scheme=scheme)
-        told = browser.ask(CONTRAST)
-        papers.add(told["paper"])
-        assert told["words"] >= 4.5
-        assert told["shapes"] >= 3
-    assert len(papers) == 2
+        contrast = browser.evaluate(CONTRAST)
+        backgrounds.add(contrast["page"])
+        assert contrast["texts"] >= 4.5
+        assert contrast["shapes"] >= 3
+    assert len(backgrounds) == 2
 
 
-def test_no_difference_is_said_as_well():
-    told = render_html(without_differences())
-    assert "No row differs." in told
-    assert 'class="first none"' in told
-    assert "Both sides agree in all 40 periods of 1 day." in told
-    assert "Other delays were not tried: orders runs in order of event time, where no delay decides." in told
-    assert "rows that differ</text>" not in told
-    assert render_markdown(without_differences()).startswith(
+def test_render_html_without_differences_states_agreement():
+    page = render_html(create_report_without_differences())
+
+    assert "No row differs." in page
+    assert 'class="first none"' in page
+    assert "Both sides agree in all 40 periods of 1 day." in page
+    assert "Other delays were not tried: orders runs in order of event time, where no delay decides." in page
+    assert "rows that differ</text>" not in page
+    assert render_markdown(create_report_without_differences()).startswith(
         "# orders and streamed/orders: 0 unexplained\n\nNo row differs."
     )
 
 
-def test_markdown_has_whole_tables_and_no_markup():
-    text = render_markdown(facts())
+def test_render_markdown_has_complete_tables_and_no_markup():
+    text = render_markdown(create_report())
+
     assert "<script" not in text
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
         header, rule, *rows = (line.replace(r"\|", "").count("|") for line in table.splitlines())
@@ -138,22 +148,24 @@ def test_markdown_has_whole_tables_and_no_markup():
         assert f"\n\n## {title}\n\n" in text
 
 
-def test_json_has_all_of_it():
-    told = json.loads(render_json(facts()))
-    assert told["comparison"]["unexplained"] == 2
-    assert told["causes"][0]["examples"][0]["history_names"] == [told["row_histories"][0]["name"]]
-    assert told["row_histories"][0]["history"]["row"] == {"k": HOSTILE}
-    assert told["what_if"]["recommendation"]
-    assert len(told["periods"]) == 40
+def test_render_json_has_all_parts():
+    content = json.loads(render_json(create_report()))
+
+    assert content["comparison"]["unexplained"] == 2
+    assert content["causes"][0]["examples"][0]["history_names"] == [content["row_histories"][0]["name"]]
+    assert content["row_histories"][0]["history"]["row"] == {"k": HOSTILE}
+    assert content["what_if"]["recommendation"]
+    assert len(content["periods"]) == 40
 
 
-def test_a_year_of_hours_is_drawn_by_days():
+def test_choose_period_length_long_range_has_at_most_max_periods():
     hours = pd.date_range(START, periods=8_760, freq="h")
     assert _choose_period_length(hours, timedelta(hours=1)) == timedelta(days=1)
     assert _choose_period_length(hours[:MAX_PERIODS], timedelta(hours=1)) == timedelta(hours=1)
+
     century = pd.date_range(START, periods=36_500, freq="D")
     assert _choose_period_length(century, timedelta(days=1)) * MAX_PERIODS >= timedelta(days=36_500)
-    assert len(render_html(facts(periods=366))) < 400_000
+    assert len(render_html(create_report(periods=366))) < 400_000
 
 
 @pytest.mark.parametrize(
@@ -165,48 +177,51 @@ def test_a_year_of_hours_is_drawn_by_days():
         ("America/Havana", "2026-10-30T04:00Z"),
     ],
 )
-def test_local_days_are_drawn_each_by_itself(zone, start):
+def test_resample_local_days_gives_a_period_per_day(zone, start):
     grid = LocalDayGrid(to_micros(parse_instant(start)), DAY_MICROS, zone)
-    assert {grid.every} != grid.lengths(range(6))
+    assert {grid.every} != grid.get_lengths(range(6))
     instants = pd.Index([grid.datetime_of(number) for number in range(6)])
-    bounds = [(grid.name(number), grid.name(number + 1)) for number in range(6)]
-    drawn = _resample(pd.Series(range(6), index=_to_local_times(instants, ZoneInfo(zone))), timedelta(days=1)).sum()
-    assert list(zip(drawn, _create_bounds(drawn.index, timedelta(days=1), ZoneInfo(zone)), strict=True)) == [
-        *enumerate(bounds)
-    ]
+    bounds = [(grid.label(number), grid.label(number + 1)) for number in range(6)]
+    local_times = _to_local_times(instants, ZoneInfo(zone))
+
+    sums = _resample(pd.Series(range(6), index=local_times), timedelta(days=1)).sum()
+    periods = _create_bounds(sums.index, timedelta(days=1), ZoneInfo(zone))
     spans = _create_spans(pd.Series(range(6), index=instants), _SpanGrid(grid, 2))
-    assert [(one.start, one.end, one.min_value, one.max_value) for one in spans] == [
+
+    assert list(zip(sums, periods, strict=True)) == [*enumerate(bounds)]
+    assert [(span.start, span.end, span.min_value, span.max_value) for span in spans] == [
         (bounds[n][0], bounds[n + 1][1], n, n + 1) for n in (0, 2, 4)
     ]
 
 
-def test_every_cause_has_a_remedy():
+def test_each_cause_has_a_remedy():
     assert list(REMEDIES) == list(CAUSES)
 
 
-def test_delays_to_try_go_up_to_what_the_latest_row_asks_for():
+def test_choose_trial_delays_extend_to_the_latest_row():
     minutes = [value / timedelta(minutes=1) for value in choose_trial_delays(1_800_000, [59_999, 600_000, 78_000_000])]
     assert minutes == [0, 15, 30, 31, 41, 1331]
     assert choose_trial_delays(0, []) == [timedelta()]
     assert choose_trial_delays(4_000, []) == [timedelta(seconds=n) for n in range(5)]
 
 
-def test_the_delay_to_vary_is_that_of_the_input_which_holds_most_back():
-    late = facts().lateness
-    assert choose_varied_input(late) == "left"
-    held_by_right = replace(late.inputs[0], rows_by_watermark_input={"left": 1, "right": 2})
-    assert choose_varied_input(replace(late, inputs=(held_by_right, late.inputs[1]))) == "right"
-    without = tuple(replace(one, delay_ms=None) for one in late.inputs)
-    assert choose_varied_input(replace(late, inputs=without)) is None
+def test_choose_varied_input_prefers_input_that_makes_most_rows_late():
+    lateness = create_report().lateness
+    late_by_right = replace(lateness.inputs[0], rows_by_watermark_input={"left": 1, "right": 2})
+    without_delay = tuple(replace(side, delay_ms=None) for side in lateness.inputs)
+
+    assert choose_varied_input(lateness) == "left"
+    assert choose_varied_input(replace(lateness, inputs=(late_by_right, lateness.inputs[1]))) == "right"
+    assert choose_varied_input(replace(lateness, inputs=without_delay)) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected_message"),
     [
         ("report.pdf", "unknown suffix. Use a file name that ends in .html, .md, .json"),
         ("nowhere/report.html", "the folder .*nowhere does not exist. "),
     ],
 )
-def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path, name, told):
-    with pytest.raises(UserError, match=f"--report .*{name}: {told}"):
+def test_check_paths_unwritable_file_raises(tmp_path, name, expected_message):
+    with pytest.raises(UserError, match=f"--report .*{name}: {expected_message}"):
         check_paths([str(tmp_path / name)])

@@ -30,8 +30,10 @@ def test_buckets_any_grid_are_ordered_and_within_a_slice(grid, first, size, per_
     assert numbers == sorted(numbers)
     assert buckets.find_slices(Series(numbers)).tolist() == [grid.number_at(earlier), grid.number_at(later)]
     assert numbers[0] < numbers[1] or later - earlier < buckets.width
+
     last = buckets.find_bucket(lane, grid.start_of(slices.stop) - 1)
     assert numbers[1] <= last < buckets.find_bucket(lane + 1, grid.start_of(slices.start))
     assert buckets.find_bucket(lane, grid.start_of(slices.start)) == lane * size * buckets.per_slice
+
     if per_slice == 1:
         assert last == (lane + 1) * size - 1

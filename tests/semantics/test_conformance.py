@@ -8,6 +8,7 @@ prints it as a vector file.
 import contextlib
 import json
 import os
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from tests.semantics.strategies import VECTORS as DIALECTS
 from tests.semantics.strategies import cases
 from tests.semantics.streams import draw_examples
 from tidemark.cli.app import main
-from tidemark.execution import replay
 from tidemark.joins.sql_interval import join as sql_interval
+from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(DIALECTS)
@@ -143,13 +144,15 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
     # Large jobs select and materialize rows differently: in order, by late positions or by watermark increments. The
     # second job continues from the rows that the first one selected. Tumbling windows run without sliding ones, which
     # would make both use the code of sliding windows.
-    monkeypatch.setattr(replay, "MAX_CACHED_ROWS", 0)
-    monkeypatch.setattr(replay, "MAX_RETAINED_SHARE", 1.0)
-    monkeypatch.setattr(replay, "MAX_ORDERED_SHARE", 1.0 if is_ordered else -1.0)
-    monkeypatch.setattr(replay, "MAX_INCREMENT_SHARE", -1.0 if is_ordered else 1.0)
-    monkeypatch.setattr(replay, "MAX_INCREMENTS_PER_ROW", 1000)
+    limits = ReplayLimits(
+        max_cached_rows=0,
+        max_retained_share=1.0,
+        max_ordered_share=1.0 if is_ordered else -1.0,
+        max_increment_share=-1.0 if is_ordered else 1.0,
+        max_increments_per_row=1000,
+    )
     if not is_broadcast:  # exceptional rows are too many to be broadcast
-        monkeypatch.setattr(replay, "MAX_BROADCAST_POSITIONS", -1)
+        limits = replace(limits, max_broadcast_positions=-1)
         monkeypatch.setattr(sql_interval, "MAX_BROADCAST_ROWS", -1)
     names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted")}
     vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
@@ -159,9 +162,11 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
         for vector in vectors
         if vector["params"].get("window", vector["params"].get("tvf")) in windows
     ]
+
     assert in_two
+
     with tuned_for_tiny_queries(spark):
-        assert not [result for result in conformance.check_cases(spark, in_two) if not result.passed]
+        assert not [result for result in conformance.check_cases(spark, in_two, limits) if not result.passed]
 
 
 def test_conformance_wrong_vector_fails_and_names_rows(tmp_path, capsys):
@@ -171,13 +176,15 @@ def test_conformance_wrong_vector_fails_and_names_rows(tmp_path, capsys):
     path.write_text("".join(json.dumps(line) + "\n" for line in (VECTORS[0], wrong)))
     report = tmp_path / "report.json"
     assert main(["conformance", str(path), "--cuts", "2", "--json", str(report)]) == 1
+
     output = capsys.readouterr().out
     assert output.endswith("conformance: 1 passed, 1 failed\n")
     assert vector["name"] in output
-    right, verdict = json.loads(report.read_text())
-    assert right["passed"]
-    assert not verdict["missing"]
-    assert len(verdict["unexpected"]) == 1
+
+    first_result, wrong_result = json.loads(report.read_text())
+    assert first_result["passed"]
+    assert not wrong_result["missing"]
+    assert len(wrong_result["unexpected"]) == 1
 
 
 @pytest.mark.parametrize("cuts", ["0", "x", "random:", "1,,2"])

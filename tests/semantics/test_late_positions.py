@@ -101,12 +101,14 @@ def test_late_positions_random_streams_split_late_and_rejected_rows_exactly(spar
         on_time, split_on_time, late = (collect(part) for part in (selected, annotated_on_time, annotated_late))
 
     assert sorted(on_time) == sorted(split_on_time)
+
     unfiltered = {key for key, row in rows.items() if row["rejected"] != "filtered"}
     assert sorted((lane, number) for lane, number, _ in (*on_time, *late)) == sorted(unfiltered)
     for *key, watermarks in on_time:
         assert watermarks[2] <= expected[*key][2] < rows[*key]["event_time"]
         assert not rows[*key]["rejected"]
     assert late
+
     for *key, watermarks in late:
         is_equal = summarize_watermarks(watermarks) == summarize_watermarks(expected[*key])
         assert rows[*key]["rejected"] or is_equal

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import tidemark_conformance as conformance
-from tidemark.spark.temporary_settings import INFERRED_FILTERS, override_settings, tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS, override_settings, tuned_for_tiny_queries
 
 SCHEMA = "side string, id long, key string, ts timestamp"
 MINUTE = 60_000
@@ -81,7 +81,7 @@ def record(spark, vector, folder):
     """Run the query of a vector, and return the vector with the engine's results."""
     folder.mkdir()
     name = "recorded_" + "".join(c for c in vector["name"] if c.isalpha())
-    with override_settings(spark, INFERRED_FILTERS):
+    with override_settings(spark, FILTER_INFERENCE_SETTINGS):
         query = create_query(spark, vector, folder).writeStream.format("memory").queryName(name).start()
     executed, expected = [], []
     try:

@@ -1,46 +1,71 @@
-"""A lake in memory, a job that is as simple as can be, and workers whose every step someone else decides on.
+"""A lake in memory, in place of Delta tables and Spark.
 
-What decides what runs, what is taken and what counts is Tidemark's own: plans, history, execution. Here are only the
-tables, and the join: a slice emits each row that it takes beside the rows that the two slices before have taken.
+Plans, the rules over ledgers, execution, compaction and promotion are Tidemark's own code. `InMemoryLake.install`
+replaces the functions through which they access storage. Each access is a step, at which a schedule may let another
+worker go on, or make this one fail.
 """
 
 from __future__ import annotations
 
 import random
-import threading
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from itertools import count
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
 from pyspark.sql import types as T
 
+from tidemark.config.candidate_version import CANDIDATES_FOLDER
+from tidemark.delta.commit_history import is_data_change
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.staging import StagedFiles
-from tidemark.delta.table import CommitConflictError, DataFile
-from tidemark.errors import CheckFailedError, SliceOrderError
-from tidemark.execution.job import JobResult
-from tidemark.ledger.ledger import Entry, Ledger
-from tidemark.ledger.staleness import ConsumedVersions, consumed_versions
-from tidemark.planning.plan import Plan
-from tidemark.tables.run_files import SLICE_COLUMNS, StagedRun, new_merged, new_run
-from tidemark.tables.table_changes import TableChanges
+from tidemark.delta.staging import StagedFiles, read_data_files, read_files
+from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, create_table
+from tidemark.errors import SliceOrderError
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
+from tidemark.ledger.rewrite_verification import verify_same_rows
+from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
+from tidemark.tables.run_files import SLICE_COLUMNS, run_of, stage_run, within
+from tidemark.tables.table_changes import TableChanges, apply_to_tables, last_applied_commit
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.watermarks import Watermarks
 
-Taken = frozenset[tuple[int, int]]
-"""Rows with the slices that took them."""
-
-
-class Killed(BaseException):
-    """The process is gone: nothing of it runs any more."""
+NO_COLUMNS = T.StructType([])
+TIMESTAMP = pa.timestamp("us", "UTC")
+LIVE_TABLES = PipelineTables("lake/orders")
+Contents = Mapping[int, Any]
+"""Rows by slice: a Counter of emitted or quarantined rows, or the rows in the buffers after the slice."""
 
 
-class LostError(Exception):
-    """A call to storage failed, or its answer was lost."""
+def replace_in_package(monkeypatch: pytest.MonkeyPatch, original: object, substitute: object) -> None:
+    """Replace a function or class in each module of the package that has it."""
+    for module, name in _find_names(original):
+        monkeypatch.setattr(module, name, substitute)
+
+
+@cache
+def _find_names(original: object) -> tuple[tuple[ModuleType, str], ...]:
+    modules = [module for name, module in sys.modules.items() if name.startswith("tidemark.")]
+    return tuple((module, name) for module in modules for name, value in vars(module).items() if value is original)
+
+
+def is_candidate(tables: PipelineTables) -> bool:
+    """Return True if tables are those of a candidate version."""
+    return f"/{CANDIDATES_FOLDER}/" in tables.root
+
+
+def get_failed_expectation(row: int) -> str | None:
+    """Return the name of the expectation that a row fails."""
+    return {0: "first", 1: "second"}.get(row % 4)
 
 
 @dataclass(frozen=True)
@@ -48,429 +73,349 @@ class Version:
     """A version of a table that follows the ledger."""
 
     paths: frozenset[str]
-    number: int
-    """The ledger's commit that it has come to."""
+    commit: int
+    """Commit of the ledger that the table has applied."""
     changes_data: bool = True
 
 
+@dataclass(frozen=True)
+class Frame:
+    """Rows of files, in place of a DataFrame."""
+
+    contents: Contents
+    schema = NO_COLUMNS
+
+    def coalesce(self, _partitions: int) -> Frame:
+        """Return the rows."""
+        return self
+
+    def sortWithinPartitions(self, *_columns: object) -> Frame:  # noqa: N802 - Spark's name
+        """Return the rows."""
+        return self
+
+
 @dataclass
-class World:
-    """The tables. Every access is a step, at which another worker may go on, or this one die."""
+class InMemoryLake:
+    """The tables of a pipeline, and records of what readers may see in them."""
 
-    chance: random.Random
+    rng: random.Random
+    grid: Grid
     rows: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By row: the slice of its clock, and the version of the input that has it."""
-    version: int = 0
-    contents: dict[str, dict[int, object]] = field(default_factory=dict)
-    """By path: what a file holds, by slice; emissions, or the state after it."""
+    """Input rows by number: the slice of the row's clock, and the first version of the input that has the row."""
+    input_version: int = 0
+    contents: dict[str, Contents] = field(default_factory=dict)
+    """Contents of files, by path."""
     tables: dict[str, list[Version]] = field(default_factory=dict)
-    promised: dict[tuple[str, str], dict[int, Counter]] = field(default_factory=dict)
-    """What each run meant to write of emissions and `quarantined`; no table, but what readers are checked against."""
-    released: list[tuple[int, str, int, Counter]] = field(default_factory=list)
-    """What each release has published: its commit, the run, the slice, and the rows."""
-    quarantines: bool = False
-    """Whether there are expectations that some rows break."""
+    intended_output: dict[tuple[str, str], dict[int, Counter]] = field(default_factory=dict)
+    """Rows that a run intends to write to `emissions` and `quarantined`, by table and run. Only for checks."""
+    releases: list[tuple[int, str, int, Counter]] = field(default_factory=list)
+    """Commit, run, slice and rows of each release. Only for checks."""
+    has_expectations: bool = False
+    """True if the pipeline has expectations that some rows fail."""
     waivers: set[tuple[int, int]] = field(default_factory=set)
-    """Slices and attempts that are let through."""
-    waived: set[tuple[int, str]] = field(default_factory=set)
-    """Slices that a run has let through, whether it was committed or not."""
-    commits: list[tuple[int, Entry]] = field(default_factory=list)
-    references: dict[int, TableChanges] = field(default_factory=dict)
-    """What each commit of the ledger makes of the tables."""
-    names: Iterator[int] = field(default_factory=count)
-    step: Callable[[Callable[[], object]], object] = lambda act: act()
-    """Does what it is given, or something else."""
+    """Slices and attempts that are waived."""
+    waived_runs: set[tuple[int, str]] = field(default_factory=set)
+    """Slices and runs that used a waiver, whether they were committed or not."""
+    attempts: list[tuple[int, Entry]] = field(default_factory=list)
+    """Rows of the ledger: commit and entry."""
+    table_changes: dict[int, TableChanges] = field(default_factory=dict)
+    """Changes of the tables, by commit of the ledger."""
+    promotions: dict[int, str] = field(default_factory=dict)
+    """Record of each promotion or rollback, by commit of the ledger."""
+    candidate_attempts: list[tuple[int, Entry]] = field(default_factory=list)
+    """Rows of the ledger of the candidate version."""
+    candidate_contents: dict[str, dict[str, Contents]] = field(default_factory=dict)
+    """Rows of the candidate version by slice, by table and run."""
+    ids: Iterator[int] = field(default_factory=count)
+    step: Callable[[Callable[[], Any]], Any] = lambda access: access()
+    """Accesses storage, possibly after other workers or with a failure."""
 
-    def land(self, homes: Iterable[int]) -> None:
-        """Rows land in one version of the input."""
-        self.version += 1
-        for home in homes:
-            self.rows[len(self.rows)] = home, self.version
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replace the package's storage by this lake."""
+        for original, substitute in {
+            DeltaTableHandle: SimpleNamespace(open=self.open_table),
+            create_table: lambda path, *_, **__: self.create_table(path),
+            is_data_change: lambda path, version: self.tables[get_table_name(path)][version].changes_data,
+            read_data_files: lambda _table, _schema, paths: describe_files(paths),
+            read_files: lambda _spark, _table, _schema, paths: Frame(self.merge_contents(paths)),
+            within: lambda frame, _name, _grid, start, stop: Frame(select_slices(frame.contents, start, stop)),
+            stage_run: lambda frame, table, run: self.stage(get_table_name(table), run, frame.contents),
+            verify_same_rows: lambda source, staged, _column: self.verify_same_rows(source, staged),
+            read_attempts: lambda *_: self.step(self._read_attempts),
+            read_newest_rows: lambda tables, where=None: self.step(lambda: self._find_newest_rows(tables, where)),
+        }.items():
+            replace_in_package(monkeypatch, original, substitute)
+        for name, method in {
+            "read": lambda tables, _grid: self._read_and_apply_ledger(tables),
+            "read_without_sync": lambda tables, _grid: self.step(lambda: self.read_ledger(tables)),
+            "from_attempts": lambda tables, _grid, rows: self._create_ledger(
+                tables, zip(rows["commit"], rows["entry"], strict=True)
+            ),
+            "commit": lambda _ledger, *arguments: self._commit_rows(*arguments),
+        }.items():
+            monkeypatch.setattr(Ledger, name, method)
 
-    def ledger(self, grid, number: float = float("inf")) -> Ledger:
-        """What is committed, or was up to a commit."""
-        known = Ledger(PipelineTables("lake"), grid, pd.DataFrame(), {}, frozenset(), 0)
-        for commit, entry in self.commits:
-            if commit <= number:
-                known = replace(known.with_entries([entry]), number=commit)
-        return known
+    def append_input(self, slices: Iterable[int]) -> None:
+        """Append rows of some slices in one version of the input."""
+        self.input_version += 1
+        for number in slices:
+            self.rows[len(self.rows)] = number, self.input_version
 
-    def answer(self, grid, name: str, number: float = float("inf")) -> dict[int, Counter]:
-        """The rows of emissions or `quarantined` that are committed, or were up to a commit; slices that have any."""
-        found = {}
-        for n, entry in self.ledger(grid, number).entries.items():
-            out = sum(
-                (rows for commit, run, of, rows in self.released if commit <= number and (run, of) == (entry.run, n)),
-                Counter(),
-            )
-            rows = self.promised[name, entry.run].get(n, Counter())
-            found[n] = rows + out if name == "emissions" else rows - out
-        return {n: rows for n, rows in found.items() if rows}
+    def read_ledger(self, tables: PipelineTables = LIVE_TABLES, commit: float = float("inf")) -> Ledger:
+        """Return the ledger of the live or candidate version as of a commit, by default the last one."""
+        attempts = self.candidate_attempts if is_candidate(tables) else self.attempts
+        return self._create_ledger(tables, ((number, entry) for number, entry in attempts if number <= commit))
 
-    def append(self, entries: Iterable[Entry], number: int, references: TableChanges) -> None:
-        """Commit, if the number is above the last."""
-        if any(last >= number for last, _ in self.commits):
+    def get_committed_output(self, name: str, commit: float = float("inf")) -> dict[int, Counter]:
+        """Return the rows of `emissions` or `quarantined` as of a commit, of slices that have any."""
+        output = {}
+        for number, entry in self.read_ledger(commit=commit).entries.items():
+            released: Counter = Counter()
+            for release_commit, run, slice_, rows in self.releases:
+                if release_commit <= commit and (run, slice_) == (entry.run, number):
+                    released += rows
+            rows = self.intended_output[name, entry.run].get(number, Counter())
+            output[number] = rows + released if name == "emissions" else rows - released
+        return {number: rows for number, rows in output.items() if rows}
+
+    def append_entries(self, entries: Iterable[Entry], commit: int, changes: TableChanges) -> None:
+        """Commit entries to the ledger.
+
+        Raises:
+            SliceOrderError: The commit's number is not above the last one.
+        """
+        if any(last >= commit for last, _ in self.attempts):
             raise SliceOrderError("another process has committed")
-        self.commits += [(number, entry) for entry in entries]
-        self.references[number] = references
+        self.attempts += [(commit, entry) for entry in entries]
+        self.table_changes[commit] = changes
 
-    def read(self, name: str, version: Version | None = None) -> dict[int, list[object]]:
-        """What a plain read of a table gives, by slice and file."""
-        found: dict[int, list[object]] = {}
+    def open_table(self, path: str, version: int | None = None) -> InMemoryTable | None:
+        """Open a table as `DeltaTableHandle.open`, in one step."""
+        name = get_table_name(path)
+
+        def access() -> InMemoryTable | None:
+            if name == "ledger":
+                return InMemoryTable(self, name, -1) if self.attempts else None
+            if name not in self.tables:
+                return None
+            return InMemoryTable(self, name, len(self.tables[name]) - 1 if version is None else version)
+
+        return self.step(access)
+
+    def create_table(self, path: str) -> InMemoryTable:
+        """Create a table as `delta.table.create_table`, in one step."""
+        name = get_table_name(path)
+        self.step(lambda: self.tables.setdefault(name, [Version(frozenset(), 0)]))
+        return InMemoryTable(self, name, len(self.tables[name]) - 1)
+
+    def read_files_by_slice(self, name: str, version: Version | None = None) -> dict[int, list[Any]]:
+        """Return the contents of a table's files by slice."""
+        by_slice: dict[int, list[Any]] = {}
         for path in (version or self.tables[name][-1]).paths:
-            for n, held in self.contents[path].items():
-                found.setdefault(n, []).append(held)
-        return found
+            for number, rows in self.contents[path].items():
+                by_slice.setdefault(number, []).append(rows)
+        return by_slice
 
-    def stage(self, name: str, run: str, held: dict[int, object]) -> StagedFiles:
-        """Write a file that no table has; a failure on the way leaves half of it behind."""
-        path = f"run={run}/{next(self.names)}"
-        half = dict(list(held.items())[: len(held) // 2])
-        self.step(lambda: self.contents.setdefault(f"{path}.half", half))
-        self.step(lambda: self.contents.setdefault(path, dict(held)))
-        return StagedFiles(name, T.StructType([]), (DataFile(path, 1, len(held), 0, "{}"),) if held else ())
+    def read_table(self, name: str, version: Version | None = None) -> dict[int, Any]:
+        """Return the rows of a plain read by slice; of emitted or quarantined rows without empty slices."""
+        by_slice = sorted(self.read_files_by_slice(name, version).items())
+        if name != "checkpoint":
+            return {number: rows for number, parts in by_slice if (rows := sum(parts, Counter()))}
+        assert all(len(parts) == 1 for _, parts in by_slice), f"{name} has a slice twice"
+        return {number: rows for number, [rows] in by_slice}
+
+    def merge_contents(self, paths: Iterable[str]) -> dict[int, Any]:
+        """Merge the contents of files."""
+        merged: dict[int, Any] = {}
+        for path in paths:
+            for number, rows in self.contents[path].items():
+                assert number not in merged or isinstance(rows, Counter), "a checkpoint has a slice twice"
+                merged[number] = merged[number] + rows if number in merged else rows
+        return merged
+
+    def stage(self, name: str, run: str, contents: Contents) -> StagedFiles:
+        """Write a file of a run in two steps; a failure between them leaves a partial file."""
+        path = f"run={run}/{next(self.ids)}"
+        first_half = dict(list(contents.items())[: len(contents) // 2])
+        self.step(lambda: self.contents.setdefault(f"{path}.partial", first_half))
+        self.step(lambda: self.contents.setdefault(path, dict(contents)))
+        files = tuple(describe_files([path])) if contents else ()
+        return StagedFiles(f"lake/{name}", NO_COLUMNS, files)
+
+    def verify_same_rows(self, source: Frame, staged: StagedFiles) -> None:
+        """Assert that staged files have the rows of their source."""
+        assert self.merge_contents(file.path for file in staged.files) == source.contents
+
+    def _create_ledger(self, tables: PipelineTables, attempts: Iterable[tuple[int, Entry]]) -> Ledger:
+        rows = list(attempts)
+        entries = {entry.number: entry for _, entry in rows}
+        runs, commit = frozenset(entry.run for _, entry in rows), max((number for number, _ in rows), default=0)
+        return Ledger(tables, self.grid, pd.DataFrame(), dict(sorted(entries.items())), runs, commit)
+
+    def _read_attempts(self) -> pd.DataFrame:
+        """Return rows of the ledger with commit, promotion record and entry."""
+        promotions = [self.promotions.get(commit) for commit, _ in self.attempts]
+        rows = pd.DataFrame(self.attempts, columns=["commit", "entry"])
+        return rows.assign(promotion=pd.Series(promotions, dtype="object"))
+
+    def _find_newest_rows(self, tables: PipelineTables, where: ds.Expression | None) -> dict[datetime, dict[str, Any]]:
+        """Return the newest row of each slice among those that satisfy a condition on slice and commit."""
+        attempts = self.candidate_attempts if is_candidate(tables) else self.attempts
+        starts = [self.grid.datetime_of(entry.number) for _, entry in attempts]
+        commits = pa.array([commit for commit, _ in attempts], pa.int64())
+        rows = pa.table({"slice": pa.array(starts, TIMESTAMP), "commit": commits, "index": range(len(attempts))})
+        indexes = (rows if where is None else rows.filter(where))["index"].to_pylist()
+        return {starts[index]: {"entry": attempts[index][1], "emissions": 0, "releases": None} for index in indexes}
+
+    def _read_and_apply_ledger(self, tables: PipelineTables) -> Ledger:
+        """Read the ledger and apply its commits to the live tables, as `Ledger.read`."""
+        ledger = self.step(lambda: self.read_ledger(tables))
+        if is_candidate(tables):
+            return ledger
+        applied = last_applied_commit(tables)
+        for number, changes in sorted(self.table_changes.items()):
+            if applied is not None and applied < number <= ledger.number:
+                apply_to_tables(tables, self.grid, number, changes)
+        return ledger
+
+    def _commit_rows(
+        self,
+        rows: list[dict[str, Any]],
+        commit: int,
+        changes: TableChanges,
+        versions_before: Mapping[str, int],
+        _opened: object,
+    ) -> None:
+        """Commit rows to the ledger in one step, as `Ledger.commit`."""
+        for name, version in versions_before.items():
+            applied = self.tables[name][version].commit
+            is_unused = name == "quarantined" and not applied
+            assert is_unused or applied >= commit - 1, "a prepared table has not applied the commit before"
+        self.step(lambda: self._append_rows(rows, commit, changes))
+
+    def _append_rows(self, rows: list[dict[str, Any]], commit: int, changes: TableChanges) -> None:
+        released = [row for row in rows if "original_commit" in row and row["promotion"] is None]
+        entries = [
+            replace(row["entry"], last_change_commit=commit) if row in released else row["entry"] for row in rows
+        ]
+        if promotion := rows[0].get("promotion"):
+            entries = [replace(row["entry"], commit=row["original_commit"], attempt=row["attempt"]) for row in rows]
+            self.promotions[commit] = promotion
+        self.append_entries(entries, commit, changes)
+        for row in released:
+            number, run = row["entry"].number, row["entry"].run
+            published = self.merge_contents(file.path for file in changes.added["emissions"])
+            self.releases.append((commit, run, number, published.get(number, Counter())))
 
 
 @dataclass(frozen=True)
-class Log:
-    """A table as it stood when it was opened; `delta.table.DeltaTableHandle` for the simulation."""
+class InMemoryTable:
+    """A table at one version, in place of `DeltaTableHandle`. The ledger has neither versions nor files."""
 
-    world: World
-    grid: Grid
+    lake: InMemoryLake
     name: str
     version: int
-    schema = T.StructType([])
+    schema = NO_COLUMNS
     partition_columns = ()
     is_plain_parquet = True
-
-    @classmethod
-    def opener(cls, world: World, grid: Grid) -> SimpleNamespace:
-        """What stands for the class."""
-
-        def opened(path: str, version: int | None = None) -> Log | None:
-            name = path.rpartition("/")[2]
-
-            def act() -> Log | None:
-                if name not in world.tables:
-                    return None
-                return cls(world, grid, name, len(world.tables[name]) - 1 if version is None else version)
-
-            return world.step(act)
-
-        return SimpleNamespace(open=opened)
-
-    def or_none(self) -> Log | None:
-        return self if self.version >= 0 else None
 
     @property
     def path(self) -> str:
         return f"lake/{self.name}"
 
     @property
-    def state(self) -> Version:
-        return self.world.tables[self.name][self.version]
-
-    @property
     def txn_version(self) -> int:
-        return self.state.number
+        if self.name == "ledger":
+            return self.lake.attempts[-1][0]
+        return self._state.commit
 
     @property
     def files(self) -> pd.DataFrame:
-        return pd.DataFrame({"path": sorted(self.state.paths), "size": 1}).astype({"path": "object"})
-
-    def get_min_values(self, _column: str) -> list[datetime]:
-        return [self.grid.datetime_of(min(self.world.contents[path])) for path in self.files["path"]]
-
-    def get_max_values(self, column: str) -> list[datetime]:
-        more = 1 if column == SLICE_COLUMNS["checkpoint"][1] else 0
-        return [self.grid.datetime_of(max(self.world.contents[path]) + more) for path in self.files["path"]]
-
-    def add_missing_columns(self, _schema: object) -> Log:
-        return self
-
-    def commit(self, added, removed=(), txn_version=None, *, changes_data=True) -> Log:
-        """As delta-rs: a commit goes on top of those that came since, unless they are in its way."""
-
-        def act() -> Log:
-            known = self.world.tables[self.name]
-            last, since = known[-1], known[self.version + 1 :]
-            overtaken = txn_version is not None and any(one.number > self.state.number for one in since)
-            if overtaken or not last.paths.issuperset(removed):
-                raise CommitConflictError
-            paths = last.paths.difference(removed) | {one.path for one in added}
-            known.append(Version(paths, last.number if txn_version is None else txn_version, changes_data))
-            if not changes_data:
-                assert plain(self.world, self.name, known[-1]) == plain(self.world, self.name, last)
-            return replace(self, version=len(known) - 1)
-
-        return self.world.step(act)
-
-
-def create_table(world: World, grid: Grid, path: str) -> Log:
-    """`delta.table.create_table` for the simulation."""
-    name = path.rpartition("/")[2]
-    world.step(lambda: world.tables.setdefault(name, [Version(frozenset(), 0)]))
-    return Log(world, grid, name, len(world.tables[name]) - 1)
-
-
-def plain(world: World, name: str, version: Version | None = None) -> dict[int, object]:
-    """The rows of a plain read, by slice; of emissions without slices that have none."""
-    found = sorted(world.read(name, version).items())
-    if name != "checkpoint":
-        return {n: rows for n, parts in found if (rows := sum(parts, Counter()))}
-    assert all(len(parts) == 1 for _, parts in found), f"{name} has a slice twice"
-    return {n: held for n, [held] in found}
-
-
-def split(world: World, name: str, run: str, paths: Iterable[str], slices: range) -> list[DataFile]:
-    """Files once more, those before some slices, of them, and behind them apart."""
-    files: list[DataFile] = []
-    for path in paths:
-        held = world.contents[path]
-        parts = (lambda n: n < slices.start), (lambda n: n in slices), (lambda n: n >= slices.stop)
-        for mine in parts:
-            files += world.stage(name, run, {n: rows for n, rows in held.items() if mine(n)}).files
-    return files
-
-
-def merged(world: World, name: str, paths: Iterable[str], commit: int) -> StagedFiles:
-    """Files once more as one: `compact._written` for the simulation."""
-    held: dict[int, Counter] = {}
-    for path in paths:
-        for n, rows in world.contents[path].items():
-            held[n] = held.get(n, Counter()) + rows
-    return world.stage(name, new_merged(commit), held)
-
-
-def described(_table: str, _schema: object, paths: Iterable[str]) -> list[DataFile]:
-    """`delta.staging.described` for the simulation."""
-    return [DataFile(path, 1, 1, 0, "{}") for path in paths]
-
-
-def only(world: World, run: StagedRun, slices: range) -> StagedRun:
-    """`StagedRun.only` for the simulation."""
-    if slices == run.slices:
-        return run
-    cut = {
-        name: world.stage(
-            name,
-            run.run,
-            {n: held for one in staged.files for n, held in world.contents[one.path].items() if n in slices},
-        )
-        for name, staged in run.tables.items()
-    }
-    return replace(run, slices=slices, tables=cut)
-
-
-@dataclass(frozen=True)
-class Input:
-    """One input at the version that a plan found; `inputs.StoredInput` for the simulation."""
-
-    world: World
-    side: SimpleNamespace
-    table: SimpleNamespace
-    empty: bool
-
-    @classmethod
-    def of(cls, world: World, name: str) -> Input:
-        """The left input has the rows."""
-        version = world.step(lambda: world.version)
-        side = SimpleNamespace(name=name, schema=None)
-        return cls(
-            world,
-            side,
-            SimpleNamespace(name=name, version=version, spark=None, get_columns_at=lambda _: None),
-            name == "right",
-        )
-
-    def at(self, first: int, last: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
-        """Rows with their homes, as `StoredInput.read_slices`."""
-        due = [(row, home) for row, home, _ in self._rows() if first <= home <= last]
-        return due + [(row, home) for row, home in self._unseen(first, taken)]
+        return pd.DataFrame({"path": sorted(self._state.paths), "size": 1}).astype({"path": "object"})
 
     @property
-    def changes(self) -> Input:
-        """As `StoredInput.changes`."""
+    def _state(self) -> Version:
+        return self.lake.tables[self.name][self.version]
+
+    def get_min_values(self, _column: str) -> list[datetime]:
+        return [self.lake.grid.datetime_of(min(self.lake.contents[path])) for path in self.files["path"]]
+
+    def get_max_values(self, column: str) -> list[datetime]:
+        offset = 1 if column == SLICE_COLUMNS["checkpoint"][1] else 0
+        return [self.lake.grid.datetime_of(max(self.lake.contents[path]) + offset) for path in self.files["path"]]
+
+    def add_missing_columns(self, _schema: object) -> InMemoryTable:
         return self
 
-    def find_changed_slices(self, _grid, first: int, taken: ConsumedVersions, **_: object) -> set[int]:
-        """As `ChangeDetector.find_changed_slices`."""
-        return {home for _, home in self._unseen(first, taken)}
+    def read(self, _columns: object, condition: ds.Expression | None = None) -> pa.Table:
+        """Read the rows of `quarantined`, in one step."""
 
-    def require_exact_arrivals(self, *_: object) -> None:
-        """All rows tell when they arrived."""
+        def access() -> pa.Table:
+            rows = [
+                {"_slice": number, RUN_COLUMN: run_of(path), FAILED_EXPECTATIONS_COLUMN: [get_failed_expectation(row)]}
+                for path in self._state.paths
+                for number, counter in self.lake.contents[path].items()
+                for row, _ in counter.elements()
+            ]
+            starts = pa.array([self.lake.grid.datetime_of(row["_slice"]) for row in rows], TIMESTAMP)
+            table = pa.table(
+                {
+                    "_slice": starts,
+                    RUN_COLUMN: pa.array([row[RUN_COLUMN] for row in rows], pa.string()),
+                    FAILED_EXPECTATIONS_COLUMN: pa.array(
+                        [row[FAILED_EXPECTATIONS_COLUMN] for row in rows], pa.list_(pa.string())
+                    ),
+                }
+            )
+            return table if condition is None else table.filter(condition)
 
-    def find_exact_arrival_start(self) -> None:
-        """Always."""
+        return self.lake.step(access)
 
-    def require_unchanged(self, *_: object) -> None:
-        """Rows only ever land."""
+    def open_before_txn(self, commit: int) -> InMemoryTable | None:
+        """Open the version before the table applied a commit of the ledger. That version is immutable: no step."""
+        versions = self.lake.tables[self.name][: self.version + 1]
+        applied_in = next((index for index, version in enumerate(versions) if version.commit >= commit), 0)
+        return replace(self, version=applied_in - 1) if applied_in else None
 
-    def measure_extent(self, _grid) -> tuple[int | None, int]:
-        """As `StoredInput.measure_extent`."""
-        return max((home for _, home, _ in self._rows()), default=None), 0
+    def commit(
+        self,
+        added: Iterable[DataFile],
+        removed: Iterable[str] = (),
+        txn_version: int | None = None,
+        *,
+        changes_data: bool = True,
+    ) -> InMemoryTable:
+        """Commit in one step. As in delta-rs, the commit follows later ones unless they conflict with it."""
 
-    def _rows(self) -> list[tuple[int, int, int]]:
-        known = {} if self.empty else self.world.rows
-        return [(row, home, version) for row, (home, version) in known.items() if version <= self.table.version]
+        def access() -> InMemoryTable:
+            versions = self.lake.tables[self.name]
+            last, later = versions[-1], versions[self.version + 1 :]
+            is_outdated = txn_version is not None and any(version.commit > self._state.commit for version in later)
+            if is_outdated or not last.paths.issuperset(removed):
+                raise CommitConflictError
+            paths = last.paths.difference(removed) | {file.path for file in added}
+            versions.append(Version(paths, last.commit if txn_version is None else txn_version, changes_data))
+            if not changes_data:
+                assert self.lake.read_table(self.name) == self.lake.read_table(self.name, last)
+            return replace(self, version=len(versions) - 1)
 
-    def _unseen(self, first: int, taken: ConsumedVersions) -> list[tuple[int, int]]:
-        if not taken.by_slice:
-            return []
-        ends = [*(home for home, _ in taken.by_slice[1:]), first]
-        parts = list(zip(taken.by_slice, ends, strict=True))
-
-        def known(home: int) -> int:
-            return next(version for (start, version), end in parts if (start is None or start <= home) and home < end)
-
-        return [(row, home) for row, home, version in self._rows() if home < first and version > known(home)]
-
-
-def state_after(before: Taken, taken: Taken, n: int) -> Taken:
-    """Rows wait for two slices."""
-    return frozenset(one for one in before | taken if one[1] > n - 2)
-
-
-def emitted(before: Taken, taken: Taken) -> Counter:
-    """Each row beside those that wait."""
-    waiting = tuple(sorted(row for row, _ in before))
-    return Counter((row, waiting) for row, _ in taken)
+        return self.lake.step(access)
 
 
-def broken(row: int) -> str | None:
-    """The expectation that a row breaks."""
-    return {0: "one", 1: "other"}.get(row % 4)
+def get_table_name(path: str) -> str:
+    """Return the name of the table with a path."""
+    return path.rpartition("/")[2]
 
 
-def parted(world: World, number: int, run: str, names: Iterable[str]) -> dict[str, StagedFiles]:
-    """`quarantined._parted` for the simulation."""
-    held = world.step(lambda: world.read("quarantined").get(number, []))
-    rows = sum(held, Counter())
-    goes = Counter({one: count for one, count in rows.items() if broken(one[0]) in names})
+def describe_files(paths: Iterable[str]) -> list[DataFile]:
+    """Describe files for a commit."""
+    return [DataFile(path, 1, 1, 0, "{}") for path in sorted(paths)]
+
+
+def select_slices(contents: Contents, start: int | None, stop: int | None) -> dict[int, Any]:
+    """Select the contents of slices start <= n < stop; None for no bound."""
     return {
-        "emissions": world.stage("emissions", run, {number: goes}),
-        "quarantined": world.stage("quarantined", run, {number: rows - goes} if rows - goes else {}),
+        number: rows
+        for number, rows in contents.items()
+        if (start is None or start <= number) and (stop is None or number < stop)
     }
-
-
-def run_job(world: World, plan: Plan, ledger: Ledger, slices: range, uncommitted) -> JobResult:
-    """`job.run_job`, with the join of this world."""
-    first, carry_in = slices[0], ledger.entry(slices[0] - 1)
-    old = {n: ledger.entry(n) for n in slices}
-    attempts = {n: entry.attempt + 1 if entry else 1 for n, entry in old.items()}
-    number = plan.number_after(ledger)
-    run = new_run(plan.grid, first, attempts[first], number)
-    landing = plan.pipeline.on_late_arriving_rows if carry_in else "start"
-    earlier = [entry for entry in ledger.entries.values() if entry.number < first]
-    rows, landed = [], []
-    for side, source in enumerate(plan.inputs):
-        taken = consumed_versions(earlier, side)
-        rows += source.at(first, slices[-1], taken if landing == "append" else replace(taken, by_slice=()))
-    landed = [home for _, home in rows if home < first]
-    state = frozenset()
-    if carry_in and any(carry_in.carried):
-        state = _restored(world, carry_in, uncommitted)
-    output, aside, states, entries = {}, {}, {}, []
-    digest = carry_in.digest if carry_in else None
-    for n in slices:
-        mine = frozenset((row, n) for row, home in rows if max(home, first) == n)
-        output[n], state = emitted(state, mine), state_after(state, mine, n)
-        if world.quarantines and (n, attempts[n]) in world.waivers:
-            world.waived.add((n, run))
-        elif world.quarantines:
-            aside[n] = Counter({one: count for one, count in output[n].items() if broken(one[0])})
-            output[n] -= aside[n]
-        states[n] = state
-        entry = Entry(
-            number=n,
-            run=run,
-            attempt=attempts[n],
-            commit=number,
-            settings=plan.settings,
-            versions=tuple(source.table.version for source in plan.inputs),
-            watermarks=Watermarks(),
-            read=(len(mine), 0),
-            carried=(len(state), 0),
-            drained=False,
-            digest=str(sorted(state)),
-            carried_in_digest=digest,
-            landing=landing,
-            landed=len(landed) if n == first else None,
-            landed_from=min(landed) if n == first and landed else None,
-            waiting=plan.slices_to_reprocess,
-        )
-        entries.append(entry)
-        digest = entry.digest
-    world.promised["emissions", run], world.promised["quarantined", run] = output, aside
-    tables = {
-        "emissions": world.stage("emissions", run, {n: rows for n, rows in output.items() if rows}),
-        "checkpoint": world.stage("checkpoint", run, states),
-    }
-    if any(aside.values()):
-        tables["quarantined"] = world.stage("quarantined", run, {n: rows for n, rows in aside.items() if rows})
-    rows_of_ledger = tuple({"commit": number, "entry": entry} for entry in entries)
-    return JobResult(
-        slices,
-        StagedRun(run, slices, tables),
-        tuple(entries),
-        rows_of_ledger,
-        SimpleNamespace(gx_result_ids=()),
-        0.0,
-        {},
-    )
-
-
-def _restored(world: World, entry: Entry, uncommitted) -> Taken:
-    if staged := uncommitted.get(entry.run):
-        return next(world.contents[one.path][entry.number] for one in staged.tables["checkpoint"].files)
-    held = world.step(lambda: world.read("checkpoint").get(entry.number))
-    if held is None:
-        raise CheckFailedError("rows are unaccounted for: the checkpoint is empty")
-    [state] = held
-    return state
-
-
-class Worker:
-    """A process, as a thread that does one step when told to."""
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        self.name, self.work = name, work
-        self.turn, self.back = threading.Semaphore(0), threading.Semaphore(0)
-        self.fate: str | None = None
-        self.done = False
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._live, daemon=True)
-        self.thread.start()
-
-    def go(self, fate: str | None) -> None:
-        """Do the next step, under a fate: None, `killed before`, `killed after`, `lost before`, `lost after`."""
-        self.fate = fate
-        self.turn.release()
-        self.back.acquire()
-
-    def step(self, act: Callable[[], object]) -> object:
-        """Wait for the turn, then act or not."""
-        self.back.release()
-        self.turn.acquire()
-        fate, self.fate = self.fate, None
-        match fate:
-            case "killed before":
-                raise Killed
-            case "lost before":
-                raise LostError("storage does not answer")
-        told = act()
-        match fate:
-            case "killed after":
-                raise Killed
-            case "lost after":
-                raise LostError("storage has not answered")
-        return told
-
-    def _live(self) -> None:
-        self.turn.acquire()
-        try:
-            self.work()
-        except BaseException as error:  # noqa: BLE001 - a process ends as it will
-            self.error = error
-        self.done = True
-        self.back.release()

@@ -1,6 +1,6 @@
-"""The driver's protocol under seeded schedules: two workers and a zombie, killed, interleaved, their storage failing.
+"""The driver's commit protocol under seeded random schedules: concurrent, delayed and killed workers, failing storage.
 
-Some of what they do is compaction, or to promote a shadow and to roll it back.
+Workers run, reprocess, release, waive, compact, promote and roll back.
 
 A schedule is a number: `TIDEMARK_SCHEDULE=4711 pytest tests/simulation` runs that one alone.
 """
@@ -10,401 +10,297 @@ import random
 import threading
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
-import pandas as pd
-
-from tests.simulation.actions import Moves
-from tests.simulation.in_memory_lake import (
-    Input,
-    Log,
-    LostError,
-    Taken,
-    Worker,
-    World,
-    broken,
-    create_table,
-    described,
-    emitted,
-    merged,
-    only,
-    parted,
-    plain,
-    run_job,
-    split,
-    state_after,
-)
-from tidemark.config.types import to_micros
-from tidemark.delta.staging import StagedFiles
+from tests.simulation.candidate import capture_candidate, install_candidate
+from tests.simulation.in_memory_lake import InMemoryLake, replace_in_package
+from tests.simulation.simulated_job import State, install_job, join_rows, update_state
+from tests.simulation.worker import FAILURES, KilledError, LostResponseError, Worker
 from tidemark.errors import TidemarkError
-from tidemark.execution import run as running
 from tidemark.execution.run import execute
-from tidemark.ledger import checkpoint_files
-from tidemark.ledger import prepare_commit as preparing
 from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.ledger.staleness import stale
-from tidemark.maintenance import compaction as compacting
-from tidemark.planning import plan as planning
-from tidemark.planning.plan import Request, create_plan
-from tidemark.planning.scan_estimate import InputFiles
-from tidemark.quality import quarantine
+from tidemark.maintenance.compaction import merge_files, plan_compaction
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+from tidemark.quality.quarantine import release
 from tidemark.quality.waivers import get_next_attempt
-from tidemark.tables import schema_evolution, table_changes, undo_compaction
-from tidemark.tables.run_files import StagedRun, run_of
+from tidemark.tables.table_changes import apply_to_tables
+from tidemark.tables.undo_compaction import restore_uncompacted_version
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote, rollback
 
 SCHEDULES = int(os.environ.get("TIDEMARK_SCHEDULES", "200"))
-ONE = os.environ.get("TIDEMARK_SCHEDULE")
+SINGLE_SCHEDULE = os.environ.get("TIDEMARK_SCHEDULE")
 SEEDS = 20
-"""Of a test that lets one thing happen at each commit."""
+"""Number of schedules of a test in which something happens at each commit."""
 SLICES = 8
 START = datetime(2024, 1, 1, tzinfo=UTC)
-NO_FILES = InputFiles(pd.DataFrame(columns=["size", "rows", "first", "last"], dtype="float64"), now=0)
-FATES = ("killed before", "killed after", "lost before", "lost after")
 
 
-def hour(n):
-    return START + timedelta(hours=n)
+def at(hour):
+    return START + timedelta(hours=hour)
 
 
 class Schedule:
-    """One lake, and what a seed does to it."""
+    """One lake, and the workers and failures that follow from a seed."""
 
     def __init__(self, seed, pipeline, monkeypatch):
-        self.chance = random.Random(seed)
-        self.compacts = self.chance.random() < 0.5
-        period = {"settled_after": "0 seconds", "period": f"{self.chance.choice([2, 4])} hours"}
-        self.pipeline = pipeline(on_late_arriving_rows=self.chance.choice(["append", "reprocess"]), compact=period)
-        self.world = World(self.chance, quarantines=self.chance.random() < 0.5)
-        self.moves = self.chance.random() < 0.4
-        self.trouble = self.chance.choice([0.0, 0.02, 0.1])
-        self.told = Counter()
-        self.seen = {}
+        self.rng = random.Random(seed)
+        self.has_compaction = self.rng.random() < 0.5
+        compact = {"settled_after": "0 seconds", "period": f"{self.rng.choice([2, 4])} hours"}
+        self.pipeline = pipeline(on_late_arriving_rows=self.rng.choice(["append", "reprocess"]), compact=compact)
+        has_expectations = self.rng.random() < 0.5
+        self.has_promotions = self.rng.random() < 0.4
+        self.failure_rate = self.rng.choice([0.0, 0.02, 0.1])
+        self.events = Counter()
         self.workers = {}
-        self.world.step = self._step
-        monkeypatch.setattr(
-            planning, "open_inputs", lambda *_: tuple(Input.of(self.world, s) for s in ("left", "right"))
+        self.checked_versions = {}
+        self.lake = InMemoryLake(
+            self.rng, Grid.from_config(self.pipeline.slices), has_expectations=has_expectations, step=self.step
         )
-        grid = self.grid = Grid.from_config(self.pipeline.slices)
-        monkeypatch.setattr(planning, "InputFiles", SimpleNamespace(from_input=lambda *_: NO_FILES))
-        monkeypatch.setattr(quarantine, "_read_quarantined", self._stored)
-        monkeypatch.setattr(quarantine, "_stage_rows", lambda _, __, *what: parted(self.world, *what))
-        monkeypatch.setattr(quarantine, "newest_row", self._newest_row)
-        for module in (table_changes, preparing, checkpoint_files, compacting, undo_compaction):
-            monkeypatch.setattr(module, "DeltaTableHandle", Log.opener(self.world, grid))
-        monkeypatch.setattr(
-            schema_evolution, "create_table", lambda path, *_, **__: create_table(self.world, grid, path)
-        )
-        monkeypatch.setattr(preparing, "_rewrite_files", self._apart)
-        monkeypatch.setattr(StagedRun, "only", lambda run, _, __, slices: only(self.world, run, slices))
-        self._compacts(monkeypatch)
-        self.shadows = Moves(self.world, grid, monkeypatch)
-        monkeypatch.setattr(Ledger, "read", lambda tables, _: self._ledger(tables))
-        monkeypatch.setattr(Ledger, "commit", lambda _, *arguments: self._commit(*arguments))
-        monkeypatch.setattr(
-            running,
-            "run_job",
-            lambda _, plan, ledger, slices, staged, __: run_job(self.world, plan, ledger, slices, staged),
-        )
+        self.lake.install(monkeypatch)
+        install_job(self.lake, monkeypatch)
+        install_candidate(self.lake, monkeypatch)
+        replace_in_package(monkeypatch, restore_uncompacted_version, self.count_undone_compaction)
 
-    def _compacts(self, monkeypatch):
-        """Let files be merged, and taken apart again, in memory."""
-        world = self.world
-        monkeypatch.setattr(compacting, "read_files", lambda _, __, ___, paths: paths)
-        monkeypatch.setattr(compacting, "verify_same_rows", lambda *_: None)
-        monkeypatch.setattr(
-            compacting,
-            "_write_merged",
-            lambda paths, planned, merge, _: merged(world, merge.table, paths, planned.ledger.number),
-        )
-        monkeypatch.setattr(StagedFiles, "read", lambda *_: None)
-        monkeypatch.setattr(Ledger, "read_without_sync", lambda *_: self._step(self.ledger))
-        monkeypatch.setattr(undo_compaction, "read_data_files", described)
-        monkeypatch.setattr(
-            undo_compaction, "is_data_change", lambda path, n: world.tables[path.rpartition("/")[2]][n].changes_data
-        )
-        taken_apart = table_changes.restore_uncompacted_version
-
-        def counted(*what):
-            self.told["taken apart"] += 1
-            return taken_apart(*what)
-
-        monkeypatch.setattr(table_changes, "restore_uncompacted_version", counted)
-
-    def _step(self, act):
+    def step(self, access):
         worker = self.workers.get(threading.get_ident())
-        return worker.step(act) if worker else act()
+        return worker.step(access) if worker else access()
 
-    def _ledger(self, tables):
-        """As `Ledger.read`: the tables come to it first."""
-        known = self._step(lambda: self.world.ledger(self.grid))
-        come = table_changes.last_applied_commit(tables)
-        for number, files in sorted(self.world.references.items()):
-            if come is not None and come < number <= known.number:
-                table_changes.apply_to_tables(tables, self.grid, number, files)
-        return known
+    def count_undone_compaction(self, *arguments):
+        self.events["undone compactions"] += 1
+        return restore_uncompacted_version(*arguments)
 
-    def _commit(self, rows, number, files, before, _):
-        for name, version in before.items():
-            number_then = self.world.tables[name][version].number
-            unused = name == "quarantined" and not number_then
-            assert unused or number_then >= number - 1, "a version that the ledger names has not come to the one before"
-        self._step(lambda: self._append(rows, number, files))
-
-    def _append(self, rows, number, files):
-        released = [row for row in rows if "ran_in" in row and row["brought"] is None]
-        entries = [replace(row["entry"], released=number) if row in released else row["entry"] for row in rows]
-        if brought := rows[0].get("brought"):
-            entries = [replace(row["entry"], commit=row["ran_in"], attempt=row["attempt"]) for row in rows]
-            self.shadows.brought[number] = brought
-        self.world.append(entries, number, files)
-        for row in released:
-            held = [self.world.contents[one.path] for one in files.added["emissions"]]
-            [told] = held or [{row["entry"].number: Counter()}]
-            self.world.released.append((number, row["entry"].run, row["entry"].number, told[row["entry"].number]))
-
-    def _stored(self, _ledger, _columns, start):
-        held = self._step(lambda: self.world.read("quarantined") if "quarantined" in self.world.tables else {})
-        rows = sum(held.get(self.grid.number_at(to_micros(start)), []), Counter())
-        return [{quarantine.FAILED_EXPECTATIONS_COLUMN: [broken(row)]} for row, _ in rows.elements()]
-
-    def _newest_row(self, _tables, slice_):
-        """As the ledger that the release has read: what has come since, its commit finds out."""
-        ledger = self._step(self.ledger)
-        entry = ledger.entry(self.grid.number_at(to_micros(slice_)))
-        return {"entry": entry, "emissions": 0, "released": None}
-
-    def _apart(self, _spark, _log, name, _grid, slices, paths):
-        return [file for path in paths for file in split(self.world, name, run_of(path), [path], slices)]
-
-    def command(self, request):
-        """What a user's command does."""
+    def run_request(self, request):
+        """Plan and run a request."""
         plan = create_plan(None, self.pipeline, "lake", request)
         for _ in execute(None, plan, lambda *_: None):
             pass
 
-    def release(self):
-        """Publish what is in quarantine of some slice, one that has rows there if any has."""
-        held = self.world.read("quarantined") if "quarantined" in self.world.tables else {}
-        number = self.chance.choice(sorted(held) or range(SLICES))
-        asked = hour(number), self.chance.choice([None, "one", "other"])
-        return lambda: quarantine.release(None, self.pipeline, "lake", *asked, "somebody")
+    def create_release(self):
+        """Choose a slice, preferably one with quarantined rows; return a function that releases rows of it."""
+        quarantined = self.lake.read_files_by_slice("quarantined") if "quarantined" in self.lake.tables else {}
+        number = self.rng.choice(sorted(quarantined) or range(SLICES))
+        arguments = at(number), self.rng.choice([None, "first", "second"])
+        return lambda: release(None, self.pipeline, "lake", *arguments, "ada")
 
-    def waive(self):
-        """Let some slice through."""
-        number = self.chance.randrange(SLICES)
+    def create_waiver(self):
+        """Choose a slice; return a function that waives its next attempt."""
+        number = self.rng.randrange(SLICES)
 
-        def act():
+        def waive():
             attempt = get_next_attempt(Ledger.from_pipeline(self.pipeline, "lake"), number)
-            self._step(lambda: self.world.waivers.add((number, attempt)))
+            self.step(lambda: self.lake.waivers.add((number, attempt)))
 
-        return act
+        return waive
 
     def compact(self):
-        """Merge what can be merged."""
-        planned = compacting.plan_compaction(self.pipeline, "lake")
-        for merge in planned.merges:
-            done = compacting.merge_files(None, planned, merge)
-            self.told["merged" if done else "moved meanwhile"] += 1
+        """Merge all settled periods."""
+        plan = plan_compaction(self.pipeline, "lake")
+        for merge in plan.merges:
+            is_merged = merge_files(None, plan, merge)
+            self.events["merged" if is_merged else "skipped merges"] += 1
 
-    def move(self):
-        """Serve what a shadow has, or what was served before; or let the shadow be what is served."""
-        kind = self.chance.choice(["capture", "promote", "promote at once", "rollback"])
-        move = rollback if kind == "rollback" and self.shadows.brought else promote
+    def create_promotion(self):
+        """Return a function that promotes or rolls back the candidate, or captures a new one."""
+        if self.lake.promotions and self.rng.random() < 0.5:
+            action, move = "rollback", rollback
+        else:
+            action, move = self.rng.choice(["capture", "promote", "capture and promote"]), promote
 
-        def act():
-            if move is promote and (kind != "promote" or self.shadows.shadow is None):
-                self.shadows.capture()
-            if kind == "capture" or self.shadows.shadow is None:
+        def capture_or_move():
+            if move is promote and (action != "promote" or not self.lake.candidate_attempts):
+                capture_candidate(self.lake)
+            if action == "capture" or not self.lake.candidate_attempts:
                 return
             move(None, self.pipeline, "lake", "again", "ada")
-            self.told[move.__name__] += 1
+            self.events[move.__name__] += 1
 
-        return act
+        return capture_or_move
 
-    def actor(self):
-        """What somebody, or Airflow, does next."""
-        if self.moves and self.chance.random() < 0.3:
-            return self.move()
-        if self.compacts and self.chance.random() < 0.4:
+    def create_work(self):
+        """Choose the next command of a user or of Airflow."""
+        if self.has_promotions and self.rng.random() < 0.3:
+            return self.create_promotion()
+        if self.has_compaction and self.rng.random() < 0.4:
             return self.compact
-        kind = self.chance.random() if self.world.quarantines else 1
-        if kind < 0.25:
-            return self.release()
-        if kind < 0.35:
-            return self.waive()
-        request = self.request()
-        return lambda: self.command(request)
+        choice = self.rng.random() if self.lake.has_expectations else 1
+        if choice < 0.25:
+            return self.create_release()
+        if choice < 0.35:
+            return self.create_waiver()
+        request = self.create_request()
+        return lambda: self.run_request(request)
 
-    def request(self):
-        """Some command: a run, a reprocess of slices, or of what has landed for."""
-        chance = self.chance
-        size, atomic = chance.randint(1, 2 if self.compacts else 4), chance.random() < 0.2
-        kind = chance.random()
-        if kind < 0.6:
-            return Request(None, hour(chance.randint(1, SLICES)), size, atomic=atomic)
-        if kind < 0.8:
+    def create_request(self):
+        """Choose a run, a reprocess of some slices, or a reprocess of slices with late-arriving rows."""
+        rng = self.rng
+        size, atomic = rng.randint(1, 2 if self.has_compaction else 4), rng.random() < 0.2
+        choice = rng.random()
+        if choice < 0.6:
+            return Request(None, at(rng.randint(1, SLICES)), size, atomic=atomic)
+        if choice < 0.8:
             return Request(None, None, size, reprocess=True, atomic=atomic)
-        first = chance.randrange(SLICES)
-        return Request(hour(first), hour(chance.randint(first + 1, SLICES)), size, reprocess=True, atomic=atomic)
+        first = rng.randrange(SLICES)
+        return Request(at(first), at(rng.randint(first + 1, SLICES)), size, reprocess=True, atomic=atomic)
 
-    def live(self):
-        """Two workers, each starting again when it ends, while rows land."""
-        self.world.land(self.chance.choices(range(SLICES), k=20 if self.compacts else 6))
-        workers, asleep = [], {}
+    def run_workers(self):
+        """Run two workers, each replaced by a new one when it ends, while rows arrive."""
+        self.lake.append_input(self.rng.choices(range(SLICES), k=20 if self.has_compaction else 6))
+        workers, delays = [], {}
         for _ in range(400):
-            if len(self.told) and self.told["commands"] > 12:
+            if self.events["commands"] > 12:
                 break
             while len(workers) < 2:
-                worker = Worker(str(self.told["commands"]), self.actor())
+                worker = Worker(str(self.events["commands"]), self.create_work())
                 self.workers[worker.thread.ident] = worker
                 workers.append(worker)
-                self.told["commands"] += 1
-            awake = [worker for worker in workers if asleep.get(worker.name, 0) <= 0] or workers
-            worker = self.chance.choice(awake)
-            asleep = {name: left - 1 for name, left in asleep.items()}
-            if self.chance.random() < 0.02:  # a zombie: it goes on when the others have long done something else
-                asleep[worker.name] = 40
-            fate = self.chance.choice(FATES) if self.chance.random() < self.trouble else None
-            worker.go(fate)
-            self.told[fate] += 1
-            if worker.done:
+                self.events["commands"] += 1
+            active = [worker for worker in workers if delays.get(worker.name, 0) <= 0] or workers
+            worker = self.rng.choice(active)
+            delays = {name: delay - 1 for name, delay in delays.items()}
+            if self.rng.random() < 0.02:  # a zombie: it resumes after many steps of other workers
+                delays[worker.name] = 40
+            failure = self.rng.choice(FAILURES) if self.rng.random() < self.failure_rate else None
+            worker.advance(failure)
+            self.events[failure] += 1
+            if worker.is_finished:
                 workers.remove(worker)
-                self._end(worker)
-            if self.chance.random() < 0.03:
-                self.world.land(self.chance.choices(range(SLICES), k=self.chance.randint(1, 2)))
-            self.every_version_is_the_answer_of_a_commit()
+                self.record_end(worker)
+            if self.rng.random() < 0.03:
+                self.lake.append_input(self.rng.choices(range(SLICES), k=self.rng.randint(1, 2)))
+            self.check_new_versions()
         for worker in workers:
-            while not worker.done:
-                worker.go("killed before")
+            while not worker.is_finished:
+                worker.advance("killed before")
 
-    def _end(self, worker):
-        if (
-            worker.error
-            and not isinstance(worker.error, TidemarkError | LostError)
-            and type(worker.error).__name__ != "Killed"
-        ):
+    def record_end(self, worker):
+        """Count the error of a finished worker, or raise it if it is unexpected."""
+        if worker.error and not isinstance(worker.error, TidemarkError | LostResponseError | KilledError):
             raise worker.error
-        self.told[type(worker.error).__name__] += 1
+        self.events[type(worker.error).__name__] += 1
 
-    def settle(self):
-        """Undisturbed, all that is left to do."""
+    def run_remaining(self):
+        """Run all slices that remain, without concurrency or failures."""
         self.workers.clear()
         if self.pipeline.on_late_arriving_rows == "reprocess":
-            self.command(Request(None, hour(SLICES), 3))
+            self.run_request(Request(None, at(SLICES), 3))
             with suppress(TidemarkError):
-                self.command(Request(None, None, 3, reprocess=True))
-        # Under `append` one more slice takes what has landed for the others.
-        self.command(Request(None, hour(SLICES + 1), 3))
+                self.run_request(Request(None, None, 3, reprocess=True))
+        # Under `append`, one more slice reads the late-arriving rows of all others.
+        self.run_request(Request(None, at(SLICES + 1), 3))
 
-    def ledger(self):
-        return self.world.ledger(self.grid)
-
-    def every_version_is_the_answer_of_a_commit(self):
-        """What a plain read gives at each version that has come since the last look."""
-        for name, versions in self.world.tables.items():
-            for version in versions[self.seen.get(name, 0) :]:
-                held = plain(self.world, name, version)
+    def check_new_versions(self):
+        """Assert that each version of a table since the last check has the output of a commit."""
+        for name, versions in self.lake.tables.items():
+            for version in versions[self.checked_versions.get(name, 0) :]:
+                rows = self.lake.read_table(name, version)
                 if name == "checkpoint":
-                    then = self.world.ledger(self.grid, version.number).entries
-                    assert set(held) == set(then), f"checkpoint at commit {version.number}"
-                elif name == "quarantined" and not version.number:
-                    assert not held, "rows of no commit"
+                    entries = self.lake.read_ledger(commit=version.commit).entries
+                    assert set(rows) == set(entries), f"checkpoint at commit {version.commit}"
+                elif name == "quarantined" and not version.commit:
+                    assert not rows, "rows of no commit"
                 else:
-                    told = self.world.answer(self.grid, name, version.number)
-                    assert held == told, f"{name} at commit {version.number}"
-            self.seen[name] = len(versions)
-            unused = name == "quarantined" and not versions[-1].number
-            assert unused or versions[-1].number >= self.ledger().number - 1, f"{name} is more than a commit behind"
+                    expected = self.lake.get_committed_output(name, version.commit)
+                    assert rows == expected, f"{name} at commit {version.commit}"
+            self.checked_versions[name] = len(versions)
+            is_unused = name == "quarantined" and not versions[-1].commit
+            last_commit = self.lake.read_ledger().number
+            assert is_unused or versions[-1].commit >= last_commit - 1, f"{name} lacks more than one commit"
 
-    def nothing_is_lost_or_doubled(self):
-        self.every_version_is_the_answer_of_a_commit()
-        ledger = self.ledger()
+    def check_final_state(self):
+        """Assert that tables, ledger and input rows agree."""
+        self.check_new_versions()
+        ledger = self.lake.read_ledger()
         assert list(ledger.entries) == list(range(SLICES + 1))
         assert not stale(ledger)
-        assert {versions[-1].number for versions in self.world.tables.values()} == {ledger.number}
-        answer, aside = plain(self.world, "emissions"), {}
-        if "quarantined" in self.world.tables:
-            aside = plain(self.world, "quarantined")
-        waived = {n for n, entry in ledger.entries.items() if (n, entry.run) in self.world.waived}
-        assert not waived & {n for n, rows in aside.items() if rows}
-        self.told["waived"] += len(waived)
-        self.told["quarantined"] += sum(map(len, aside.values()))
-        self.told["released"] += sum(rows.total() for *_, rows in self.world.released)
-        seen = [answer.get(n, Counter()) + aside.get(n, Counter()) for n in ledger.entries]
-        rows = Counter(row for slice_ in seen for row, _ in slice_.elements())
-        assert rows == Counter(self.world.rows.keys())
-        state: Taken = frozenset()
-        for n, found in enumerate(seen):
-            taken = frozenset((row, n) for row, _ in found)
-            assert found == emitted(state, taken), f"slice {n} does not follow from those before it"
-            state = state_after(state, taken, n)
+        assert {versions[-1].commit for versions in self.lake.tables.values()} == {ledger.number}
+
+        published = self.lake.read_table("emissions")
+        quarantined = self.lake.read_table("quarantined") if "quarantined" in self.lake.tables else {}
+        waived = {number for number, entry in ledger.entries.items() if (number, entry.run) in self.lake.waived_runs}
+        assert not waived & {number for number, rows in quarantined.items() if rows}
+
+        self.events["waived"] += len(waived)
+        self.events["quarantined"] += sum(map(len, quarantined.values()))
+        self.events["released"] += sum(rows.total() for *_, rows in self.lake.releases)
+        output = [published.get(number, Counter()) + quarantined.get(number, Counter()) for number in ledger.entries]
+        emitted_rows = Counter(row for slice_rows in output for row, _ in slice_rows.elements())
+        assert emitted_rows == Counter(self.lake.rows.keys()), "a row is lost or emitted twice"
+
+        state: State = frozenset()
+        for number, slice_rows in enumerate(output):
+            rows_read = frozenset((row, number) for row, _ in slice_rows)
+            assert slice_rows == join_rows(state, rows_read), f"slice {number} does not follow from earlier slices"
+            state = update_state(state, rows_read, number)
 
 
-def test_a_table_that_is_ahead_of_the_ledger_is_found(pipeline, monkeypatch):
-    prepare, seen = running.prepare_commit, []
+def test_simulation_detects_table_ahead_of_ledger(pipeline, monkeypatch):
+    failures = []
     for seed in range(9):
         with monkeypatch.context() as patch:
             schedule = Schedule(seed, pipeline, patch)
 
-            def hasty(spark, tables, grid, runs, again, opened, schedule=schedule):
-                ready = prepare(spark, tables, grid, runs, again, opened)
-                table_changes.apply_to_tables(tables, grid, schedule.ledger().number + 1, ready.references)
-                return ready
+            def prepare_and_apply(spark, tables, grid, *arguments, schedule=schedule):
+                prepared = prepare_commit(spark, tables, grid, *arguments)
+                apply_to_tables(tables, grid, schedule.lake.read_ledger().number + 1, prepared.changes)
+                return prepared
 
-            patch.setattr(running, "prepare_commit", hasty)
+            replace_in_package(patch, prepare_commit, prepare_and_apply)
             try:
-                schedule.live()
+                schedule.run_workers()
             except AssertionError as error:
-                seen.append(str(error))
-    assert any("commit 1" in told for told in seen)
+                failures.append(str(error))
+
+    assert any("commit 1" in failure for failure in failures)
 
 
-def test_what_is_merged_between_a_slices_files_and_its_commit_is_taken_apart_again(pipeline, monkeypatch):
-    prepare, told = running.prepare_commit, Counter()
+def test_compaction_before_commit_of_run_is_undone(pipeline, monkeypatch):
+    events = Counter()
     for seed in range(SEEDS):
         with monkeypatch.context() as patch:
             schedule = Schedule(seed, pipeline, patch)
-            schedule.compacts = True
+            schedule.has_compaction = True
 
-            def followed(*what, schedule=schedule):
-                ready = prepare(*what)
+            def prepare_and_compact(*arguments, schedule=schedule, **options):
+                prepared = prepare_commit(*arguments, **options)
                 schedule.compact()
-                return ready
+                return prepared
 
-            patch.setattr(running, "prepare_commit", followed)
-            schedule.live()
-            schedule.settle()
-            schedule.nothing_is_lost_or_doubled()
-            told += schedule.told
-    assert told["taken apart"]
+            replace_in_package(patch, prepare_commit, prepare_and_compact)
+            schedule.run_workers()
+            schedule.run_remaining()
+            schedule.check_final_state()
+            events += schedule.events
+
+    assert events["undone compactions"]
 
 
-def test_schedules(pipeline, monkeypatch):
-    seeds = [int(ONE)] if ONE else range(SCHEDULES)
-    told = Counter()
+def test_random_schedules_keep_tables_consistent(pipeline, monkeypatch):
+    seeds = [int(SINGLE_SCHEDULE)] if SINGLE_SCHEDULE else range(SCHEDULES)
+    events = Counter()
     for seed in seeds:
         with monkeypatch.context() as patch:
             schedule = Schedule(seed, pipeline, patch)
             try:
-                schedule.live()
-                schedule.settle()
-                schedule.nothing_is_lost_or_doubled()
+                schedule.run_workers()
+                schedule.run_remaining()
+                schedule.check_final_state()
             except BaseException:
-                print(f"TIDEMARK_SCHEDULE={seed} shows it again")
+                print(f"TIDEMARK_SCHEDULE={seed} reproduces this failure")
                 raise
-            told += schedule.told
-    print(f"schedules: {len(seeds)}; {dict(told)}")
-    if not ONE:
-        assert told["SliceOrderError"], "nobody was overtaken"
-        assert all(told[fate] for fate in FATES)
-        assert told["released"], "nothing was released"
-        assert told["waived"], "no waiver was made use of"
-        assert told["quarantined"], "nothing is in quarantine"
-        assert told["merged"], "nothing was merged"
-        assert told["moved meanwhile"], "no slice was in the way of a compaction"
-        assert told["promote"], "nothing was promoted"
-        assert told["rollback"], "nothing was rolled back"
+            events += schedule.events
+
+    print(f"schedules: {len(seeds)}; {dict(events)}")
+    if not SINGLE_SCHEDULE:
+        assert events["SliceOrderError"], "there was no commit conflict"
+        assert all(events[failure] for failure in FAILURES)
+        assert events["released"], "nothing was released"
+        assert events["waived"], "no waiver was used"
+        assert events["quarantined"], "nothing is in quarantine"
+        assert events["merged"], "nothing was merged"
+        assert events["skipped merges"], "no slice was recomputed during a compaction"
+        assert events["promote"], "nothing was promoted"
+        assert events["rollback"], "nothing was rolled back"

@@ -1,4 +1,4 @@
-"""Real data, both clocks: however the month is cut, the same rows, and finer cuts the same rows per slice."""
+"""Real data gives the same rows for every slice size and both clocks, and finer slices the same rows per slice."""
 
 import os
 from collections import Counter
@@ -14,11 +14,12 @@ from tests.conftest import PROJECT
 from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 MONTH_END = datetime(2013, 2, 2, tzinfo=UTC)
-# A Spark job a slice takes its time: TIDEMARK_DAYS=32 TIDEMARK_HOURS=72 looks at the month, and three days by the hour.
+# A Spark job per slice is slow. TIDEMARK_DAYS=32 TIDEMARK_HOURS=72 tests the month by day, and three days by hour.
 DAYS = START + timedelta(days=int(os.environ.get("TIDEMARK_DAYS", "3")))
 HOURS = START + timedelta(hours=int(os.environ.get("TIDEMARK_HOURS", "3")))
 
@@ -43,8 +44,8 @@ CUTS = (
 
 
 @pytest.fixture(scope="module")
-def answers(spark, tmp_path_factory):
-    """Rows by clock and cut: Counters of (result time, row identity, slice)."""
+def outputs(spark, tmp_path_factory):
+    """Run each cut for each clock; return counters of (slice, result time, row identity) by clock, cut and table."""
     lake = str(tmp_path_factory.mktemp("flights"))
     land(spark, lake)
 
@@ -52,9 +53,9 @@ def answers(spark, tmp_path_factory):
         session = spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", "2")
         base = load_pipeline(PROJECT / "include" / "pipelines" / f"{clock_name}.yaml")
-        return {cut.name: answer_of(session, lake, base, cut) for cut in CUTS}
+        return {cut.name: run_cut(session, lake, base, cut) for cut in CUTS}
 
-    # The clocks do not share a table, so they may as well share the machine.
+    # The clocks share no table, so they run concurrently.
     with ThreadPoolExecutor(max_workers=2) as pool:
         return dict(zip(CLOCKS, pool.map(run, CLOCKS), strict=True))
 
@@ -62,7 +63,7 @@ def answers(spark, tmp_path_factory):
 CLOCKS = ("flights_weather", "flights_weather_event_time")
 
 
-def answer_of(spark, lake, base, cut):
+def run_cut(spark, lake, base, cut):
     slices = base.slices.model_copy(update={"every": cut.every})
     pipeline = base.model_copy(update={"slices": slices, "output": f"{base.name}_{cut.name}"})
     plan = create_plan(spark, pipeline, lake, Request(end=cut.end, slices_per_job=cut.per_job))
@@ -74,7 +75,7 @@ def answer_of(spark, lake, base, cut):
     pairs = rows.select("_slice", "_result_time", identity.alias("row")).collect()
     late = spark.read.format("delta").load(tables.late)
     late = late.select(
-        "_slice", "event_time", F.xxhash64("reason", "watermark", "held_by", "left", "right").alias("row")
+        "_slice", "event_time", F.xxhash64("reason", "watermark", "limiting_side", "left", "right").alias("row")
     )
     return {
         "pairs": Counter((r["_slice"], r["_result_time"], r["row"]) for r in pairs),
@@ -82,18 +83,18 @@ def answer_of(spark, lake, base, cut):
     }
 
 
-def unsliced(rows):
-    whole = Counter()
+def count_without_slice(rows):
+    counts = Counter()
     for (_, *row), count in rows.items():
-        whole[tuple(row)] += count
-    return whole
+        counts[tuple(row)] += count
+    return counts
 
 
-def before(end, rows):
+def select_before(end, rows):
     return Counter({row: count for row, count in rows.items() if row[0] < end.replace(tzinfo=None)})
 
 
-def by_day(rows):
+def group_by_day(rows):
     days = Counter()
     for (start, *row), count in rows.items():
         days[(start.replace(hour=0), *row)] += count
@@ -102,21 +103,21 @@ def by_day(rows):
 
 @pytest.mark.parametrize("table", ["pairs", "late"])
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_the_month_as_one_slice_or_hourly_gives_the_same_rows(answers, clock, table):
-    whole = unsliced(answers[clock]["one_slice"][table])
-    assert unsliced(answers[clock]["hourly_in_one_job"][table]) == whole
+def test_month_in_single_slice_or_hourly_gives_same_rows(outputs, clock, table):
+    single_slice = count_without_slice(outputs[clock]["one_slice"][table])
+    assert count_without_slice(outputs[clock]["hourly_in_one_job"][table]) == single_slice
 
 
 @pytest.mark.parametrize("table", ["pairs", "late"])
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_finer_cuts_give_the_same_rows_per_slice(answers, clock, table):
-    hourly = answers[clock]["hourly_in_one_job"][table]
-    assert answers[clock]["daily_one_by_one"][table] == by_day(before(DAYS, hourly))
-    assert answers[clock]["hour_by_hour"][table] == before(HOURS, hourly)
+def test_finer_slices_give_same_rows_per_slice(outputs, clock, table):
+    hourly = outputs[clock]["hourly_in_one_job"][table]
+    assert outputs[clock]["daily_one_by_one"][table] == group_by_day(select_before(DAYS, hourly))
+    assert outputs[clock]["hour_by_hour"][table] == select_before(HOURS, hourly)
 
 
-def test_the_month_is_not_empty_and_lateness_costs_pairs(answers):
-    arrival, event_time = (answers[clock]["one_slice"] for clock in CLOCKS)
+def test_month_output_has_expected_counts(outputs):
+    arrival, event_time = (outputs[clock]["one_slice"] for clock in CLOCKS)
     assert sum(event_time["pairs"].values()) == 32_165
     assert sum(arrival["pairs"].values()) == 28_496
     assert sum(arrival["late"].values()) == 2_800 + 521

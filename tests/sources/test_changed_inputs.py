@@ -12,8 +12,9 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, UserError
 from tidemark.execution.run import execute
 from tidemark.ledger.emission_diff import EmissionChange
-from tidemark.ledger.prepare_commit import append_rejected_rows
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+from tidemark.tables.append import append_rejected_rows
 from tidemark.tables.run_files import run_of
 
 INTERNAL_NAMES = (
@@ -85,12 +86,15 @@ def test_missing_input_column_stops_run_unless_select_names_output(spark, lake, 
     spark.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE {path} RENAME COLUMN w TO weight")
     message = "input left no longer has w, which slices up to 2024-01-01T01:00Z have emitted. Restore it, or name the"
+
     with pytest.raises(InputError, match=message):
         run_until(settings, 2)
+
     with_select = pipeline(select=["left_k", "left_v", "left_weight", "right_w"])
     plan = run_until(with_select, 2)
     rows = spark.read.format("delta").load(plan.tables.emissions)
     values = {row["_slice"].hour: (row["left_w"], row["left_weight"]) for row in rows.collect()}
+
     assert values == {0: (7, None), 1: (None, 7)}
 
 

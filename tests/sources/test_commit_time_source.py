@@ -17,7 +17,8 @@ from tidemark.delta.commit_history import list_commits
 from tidemark.errors import InputError, PipelineFileError
 from tidemark.execution.run import execute
 from tidemark.ledger.staleness import ConsumedVersions
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.sources.completeness import measure_completeness
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
@@ -103,21 +104,26 @@ def plan_without_spark(settings, lake, **request):
         )
 
 
-def test_commit_arrival_results_equal_those_of_a_column_with_commit_times(spark, lake, pipeline, inputs, run_until):
+def test_commit_arrival_equals_column_of_commit_times(spark, lake, pipeline, inputs, run_until):
     """Also after OPTIMIZE moved the rows to other files, and for reprocessed slices."""
     by_column = run_until(pipeline(**BY_COLUMN), 2)
+
     assert all(by_column)
+
     plan = plan_without_spark(pipeline(**BY_COMMIT), lake, end=at(120))
-    assert (plan.slices, plan.spark_queries, plan.notes) == (2, (), ())
-    assert [scan.rows for scan in plan.scans] == [6, 6]
+    assert (plan.slice_count, plan.spark_queries, plan.notes) == (2, (), ())
+    assert [scan.rows for scan in plan.scan_estimates] == [6, 6]
     assert run_until(pipeline(**BY_COMMIT), 1) != by_column
+
     for side in ("left", "right"):
         DeltaTable(lake / side).optimize.compact()
         set_last_commit_time(lake / side, 150)
     assert run_until(pipeline(**BY_COMMIT), 2) == by_column
+
     reprocess = create_plan(spark, pipeline(**BY_COMMIT), str(lake), Request(start=at(0), reprocess=True))
     list(execute(spark, reprocess, lambda *_: None))
-    assert reprocess.slices == 2
+
+    assert reprocess.slice_count == 2
     assert read_results(reprocess) == by_column
 
 
@@ -128,7 +134,7 @@ def find_wrong_arrivals(spark, lake, settings, version=None):
     return [row for row in rows if row["arrived"] != row[ARRIVAL_COLUMN]], len(rows)
 
 
-def test_arrival_times_are_exact_with_in_commit_timestamps_partitions_and_deletion_vectors(spark, tmp_path, pipeline):
+def test_commit_arrival_with_table_features_has_exact_times(spark, tmp_path, pipeline):
     lake = tmp_path / "100%25 of é (ü) + 'x'"
     table = f"delta.`{lake}/left`"
     spark.sql(
@@ -145,15 +151,20 @@ def test_arrival_times_are_exact_with_in_commit_timestamps_partitions_and_deleti
         set_last_commit_time(lake / "left", minutes)
     shutil.copytree(lake / "left", lake / "right")
     settings = pipeline(**BY_COMMIT)
+
     assert find_wrong_arrivals(spark, lake, settings, version=2) == ([], 16)
+
     spark.sql(f"OPTIMIZE {table}")
     set_last_commit_time(lake / "left", 50)
+
     assert find_wrong_arrivals(spark, lake, settings) == ([], 12)
+
     left, _ = open_inputs(spark, settings, str(lake))
     late_arriving = left.changes.read_late_arriving_rows(
         Grid.from_config(settings.slices), 5, ConsumedVersions(((None, 1),), None)
     )
     minutes = sorted(row[ARRIVAL_COLUMN].minute for rows in late_arriving for row in rows.collect())
+
     assert minutes == [20] * 4 + [40] * 4
 
 
@@ -179,7 +190,8 @@ def test_row_tracking_preserves_arrival_through_update_merge_and_optimize(spark,
     shutil.copytree(lake / "left", lake / "right")
     settings = pipeline(**BY_COMMIT)
     plan = plan_without_spark(settings, lake)
-    assert (plan.slices, plan.notes) == (1, ())
+
+    assert (plan.slice_count, plan.notes) == (1, ())
     assert len(plan.inputs[0].statistics.files) == 1
     assert find_wrong_arrivals(spark, lake, settings) == ([], 6)
 
@@ -189,14 +201,16 @@ def test_update_without_row_tracking_rejects_slices_before_its_commit(lake, pipe
     set_last_commit_time(lake / "left", 130)
     append_rows("left", 190, ("a", 185))
     settings = pipeline(**BY_COMMIT)
+
     with pytest.raises(
         InputError, match=r"exact only from 2024-01-01T02:10:00.001Z on, because version 4 \(UPDATE\)"
     ) as raised:
         plan_without_spark(settings, lake)
     assert "turn on delta.enableRowTracking before the next" in str(raised.value)
     assert "Let slices begin with 2024-01-01T03:00Z or later, or name an arrival column" in str(raised.value)
+
     plan = plan_without_spark(settings, lake, start=at(180), from_empty_state=True)
-    assert plan.slices == 1
+    assert plan.slice_count == 1
     assert any(note.startswith("arrivals of left are known from 2024-01-01T02:10:00.001Z on") for note in plan.notes)
 
 
@@ -206,6 +220,7 @@ def test_deleted_file_is_rejected_or_ignored_by_on_input_delete(lake, pipeline, 
     DeltaTable(lake / "left").delete("happened = '2024-01-01T01:39:00Z'")
     set_last_commit_time(lake / "left", 130)
     append_rows("right", 130, ("z", 129))
+
     with pytest.raises(InputError, match="left is not append-only: version 4 .* slices from 2024-01-01T01:00Z on have"):
         run_until(settings, 3)
     assert run_until(pipeline(**BY_COMMIT, on_input_delete="ignore"), 3) == read
@@ -222,22 +237,26 @@ def test_vacuum_after_optimize_rejects_slices_of_moved_rows(lake, pipeline, inpu
         plan_without_spark(pipeline(**BY_COMMIT), lake)
 
 
-def test_truncated_log_rejects_earlier_slices_and_notes_start_of_exact_arrivals(lake, pipeline, inputs, append_rows):
+def test_truncated_log_rejects_slices_before_exact_arrivals(lake, pipeline, inputs, append_rows):
     for side in ("left", "right"):
         DeltaTable(lake / side).create_checkpoint()
         for log in sorted((lake / side / "_delta_log").glob("*.json"))[:-1]:
             log.unlink()
         append_rows(side, 190, ("a", 185))
     settings = pipeline(**BY_COMMIT)
+
     with pytest.raises(InputError, match="exact only from 2024-01-01T01:40Z on, because its log begins with version 3"):
         plan_without_spark(settings, lake)
+
     plan = plan_without_spark(settings, lake, start=at(120), from_empty_state=True)
-    assert (plan.slices, plan.spark_queries) == (2, ())
-    notes = [note.partition("; ")[0] for note in plan.notes if note.startswith("arrivals")]
+    assert (plan.slice_count, plan.spark_queries) == (2, ())
+
+    notes = [note.partition(" (keep")[0] for note in plan.notes if note.startswith("arrivals")]
     assert notes == [
         f"arrivals of {side} are known from 2024-01-01T01:{minute}Z on: its log begins with version {version}"
         for side, minute, version in (("left", 40, 3), ("right", 50, 2))
     ]
+
     for log in (lake / "left" / "_delta_log").glob("*.json"):
         log.unlink()
     with pytest.raises(InputError, match="the log of input left no longer has version"):
@@ -259,15 +278,19 @@ def test_column_named_commit_makes_short_form_ambiguous(lake, pipeline):
     for side in ("left", "right"):
         write_deltalake(lake / side, rows.append_column("happened", rows["commit"]))
         set_last_commit_time(lake / side, 70)
+
     with pytest.raises(
         InputError, match=r"input left has a column commit, so .* arrival: \{column: commit\}, or arrival"
     ):
         plan_without_spark(pipeline(**BY_COMMIT), lake)
     assert (
-        plan_without_spark(pipeline(left__arrival={"commit": True}, right__arrival={"commit": True}), lake).slices == 2
+        plan_without_spark(pipeline(left__arrival={"commit": True}, right__arrival={"commit": True}), lake).slice_count
+        == 2
     )
+
     by_column = {"column": "commit"}
-    assert plan_without_spark(pipeline(left__arrival=by_column, right__arrival=by_column), lake).slices == 1
+    assert plan_without_spark(pipeline(left__arrival=by_column, right__arrival=by_column), lake).slice_count == 1
+
     write_deltalake(lake / "left", rows.rename_columns(["k", "_Arrival"]), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(
         InputError, match="input left has a column _Arrival, the name of Tidemark's column of commit times"

@@ -12,7 +12,8 @@ from tidemark.config.types import format_instant
 from tidemark.errors import IncompleteInputError, InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.sources.completeness import measure_completeness
 from tidemark.spark.lazy_session import create_lazy_session
 
@@ -63,13 +64,16 @@ def plan_without_spark(settings, lake, **request):
 def test_completeness_by_row_needs_clock_at_end_of_slice(lake, pipeline, inputs, append_rows):
     rule = {"by": "row", "grace_period": "10 minutes"}
     settings = pipeline(left__complete=rule)
+
     assert measure_left(settings, lake) == (
         "2024-01-01T03:20Z",
         "its last clock is 2024-01-01T03:30Z, minus grace_period 10 minutes",
     )
+
     (completeness,) = measure_completeness(settings, str(lake))
     append_rows("left", 4 + 1 / 6)
     (later,) = measure_completeness(settings, str(lake))
+
     assert [item.covers(at(4)) for item in (completeness, later)] == [False, True], (
         "a clock exactly at the end is sufficient"
     )
@@ -101,6 +105,7 @@ def test_completeness_by_commit_ignores_compaction(lake, pipeline, append_rows):
     written = DeltaTable(lake / "left").history(1)[0]["timestamp"]
     DeltaTable(lake / "left").optimize.compact(commit_properties=CommitProperties())
     (completeness,) = measure_completeness(settings, str(lake))
+
     assert completeness.until == datetime.fromtimestamp(written / 1000, UTC) - timedelta(hours=1)
     assert completeness.covers(before - timedelta(hours=1))
     assert not completeness.covers(datetime.now(UTC))
@@ -110,7 +115,9 @@ def test_completeness_by_marker_is_greatest_instant(lake, pipeline, append_rows)
     append_rows("left", 0.5)
     marks = {"feed": ["left", "left", "right"], "until": pa.array([at(1), at(3), at(9)], pa.timestamp("us", "UTC"))}
     write_deltalake(lake / "marks", pa.table(marks))
+
     assert measure_left(pipeline(left__complete=MARKER), lake) == ("2024-01-01T03:00Z", "by marker table marks")
+
     (completeness,) = measure_completeness(pipeline(left__complete=MARKER), str(lake))
     assert (completeness.covers(at(3)), completeness.covers(at(4))) == (True, False)
     with pytest.raises(InputError, match="marker table marks has no column upto. Available: feed, until"):
@@ -127,14 +134,15 @@ def test_plan_incomplete_end_is_rejected_and_default_end_is_complete(lake, pipel
         "up to 2024-01-01T02:00Z, or pass --ignore-completeness"
     )
     assert refused.value.exit_code == 2
-    assert plan_without_spark(settings, lake, end=at(2)).slices == 2
+    assert plan_without_spark(settings, lake, end=at(2)).slice_count == 2
+
     plan = plan_without_spark(settings, lake)
-    assert plan.slices == 2
+    assert plan.slice_count == 2
     assert [note for note in plan.notes if note.startswith("slices from 2024-01-01T02:00Z on wait: left is complete")]
-    assert plan.to_dict()["complete"]["right"]["until"] == "2024-01-01T02:15Z"
-    assert plan_without_spark(settings, lake, end=at(4), ignore_completeness=True).slices == 4
-    assert plan_without_spark(settings, lake, drain=True).slices == 4, "an input that ends is complete"
-    assert plan_without_spark(pipeline(), lake, end=at(4)).slices == 4, "without a rule no slice waits"
+    assert plan.to_dict()["input_completeness"]["right"]["until"] == "2024-01-01T02:15Z"
+    assert plan_without_spark(settings, lake, end=at(4), ignore_completeness=True).slice_count == 4
+    assert plan_without_spark(settings, lake, drain=True).slice_count == 4, "an input that ends is complete"
+    assert plan_without_spark(pipeline(), lake, end=at(4)).slice_count == 4, "without a rule no slice waits"
 
 
 def test_completeness_by_asset_needs_airflow(lake, pipeline, inputs):
@@ -143,15 +151,16 @@ def test_completeness_by_asset_needs_airflow(lake, pipeline, inputs):
         IncompleteInputError, match="left is complete up to no slice \\(only Airflow has the events of asset orders\\)"
     ):
         plan_without_spark(settings, lake, end=at(1))
-    assert plan_without_spark(settings, lake, end=at(1), skip_asset_check=True).slices == 1
+    assert plan_without_spark(settings, lake, end=at(1), skip_asset_check=True).slice_count == 1
 
 
 def test_ignored_incompleteness_is_recorded_in_ledger(spark, lake, pipeline, inputs):
     settings = pipeline(left__complete="row", right__complete="row")
     plan = create_plan(spark, settings, str(lake), Request(end=at(4), ignore_completeness=True))
     list(execute(spark, plan, lambda *_: None))
-    incomplete = Ledger.from_pipeline(settings, str(lake)).rows["incomplete"]
+    incomplete = Ledger.from_pipeline(settings, str(lake)).rows["incomplete_inputs"]
     message = [[part["input"] for part in json.loads(item)] if isinstance(item, str) else None for item in incomplete]
+
     assert message == [None, None, ["right"], ["left", "right"]]
 
 
@@ -181,6 +190,6 @@ def test_completeness_rule_does_not_affect_output(pipeline):
 def test_plan_stops_at_slices_end(lake, pipeline, inputs):
     settings = pipeline(left__complete=None, right__complete=None, slices__end="2024-01-01T02:00Z")
     plan = plan_without_spark(settings, lake)
-    assert (plan.slices, plan.notes) == (2, ("rows lie after slices.end, 2024-01-01T02:00Z, and take no part",))
+    assert (plan.slice_count, plan.notes) == (2, ("rows lie after slices.end, 2024-01-01T02:00Z, and take no part",))
     with pytest.raises(SliceOrderError, match="--to 2024-01-01T03:00Z is after the pipeline's last slice"):
         plan_without_spark(settings, lake, end=at(3))

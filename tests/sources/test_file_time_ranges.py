@@ -32,9 +32,11 @@ def test_time_range_of_fractional_number_contains_sparks_conversion(spark, dtype
     clock = ResolvedTimeColumn("t", 1)
     rows = spark.createDataFrame([(value,) for value in values], T.StructType([T.StructField("t", column)]))
     spark_micros = [row["micros"] for row in rows.select(clock.micros.alias("micros")).collect()]
+
     assert any(clock.convert_value(value) != micros for value, micros in zip(values, spark_micros, strict=True)), (
         "Spark rounds"
     )
+
     for value, micros in zip(values, spark_micros, strict=True):
         [file] = read_time_ranges(create_log(value), clock)
         assert file.earliest <= micros <= file.latest

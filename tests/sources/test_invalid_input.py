@@ -10,7 +10,8 @@ from tidemark.cli.status import summarize_status
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.sources.normalization import create_side
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -64,6 +65,7 @@ def test_invalid_rows_are_stored_with_reason_and_do_not_raise_watermark(
     write("right", [row(happened=at(0, 45), v=10), row(happened=at(1), arrived=at(3), v=11)], ROW)
     run_pipeline(pipeline())
     rejected = {r["v"]: r["reason"] for r in read_table("late").select("reason", F.col("left.v").alias("v")).collect()}
+
     assert rejected == {
         2: "null_key",
         3: "null_event_time",
@@ -74,8 +76,10 @@ def test_invalid_rows_are_stored_with_reason_and_do_not_raise_watermark(
         8: "arrival_out_of_range",
         9: "event_time_ahead_of_arrival",
     }
+
     pairs = [(r["left_v"], r["right_v"]) for r in read_table("emissions").collect()]
     assert sorted(pairs) == [(1, 10), (1, 10), (1, 11), (1, 11)], "duplicate rows count as a multiset"
+
     status = summarize_status(pipeline(), str(lake))
     assert status.left.rejected == 8
     assert status.left.reasons["event_time_ahead_of_arrival"] == 2
@@ -88,6 +92,7 @@ def test_time_bounds_off_out_of_range_times_raise_watermark(spark, lake, pipelin
     exact = pipeline(time_bounds=False)
     run_pipeline(exact)
     status = summarize_status(exact, str(lake))
+
     assert (status.left.rejected, status.left.late, status.right.late) == (0, 1, 1)
 
 
@@ -95,7 +100,9 @@ def test_empty_side_emits_nothing_and_evicts_nothing(spark, lake, pipeline, writ
     write("left", [row(), row(happened=at(4), arrived=at(4))], ROW)
     write("right", [], ROW)
     run_pipeline(pipeline(), slices_per_job=2)
+
     assert read_table("emissions").count() == 0
+
     ledger = read_table("ledger").orderBy("slice").collect()
     assert [r["left"]["read"] for r in ledger] == [0, 1, 0, 0, 1]
     assert [r["left"]["carried_out"] for r in ledger] == [0, 1, 1, 1, 2], "no right row, no watermark, no eviction"
@@ -170,7 +177,7 @@ def test_plan_invalid_slice_range_is_rejected(spark, small_lake, pipeline, reque
     assert message in str(raised.value)
 
 
-def test_run_gaps_and_changed_settings_are_rejected_and_reruns_change_nothing(
+def test_run_gap_or_changed_settings_is_rejected_and_rerun_is_no_op(
     spark, lake, pipeline, write, run_pipeline, read_table
 ):
     write("left", [row(), row(arrived=at(3), happened=at(3))], ROW)
@@ -178,13 +185,16 @@ def test_run_gaps_and_changed_settings_are_rejected_and_reruns_change_nothing(
     run_pipeline(pipeline(), end=at(2))
     before = read_table("ledger").inputFiles()
     rerun = run_pipeline(pipeline(), start=at(0), end=at(2))
-    assert (rerun.slices, rerun.skipped) == (0, 2)
+
+    assert (rerun.slice_count, rerun.already_committed) == (0, 2)
     assert read_table("ledger").inputFiles() == before, "rerunning a slice changes nothing"
     with pytest.raises(SliceOrderError, match="missing: the last committed slice is 2024-01-01T01:00Z; run from 2024"):
         run_pipeline(pipeline(), start=at(3), end=at(4))
+
     wider = pipeline(join__interval__lower="-1 hour")
     with pytest.raises(SliceOrderError, match=r"other settings \(join.interval.lower was -30 minutes, now -1 hour\)"):
         run_pipeline(wider)
+
     run_pipeline(pipeline(), start=at(3), end=at(4), from_empty_state=True)
     assert [r["slice"].hour for r in read_table("ledger").orderBy("slice").collect()] == [0, 1, 3]
 
@@ -207,6 +217,7 @@ def test_late_arriving_rows_arrive_once_in_next_slice(spark, lake, pipeline, wri
     run_pipeline(pipeline(), end=at(3))
     run_pipeline(pipeline(), end=at(4))
     pairs = [(r["_slice"].hour, r["left_v"], r["right_v"]) for r in read_table("emissions").collect()]
+
     assert sorted(pairs) == [(1, 1, 3), (2, 1, 4), (2, 2, 5)]
     assert [r["right"]["v"] for r in read_table("late").collect()] == [6]
     assert [r["right"]["read"] for r in read_table("ledger").orderBy("slice").collect()] == [0, 1, 3, 0]
@@ -230,9 +241,7 @@ def test_expectation_invalid_argument_is_rejected(pipeline, write, run_pipeline)
         run_pipeline(wrong)
 
 
-def test_critical_expectation_failure_commits_nothing_and_stores_rejected_output(
-    spark, lake, pipeline, write, run_pipeline, read_table
-):
+def test_run_failed_critical_expectation_stores_rejected_output(spark, lake, pipeline, write, run_pipeline, read_table):
     from tidemark.errors import CheckFailedError
 
     write("left", [row(v=1), row(v=2, arrived=at(2), happened=at(2))], ROW)
@@ -256,6 +265,7 @@ def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pi
     chosen = {"both": "left_v + right_v", "k": "left_k"}
     run_pipeline(pipeline(join__condition="left_v < right_v", select=chosen))
     [emitted] = read_table("emissions").collect()
+
     assert (emitted["both"], emitted["k"], emitted["_pane"]) == (4, "a", 0)
 
 

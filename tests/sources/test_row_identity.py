@@ -6,7 +6,8 @@ from pyspark.sql import functions as F
 
 from tidemark.execution.run import execute
 from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.timegrid.time_columns import as_json
 
 AT = datetime(2024, 1, 1, 0, 10, tzinfo=UTC)
@@ -33,7 +34,7 @@ CONDITIONS = {
 }
 
 
-def test_rows_differing_only_in_condition_are_matched_or_padded_separately(spark, lake, pipeline, write):
+def test_equal_rows_with_other_condition_value_are_matched_separately(spark, lake, pipeline, write):
     write("left", MATCHED + PADDED, ROW)
     write("right", RIGHT, ROW)
     times = {"event_time": "happened", "watermark_delay": "0 seconds"}

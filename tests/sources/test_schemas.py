@@ -27,7 +27,8 @@ from tests.tiers import cases
 from tidemark.cli.app import main
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.sources.resolution import open_inputs
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 1000
@@ -39,7 +40,7 @@ ACCEPTED_FAULTS = {
     "spark": {None, "null_key", "null_event_time"},
 }
 """Faults with which a row still reaches the join."""
-LATE_REASONS = {"late", "behind_watermark"}
+LATE_REASONS = {"late", "late_but_processed"}
 REFUSALS = [
     r"input (left|right): key .+ is .+, which cannot be compared\. Name a column, .+ of another type\.",
     r"keys left\..+ and right\..+ have different types\. Cast one where the table is written\.",
@@ -259,6 +260,8 @@ def test_error_message_with_control_characters_in_names_is_single_line(tmp_path,
     for side in SIDES:
         write_deltalake(str(lake / side), pa.table({"a\nb": [1], "\x1b[2J": [1]}))
     write_pipeline(tmp_path / "pipeline.yaml")
+
     assert main(["plan", str(tmp_path / "pipeline.yaml"), "--lake", str(lake)]) == 2
+
     message = capsys.readouterr().err
     assert message == "error: input left has no column happened (named as event_time). Available: a b,  [2J.\n"

@@ -6,10 +6,12 @@ import polars as pl
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import DeltaTableHandle, get_file_name
+from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import override_settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -40,9 +42,12 @@ def test_table_feature_does_not_change_emissions(spark, lake, pipeline, emission
         spark.sql(f"DELETE FROM delta.`{lake}/{side}` WHERE k = 'b'")
     settings = pipeline()
     plan = create_plan(spark, settings, str(lake), Request())
+
     assert (plan.spark_queries == ()) == (feature in {"plain", "partitions"})
+
     list(execute(spark, plan, lambda *_: None))
     emissions_by_feature[feature] = sorted(map(str, spark.read.format("delta").load(plan.tables.emissions).collect()))
+
     assert emissions_by_feature[feature] == emissions_by_feature["plain"] != []
 
 
@@ -72,8 +77,10 @@ def test_columns_of_rarely_supported_types_are_carried_and_emitted(spark, lake, 
     with override_settings(spark, CODEGEN):
         assert emitted.select(F.expr("variant_get(left_variant, '$.v', 'int')")).distinct().count() == 6
     emitted = emitted.drop("left_variant", "right_variant")
+
     assert emitted.where("left_far > '9999-12-31' AND right_day >= '9999-12-31'").count() == emitted.count() > 0
     assert emitted.where("isnan(left_double)").count() == emitted.where("left_map['v'] = 1").count() > 0
+
     log = DeltaTableHandle.open(plan.tables.emissions)
     assert log.table.count() == emitted.count()
     assert log.get_min_values("left_far") == [None] * len(log.files), "no statistics where Python has no such date"
@@ -114,6 +121,7 @@ def test_catalog_tables_are_read_with_late_arriving_rows(spark, lake, pipeline, 
             spark.sql(f"DROP TABLE sold_{side}")
     emitted = spark.read.format("delta").load(plan.tables.emissions).collect()
     emitted_rows = [(row["left_k"], row["_slice"].hour, row["right_day"]) for row in emitted]
+
     assert sorted(emitted_rows) == [("hour 1", 0, date(2024, 1, 1)), ("hour 2", 1, date(2024, 1, 1))]
 
 
@@ -126,4 +134,5 @@ def test_read_files_with_column_named_metadata_selects_files(spark, lake):
         row.coalesce(1).write.format("delta").mode("append").save(f"{lake}/left")
     table = DeltaInput.find(spark, str(lake), "left")
     [first] = DeltaInput.find(spark, str(lake), "left", version=1).paths
+
     assert [row["v"] for row in table.read_files([get_file_name(first)]).collect()] == [0]

@@ -8,7 +8,8 @@ from deltalake import DeltaTable
 
 from tidemark.execution.run import execute
 from tidemark.formatting import quote_identifier
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 NAMES = ("a b", "a,b", "a(b)", "a[b]", "a{b}=c;d", "a\tb\nc", "a.b", "`a`")
 """Names that plain Parquet did not always support."""
@@ -62,10 +63,12 @@ def test_column_names_with_special_characters_are_carried_and_emitted(spark, lak
         plan = create_plan(spark, with_select, str(lake), Request(end=at(hour, 0), drain=hour == 2))
         list(execute(spark, plan, lambda *_: None))
     emitted = spark.read.format("delta").load(plan.tables.emissions).collect()
+
     assert [row["_emission"] for row in emitted] == ["matched"] * 2
     assert [[row[f"left {name}"] for name in NAMES] for row in emitted] == [[*range(len(NAMES))]] * 2
     assert [row["right_s"].asDict() for row in emitted] == [dict(zip(NAMES, range(len(NAMES)), strict=True))] * 2
     assert {(row["left_k"], row["left_happened"].year) for row in emitted} == {(None, 1999)}
+
     all_columns = create_settings(output="all")
     plan = create_plan(spark, all_columns, str(lake), Request(end=at(1, 0)))
     list(execute(spark, plan, lambda *_: None))

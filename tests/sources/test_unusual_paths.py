@@ -7,7 +7,8 @@ import pytest
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 ROW = "k string, happened timestamp, arrived timestamp"
 
@@ -28,6 +29,7 @@ def test_late_arriving_rows_in_folders_with_special_characters_are_read(spark, l
             for table in inputs.values():
                 write(table, [("landed", at(0, 40), at(0, 40))], ROW)
     emitted = spark.read.format("delta").load(plan.tables.emissions)
+
     assert sorted(row["left_k"] for row in emitted.collect()) == ["a", "b", "landed"]
 
 

@@ -15,7 +15,8 @@ from tidemark.errors import InputError, PipelineFileError
 from tidemark.execution.run import execute
 from tidemark.joins.keys import key_column
 from tidemark.ledger.staleness import NOTHING_CONSUMED
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.streaming.spark_query import create_spark_query
 
 ROW = "id string, k string, happened timestamp, arrived timestamp, v int"
@@ -52,7 +53,7 @@ def run_until(spark, lake, pipeline):
         settings = pipeline(**changes)
         plan = create_plan(spark, settings, str(lake), Request(end=at(hour), slices_per_job=slices_per_job))
         results = list(execute(spark, plan, lambda *_: None))
-        assert {item.verdict.outcome for item in results} == {"passed"}
+        assert {item.validation_result.outcome for item in results} == {"passed"}
         return settings, plan
 
     return execute_plan
@@ -66,7 +67,7 @@ def run_until(spark, lake, pipeline):
         ),
         ("flink-datastream", "after_watermark", 2, {FIRST_PAIR, LAST_PAIR}, [("behind", "late")]),
         ("flink-datastream", "before_watermark", 1, {FIRST_PAIR, LATE_PAIR, LAST_PAIR}, []),
-        ("flink-sql", None, 1, {FIRST_PAIR, LAST_PAIR}, [("behind", "behind_watermark")]),
+        ("flink-sql", None, 1, {FIRST_PAIR, LAST_PAIR}, [("behind", "late_but_processed")]),
         ("spark", None, 1, {FIRST_PAIR, LATE_PAIR, LAST_PAIR}, []),
     ],
 )
@@ -83,18 +84,24 @@ def test_filtered_rows_raise_watermark_only_after_watermark(
         **({"left__filter": filter_position} if filter_position else {}),
     )
     read = spark.read.format("delta").load
+
     assert {(row["left_id"], row["right_id"]) for row in read(plan.tables.emissions).collect()} == emitted
     assert [(row["left"]["id"], row["reason"]) for row in read(plan.tables.late).collect()] == late
+
     ledger = read(plan.tables.ledger).orderBy("slice").collect()
     assert [row["left"]["read"] for row in ledger] == [2, 1]
+
     counts_filtered = filter_position != "before_watermark" and dialect != "spark"
     counted = [6, 0] if counts_filtered else [0, 0]
+
     assert [(row["left_filtered"], row["right_filtered"]) for row in ledger] == [(n, 0) for n in counted]
+
     status = summarize_status(settings, str(lake))
     assert (status.left.filtered, status.right.filtered) == (6 if counts_filtered else None, None)
+
     if dialect == "flink-sql":
         # A timer of `on time` has swept the left side as soon as a row that was left out let the watermark pass it.
-        assert ledger[0]["left_swept_ms"] == at(0, 42).timestamp() * 1000
+        assert ledger[0]["left_last_cleanup_ms"] == at(0, 42).timestamp() * 1000
 
 
 def explain_left_rows(spark, lake, settings, *ids):
@@ -107,6 +114,7 @@ def test_deleting_rows_filtered_after_watermark_is_rejected(spark, lake, write, 
     write("right", RIGHT, ROW)
     settings, _ = run_until(2, left__where="v > 0")
     ahead, absurd = explain_left_rows(spark, lake, settings, "ahead", "absurd")
+
     assert ahead == (
         "happened 2024-01-01T01:05Z",
         "filtered by where (v > 0): it does not take part, but moves the watermark",
@@ -115,6 +123,7 @@ def test_deleting_rows_filtered_after_watermark_is_rejected(spark, lake, write, 
         "happened at no known time",
         "filtered by where (v > 0): it does not take part, nor move the watermark, because its times are out of bounds",
     )
+
     spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 'ahead'")
     with pytest.raises(InputError, match=r"input left is not append-only: version 1 deleted or changed rows"):
         run_until(3, left__where="v > 0")
@@ -126,14 +135,18 @@ def test_deleting_rows_filtered_at_source_is_accepted(spark, lake, write, run_un
     changes = {"left__where": "v > 0", "left__filter": "before_watermark"}
     settings, _ = run_until(2, **changes)
     [[_, message]] = explain_left_rows(spark, lake, settings, "ahead")
+
     assert message == "filtered by where (v > 0): before the watermark, as if the table did not contain it"
+
     spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 'ahead'")
-    write("left", [("landed", "a", at(0, 31), at(0, 31), -1), ("next", "a", at(2, 1), at(2, 1), 4)], ROW)
+    write("left", [("late_arriving_rows", "a", at(0, 31), at(0, 31), -1), ("next", "a", at(2, 1), at(2, 1), 4)], ROW)
     _, plan = run_until(3, **changes)
     plan.inputs[0].read_slices(plan.grid, 0, 2, NOTHING_CONSUMED).explain()
+
     assert "GreaterThan(v,0)" in capsys.readouterr().out, "the filter is pushed down to the scan"
+
     newest = spark.read.format("delta").load(plan.tables.ledger).orderBy(F.desc("slice")).first()
-    assert (newest["left"]["read"], newest["landed"]) == (1, 0)
+    assert (newest["left"]["read"], newest["late_arriving_rows"]) == (1, 0)
 
 
 def test_compare_dialects_applies_filter_of_each_dialect(spark, lake, pipeline, write):
@@ -142,8 +155,10 @@ def test_compare_dialects_applies_filter_of_each_dialect(spark, lake, pipeline, 
     settings = pipeline(left__where="v > 0", join__keys=[{"left": "upper(k)", "right": "upper(k)"}])
     comparison = compare_dialects(spark, settings, str(lake), range(2))
     emitted = {item.dialect: item.emissions for item in comparison.results}
+
     assert emitted == {"flink-datastream": 2, "flink-sql": 2, "spark": 3}
     assert comparison.key_columns == ("left_k", "left_happened", "right_k", "right_happened")
+
     differing = {(item.only_in, item.not_in, item.example["left_id"]) for item in comparison.differences}
     assert differing == {("spark", flink, "behind") for flink in ("flink-datastream", "flink-sql")}
 
@@ -158,6 +173,7 @@ def test_compare_with_unfiltered_stream_explains_filtered_rows(spark, lake, writ
     times = {f"left_{name}": F.lit(at(0, 24)) for name in ("happened", "arrived")}
     write("streamed", emitted.unionByName(as_first.withColumns(unknown | times)))
     comparison = compare(spark, settings, str(lake), ComparisonRequest("streamed", try_settings=False), None)
+
     assert [(item.cause, item.rows, item.examples[0]["_detail"]) for item in comparison.causes] == [
         ("rejected in the batch", 1, "filtered")
     ]
@@ -171,10 +187,13 @@ def test_key_expressions_match_and_reject_null_keys(spark, lake, pipeline, write
     keys = [{"left": "lower(email)", "right": "mail"}, {"left": "s.n + 1", "right": "t.n + 0"}]
     _, plan = run_until(1, join__keys=keys)
     read = spark.read.format("delta").load
+
     assert [row["left_email"] for row in read(plan.tables.emissions).collect()] == ["A@x"]
+
     [rejected] = read(plan.tables.late).collect()
     assert (rejected["left"]["email"], rejected["reason"]) == (None, "null_key")
     assert "which keys are columns, and of which types the others are" in plan.spark_queries
+
     spark_plan = create_plan(
         spark,
         pipeline(dialect="spark", join__keys=keys, right__where="v > 2", output="other"),
@@ -182,6 +201,7 @@ def test_key_expressions_match_and_reject_null_keys(spark, lake, pipeline, write
         Request(end=at(1)),
     )
     query = create_spark_query(spark_plan.pipeline, spark_plan.inputs)
+
     assert "(lower(`left_email`) = `right_mail`) AND (`left_s`.n + 1 = `right_t`.n + 0)" in query.on
     assert (query.left.source, query.right.source) == (None, "v > 2")
 

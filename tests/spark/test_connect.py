@@ -1,4 +1,4 @@
-"""Through a Spark Connect server everything gives what it gives on Spark itself, and no JVM starts in the client."""
+"""Commands through a Spark Connect server give the results of a local session, without a JVM in the client."""
 
 import gzip
 import json
@@ -12,21 +12,21 @@ from pyspark.sql import types as T
 
 from tests.config.test_expressions import ALLOWED, REFUSED
 from tests.conftest import PROJECT, write_pipeline
-from tests.spark.lakes import SETTINGS, land_two_hours, read
-from tests.spark.serving import serving
-from tests.spark.test_confined import PARSED_AWAY
-from tests.spark.through_connect import told
+from tests.spark.connect_client import list_conjuncts
+from tests.spark.connect_server import run_connect_server
+from tests.spark.sample_lake import SETTINGS, read_rows, write_two_hours
+from tests.spark.test_expression_sandbox import PARSED_AWAY
 from tidemark import api
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError, UserError
 from tidemark.spark.connect_session import _check_server, get_connect_session
-from tidemark.spark.engine import get_engine, require_classic
+from tidemark.spark.engine import get_engine, require_classic_session
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.session import DELTA_SETTINGS
 from tidemark.streaming.live_query import run_live_query
 
-PATIENCE = 600
-"""Seconds for a client: one that hangs is to fail, and not to hold up all tests."""
+TIMEOUT_SECONDS = 600
+"""Limit for a client, so that a hanging client fails instead of blocking all tests."""
 VECTORS = PROJECT / "tests/semantics/vectors"
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
@@ -63,7 +63,7 @@ exists(array(left_a), x -> x > 3 AND x < right_a) AND left_t > TIMESTAMP '2013-0
 true
 left_a > 3 AND false
 """.strip().splitlines()
-MOVING = {
+NONDETERMINISTIC = {
     "to_timestamp('now')": True,
     "CAST('today' AS date) > left_t": True,
     "to_timestamp('now') > TIMESTAMP '2013-01-01 00:00:00'": True,
@@ -75,182 +75,197 @@ MOVING = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The environment of who may use a server."""
-    with serving(tmp_path_factory.mktemp("connect")) as environment:
+    """Run a server; return the environment of a client."""
+    with run_connect_server(tmp_path_factory.mktemp("connect")) as environment:
         yield environment
 
 
 @pytest.fixture(scope="module")
-def ask(server):
-    """Asks a client in a process of its own, which finds no Java."""
+def request_client(server):
+    """Return a function that sends a request to a client in another process without Java."""
 
-    def answer(**asked):
+    def send(**request):
         env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
         env |= server | {"PYTHONPATH": f"{PROJECT / 'include'}:{PROJECT}", "PATH": "/nowhere"}
-        command = [sys.executable, PROJECT / "tests/spark/through_connect.py"]
-        done = subprocess.run(
+        command = [sys.executable, PROJECT / "tests/spark/connect_client.py"]
+        process = subprocess.run(
             command,
             env=env,
-            input=json.dumps(asked),
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             check=False,
             cwd="/",
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
         )
-        assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout.splitlines()[-1])
-        assert told.pop("java") is False
-        assert told.pop("library") is False, "nothing is expected of these slices, and the import takes seconds"
-        return told
+        assert process.returncode == 0, process.stderr
+        response = json.loads(process.stdout.splitlines()[-1])
+        assert response.pop("java") is False
+        assert response.pop("great_expectations") is False, "no pipeline has expectations; the import takes seconds"
+        return response
 
-    return answer
+    return send
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    return land_two_hours(tmp_path_factory.mktemp("lake"), 100)
+    return write_two_hours(tmp_path_factory.mktemp("lake"), 100)
 
 
-def pipeline(folder, join, where):
-    dialect, settings, more = JOINS[join]
-    file = folder / f"{join}_{where}.yaml"
-    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, **more, **SETTINGS)
+def write_join_pipeline(folder, join, engine):
+    """Write the pipeline file of a join for an engine, `local` or `connect`; return its path and the pipeline."""
+    dialect, settings, changes = JOINS[join]
+    file = folder / f"{join}_{engine}.yaml"
+    return file, write_pipeline(file, name=file.stem, dialect=dialect, join=settings, **changes, **SETTINGS)
 
 
 @pytest.mark.parametrize("join", ["session", pytest.param("interval", marks=pytest.mark.slow)])
-def test_commands_give_what_they_give_on_spark_itself(spark, ask, lake, tmp_path, join):
-    _, here = pipeline(tmp_path, join, "here")
-    file, _ = pipeline(tmp_path, join, "there")
-    api.run(spark, api.plan(spark, here, lake, slices_per_job=1))
-    first = ["--lake", str(lake)]
+def test_connect_commands_equal_those_of_a_local_session(spark, request_client, lake, tmp_path, join):
+    _, local_pipeline = write_join_pipeline(tmp_path, join, "local")
+    file, _ = write_join_pipeline(tmp_path, join, "connect")
+    api.run(spark, api.plan(spark, local_pipeline, lake, slices_per_job=1))
+    options = [str(file), "--lake", str(lake)]
     commands = [
-        ["plan", str(file), *first],
-        ["run", str(file), *first, "--slices-per-job", "1"],
-        ["status", str(file), *first],
-        ["explain", str(file), *first, "--left", "v=4"],
-        ["what-if", str(file), *first, "--max", "20 minutes", "--steps", "2"],
-        ["checkpoint", "show", str(file), *first, "--at", "2024-01-01T01:00Z"],
-        ["checkpoint", "verify", str(file), *first, "--at", "2024-01-01T01:00Z"],
-        ["reprocess", str(file), *first, "--from", "2024-01-01T00:00Z", "--to", "2024-01-01T01:00Z"],
-        ["compare", str(file), *first, "--with", f"{join}_here/emissions"],
-        ["dialects", str(file), *first],
-        ["checkpoint", "copy", str(file), *first, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
-        ["checkpoint", "expire", str(file), *first, "--keep", "1"],
-        ["checkpoint", "verify", str(file), *first, "--at", "2024-01-01T02:00Z"],
-        ["verify", str(file), *first],
-        ["vacuum", str(file), *first],
+        ["plan", *options],
+        ["run", *options, "--slices-per-job", "1"],
+        ["status", *options],
+        ["explain", *options, "--left", "v=4"],
+        ["what-if", *options, "--max", "20 minutes", "--steps", "2"],
+        ["checkpoint", "show", *options, "--at", "2024-01-01T01:00Z"],
+        ["checkpoint", "verify", *options, "--at", "2024-01-01T01:00Z"],
+        ["reprocess", *options, "--from", "2024-01-01T00:00Z", "--to", "2024-01-01T01:00Z"],
+        ["compare", *options, "--with", f"{join}_local/emissions"],
+        ["dialects", *options],
+        ["checkpoint", "copy", *options, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
+        ["checkpoint", "expire", *options, "--keep", "1"],
+        ["checkpoint", "verify", *options, "--at", "2024-01-01T02:00Z"],
+        ["verify", *options],
+        ["vacuum", *options],
     ]
-    told = ask(commands=commands)["commands"]
-    assert [(arguments[0], code) for arguments, (code, _) in zip(commands, told, strict=True)] == [
-        (arguments[0], 0) for arguments in commands
-    ], [said for code, said in told if code]
+
+    results = request_client(commands=commands)["commands"]
+
+    codes = [(arguments[0], code) for arguments, (code, _) in zip(commands, results, strict=True)]
+    assert codes == [(arguments[0], 0) for arguments in commands], [output for code, output in results if code]
     for table in ("emissions", "late"):
-        assert read(lake / f"{join}_there" / table) == read(lake / f"{join}_here" / table)
-    assert read(lake / f"{join}_there" / "emissions").total() > 50
-    assert read(lake / f"{join}_buffers").total() > 0
+        assert read_rows(lake / f"{join}_connect" / table) == read_rows(lake / f"{join}_local" / table)
+    assert read_rows(lake / f"{join}_connect" / "emissions").total() > 50
+    assert read_rows(lake / f"{join}_buffers").total() > 0
 
 
 @pytest.mark.slow
-def test_a_live_query_can_go_on_from_what_is_exported(ask, lake, tmp_path):
-    file, _ = pipeline(tmp_path, "range", "there")
+def test_connect_checkpoint_export_writes_a_spark_checkpoint(request_client, lake, tmp_path):
+    file, _ = write_join_pipeline(tmp_path, "range", "connect")
     commands = [
         ["run", str(file), "--lake", str(lake)],
         ["checkpoint", "export", str(file), "--lake", str(lake), "--to", str(tmp_path / "exported")],
     ]
-    told = ask(commands=commands)["commands"]
-    assert [code for code, _ in told] == [0, 0], told
+
+    results = request_client(commands=commands)["commands"]
+
+    assert [code for code, _ in results] == [0, 0], results
     assert (tmp_path / "exported" / "README.md").exists()
 
 
-OF_EACH_DIALECT = {"flink_datastream_interval", "flink_sql_window", "spark"}
+FAST_VECTORS = {"flink_datastream_interval", "flink_sql_window", "spark"}
+"""One file of vectors for each dialect."""
 
 
-@pytest.mark.parametrize("is_of_each", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_recorded_vectors_pass(ask, tmp_path, is_of_each):
-    """Of each dialect one kind; and those of the other kinds."""
+@pytest.mark.parametrize("is_fast", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_connect_conformance_recorded_vectors_pass(request_client, tmp_path, is_fast):
     for file in VECTORS.glob("*.jsonl.gz"):
-        if (file.name.partition(".")[0] in OF_EACH_DIALECT) is not is_of_each:
+        if (file.name.partition(".")[0] in FAST_VECTORS) is not is_fast:
             continue
         with gzip.open(file, "rt") as lines:
             vectors = lines.readlines()
         (tmp_path / file.stem).write_text("".join(vectors[:: max(1, len(vectors) // 3)]))
-    [[code, said]] = ask(commands=[["conformance", *map(str, tmp_path.glob("*.jsonl")), "--cuts", "2"]])["commands"]
-    assert code == 0, said
-    assert " 0 failed" in said
+    command = ["conformance", *map(str, tmp_path.glob("*.jsonl")), "--cuts", "2"]
+
+    [[code, output]] = request_client(commands=[command])["commands"]
+
+    assert code == 0, output
+    assert " 0 failed" in output
 
 
-def test_expressions_are_read_and_confined_as_by_spark_s_own_parser(spark, ask):
-    own_tree = [text for text in REFUSED if not any(part in text for part in PARSED_AWAY)]
-    shown = ROWS.jsonValue()
-    told_there = ask(
+def test_connect_expressions_are_parsed_and_checked_as_locally(spark, request_client):
+    refused_by_tree = [expression for expression in REFUSED if not any(part in expression for part in PARSED_AWAY)]
+    schema = ROWS.jsonValue()
+
+    response = request_client(
         columns=[*ALLOWED, *REFUSED],
-        refused=[*ALLOWED, *own_tree],
-        conjuncts=[(text, shown) for text in CONDITIONS],
-        moving=[(text, shown) for text in MOVING],
+        refusals=[*ALLOWED, *refused_by_tree],
+        conjuncts=[(condition, schema) for condition in CONDITIONS],
+        nondeterministic=[(expression, schema) for expression in NONDETERMINISTIC],
     )
-    assert told_there["columns"] == [True] * len(ALLOWED) + [False] * len(REFUSED)
-    assert told_there["refused"][: len(ALLOWED)] == [None] * len(ALLOWED)
-    empty = get_engine(spark).create_opaque_empty(ROWS)
-    assert told_there["conjuncts"] == [told(empty, parse_user_expression(spark, text)) for text in CONDITIONS]
-    assert told_there["moving"] == list(MOVING.values())
+
+    assert response["columns"] == [True] * len(ALLOWED) + [False] * len(REFUSED)
+    assert response["refusals"][: len(ALLOWED)] == [None] * len(ALLOWED)
+    empty = get_engine(spark).create_empty_dataframe(ROWS)
+    assert response["conjuncts"] == [
+        list_conjuncts(empty, parse_user_expression(spark, condition)) for condition in CONDITIONS
+    ]
+    assert response["nondeterministic"] == list(NONDETERMINISTIC.values())
 
 
-def test_a_session_has_settings_of_its_own(ask, server):
+def test_connect_session_settings_do_not_affect_other_sessions(request_client, server):
     script = """
 from pyspark.sql import SparkSession
 from tidemark.spark.session import get_spark_session
 import os
-mine = get_spark_session("one")
+session = get_spark_session("session")
 other = SparkSession.builder.remote(os.environ["TIDEMARK_MASTER"]).create()
 names = "spark.sql.session.timeZone spark.sql.debug.maxToStringFields spark.sql.parquet.compression.codec".split()
-print([mine.conf.get(name) for name in names], [other.conf.get(name) for name in names])
+print([session.conf.get(name) for name in names], [other.conf.get(name) for name in names])
 other.stop()  # else Python may wait for its channel when it ends
 """
     env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), "TZ": "Asia/Tokyo"}
-    done = subprocess.run(
+
+    process = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True, timeout=120
     )
-    assert "['UTC', '100000', 'zstd'] ['" in done.stdout
-    assert "'25', " in done.stdout.split("] [")[1]
+
+    assert "['UTC', '100000', 'zstd'] ['" in process.stdout
+    assert "'25', " in process.stdout.split("] [")[1]
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_who_has_no_token_gets_no_session(server, token):
+def test_get_connect_session_without_token_is_refused(server, token):
     script = "from tidemark.spark.session import get_spark_session; get_spark_session('none')"
     env = os.environ | server | {"PYTHONPATH": str(PROJECT / "include"), CONNECT_TOKEN_VARIABLE: token}
     env = {name: value for name, value in env.items() if value or name != CONNECT_TOKEN_VARIABLE}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
+
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
     )
-    assert f"set {CONNECT_TOKEN_VARIABLE}" in done.stderr.splitlines()[-1]
+
+    assert f"Set {CONNECT_TOKEN_VARIABLE}" in process.stderr.splitlines()[-1]
 
 
-def test_a_server_that_is_not_there_is_told_with_the_remedy():
+def test_get_connect_session_without_server_raises_with_remedy():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(FaultError, match=rf"no Spark Connect server answers at localhost:{port} .*make connect"):
+    with pytest.raises(FaultError, match=rf"No Spark Connect server listens at localhost:{port} .*make connect"):
         get_connect_session(f"sc://localhost:{port}/;token=secret", {}, Cluster(), {})
 
 
-def test_what_needs_a_jvm_of_its_own_is_refused_with_the_remedy(spark):
-    require_classic(spark, "it")
-    with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect; unset TIDEMARK_MASTER"):
-        run_live_query(Server("4.1.3"), None, None, None, None, None)
-    with pytest.raises(UserError, match=r"run the same command once on Spark itself \(TIDEMARK_MASTER=local"):
-        get_engine(Server("4.1.3")).load_replaceable_snapshot("emissions")
+def test_connect_session_operation_that_needs_a_jvm_raises_with_remedy(spark):
+    require_classic_session(spark, "it")
+    with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect. Unset TIDEMARK_MASTER"):
+        run_live_query(FakeSession("4.1.3"), None, None, None, None, None)
+    with pytest.raises(UserError, match=r"Run the same command once without Spark Connect \(TIDEMARK_MASTER=local"):
+        get_engine(FakeSession("4.1.3")).load_replaceable_snapshot("emissions")
 
 
-class Server:
-    """A session of a server with these settings."""
+class FakeSession:
+    """A session on a server with a version of Spark and settings."""
 
     def __init__(self, version, **settings):
         self.version, self.conf = version, settings
 
 
-def test_a_server_without_delta_or_of_another_version_is_refused_with_the_remedy(spark):
-    _check_server(Server(spark.version, **DELTA_SETTINGS), "it", DELTA_SETTINGS)
+def test_check_server_without_delta_or_of_another_version_raises(spark):
+    _check_server(FakeSession(spark.version, **DELTA_SETTINGS), "it", DELTA_SETTINGS)
     with pytest.raises(FaultError, match="--conf spark.sql.extensions=io.delta"):
-        _check_server(Server(spark.version), "it", DELTA_SETTINGS)
-    with pytest.raises(FaultError, match="it is Spark 3.5.1, and this is for 4.1"):
-        _check_server(Server("3.5.1"), "it", DELTA_SETTINGS)
+        _check_server(FakeSession(spark.version), "it", DELTA_SETTINGS)
+    with pytest.raises(FaultError, match="it has Spark 3.5.1. Start one with Spark 4.1"):
+        _check_server(FakeSession("3.5.1"), "it", DELTA_SETTINGS)

@@ -13,7 +13,8 @@ from tidemark.config import load_pipeline
 from tidemark.config.types import from_micros, parse_instant
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.streaming.live_query import LiveQueryPaths, run_live_query
 from tidemark.streaming.replay_source import parse_rate
@@ -106,23 +107,26 @@ def count_emissions(spark, path):
     ],
     ids=["inner", "left, condition, max, explode", "semi, sliding", "full, windows compared"],
 )
-def test_replay_of_a_live_query_equals_it(spark, lake, create_pipeline, run_query, join, changes):
+def test_replay_equals_live_query(spark, lake, create_pipeline, run_query, join, changes):
     result = run_query(create_pipeline(str(join), join=join, **changes), 60)
     assert result.batches >= 5
     assert result.dropped > 0
+
     expected = count_emissions(spark, result.table)
     assert expected.total() == result.rows > 30
+
     replay = load_pipeline(result.replay)
     assert run_replay(spark, lake, replay, result) == 1
     assert count_emissions(spark, lake / replay.output / "emissions") == expected
 
 
 @pytest.mark.slow
-def test_replay_in_small_slices_equals_the_live_query(spark, lake, create_pipeline, run_query):
+def test_replay_in_small_slices_equals_live_query(spark, lake, create_pipeline, run_query):
     settings = create_pipeline(1, join={"type": "left"})
     result = run_query(settings, 60)
     with pytest.raises(InputError, match="exists already"):
         run_query(settings, 60)
+
     replay = load_pipeline(result.replay)
     trace = QueryTrace.read(spark, result.checkpoint, replay)
     span = timedelta(microseconds=trace.batches[-1].clock - trace.batches[0].clock)
@@ -134,17 +138,19 @@ def test_replay_in_small_slices_equals_the_live_query(spark, lake, create_pipeli
         spark, thirds, str(lake), Request(end=grid.datetime_of(trace.find_end_slice(grid)), slices_per_job=1)
     )
     list(execute(spark, plan, lambda *_: None))
-    assert 2 <= plan.slices <= 3
+    assert 2 <= plan.slice_count <= 3
+
     emissions = spark.read.format("delta").load(str(lake / replay.output / "emissions"))
     assert emissions.select("_slice").distinct().count() >= 2
     assert count_emissions(spark, lake / replay.output / "emissions") == count_emissions(spark, result.table)
+
     late = spark.read.format("delta").load(str(lake / replay.output / "late")).where("reason = 'late'").count()
     assert late == result.dropped > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", ["idle", "back_to_back"])
-def test_live_query_by_slices_equals_the_pipeline(spark, lake, create_pipeline, run_query, batches):
+def test_live_query_by_slices_equals_pipeline(spark, lake, create_pipeline, run_query, batches):
     settings = create_pipeline(2, join={"type": "left"}, spark={"micro_batches": batches})
     result = run_query(settings, "slice")
     plan = create_plan(spark, settings, str(lake), Request(drain=True))
@@ -152,18 +158,18 @@ def test_live_query_by_slices_equals_the_pipeline(spark, lake, create_pipeline, 
     assert count_emissions(spark, lake / "orders" / "emissions") == count_emissions(spark, result.table)
 
 
-def test_replay_of_a_resumed_query_over_the_inputs_equals_it(
-    spark, lake, create_pipeline, write, run_query, tmp_path, capsys
-):
-    """The query runs twice, the second time over further rows, and filters some rows."""
+def test_replay_equals_resumed_live_query(spark, lake, create_pipeline, write, run_query, tmp_path, capsys):
+    """Run the query twice, with more rows the second time, and with a filter."""
     keys = [{"left": "upper(k)", "right": "concat(upper(k), '')"}]
     settings = create_pipeline(3, left__where="v <> 1", join={"keys": keys})
     command = ["stream", str(tmp_path / "pipeline.yaml"), "--lake", str(lake), "--rate", "now", "--json"]
     assert main(command) == 0
+
     first = json.loads(capsys.readouterr().out)
     write("left", list(generate_rows(random.Random(4), 60, 200)), SCHEMA)
     result = run_query(settings, "now")
     assert result.batches > first["batches"] > 0
+
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
     replay = load_pipeline(result.replay)
     run_replay(spark, lake, replay, result)
@@ -172,11 +178,13 @@ def test_replay_of_a_resumed_query_over_the_inputs_equals_it(
     end = parse_instant(result.replay_to) + timedelta(minutes=1)
     with pytest.raises(SliceOrderError, match="is after the end of the trace"):
         create_plan(spark, replay, str(lake), Request(end=end))
-    with pytest.raises(SliceOrderError, match="a trace tells which batches ran"):
+    with pytest.raises(SliceOrderError, match="a trace names the batches that ran"):
         create_plan(spark, replay, str(lake), Request(drain=True))
+
     other = replay.model_copy(update={"spark": replay.spark.model_copy(update={"multiple_watermark_policy": "max"})})
     with pytest.raises(InputError, match="ran with spark.sql.streaming.multipleWatermarkPolicy min"):
         create_plan(spark, other, str(lake), Request())
+
     other_table = replay.model_copy(update={"left": replay.left.model_copy(update={"table": "elsewhere"})})
     write("elsewhere", [(1, "a", START, START, 1)], SCHEMA)
     with pytest.raises(InputError, match="has not read the left table"):
@@ -184,8 +192,8 @@ def test_replay_of_a_resumed_query_over_the_inputs_equals_it(
 
 
 @pytest.mark.slow
-def test_replay_of_a_query_over_files_equals_it(spark, lake, pipeline, tmp_path, monkeypatch):
-    """Each batch reads a file, and Delta tables contain its rows with the name of the file.
+def test_replay_equals_live_query_over_files(spark, lake, pipeline, tmp_path, monkeypatch):
+    """Read a file per batch; Delta tables contain its rows with the name of the file.
 
     The query filters after its watermark, but Spark pushes the filter below it, so filtered rows do not move it.
     """
@@ -217,11 +225,13 @@ def test_replay_of_a_query_over_files_equals_it(spark, lake, pipeline, tmp_path,
     replay = pipeline(dialect="spark", left__arrival=arrival, right__arrival=arrival, slices=slices, **delays)
     trace = QueryTrace.read(spark, checkpoint, replay)
     assert len(trace.batches) >= 6
+
     end = from_micros(Grid.from_config(replay.slices).start_of(trace.find_end_slice(Grid.from_config(replay.slices))))
     list(execute(spark, create_plan(spark, replay, str(lake), Request(end=end)), lambda *_: None))
     expected = count_emissions(spark, table)
     assert count_emissions(spark, lake / "orders" / "emissions") == expected
     assert expected.total() > 10
+
     late = spark.read.format("delta").load(str(lake / "orders" / "late"))
     assert late.where("reason = 'late'").count() > 0
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.config import CheckpointArrival
-from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN, create_query_input
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -68,11 +68,13 @@ def read_trace(spark, lake, tmp_path, pipeline):
 def test_trace_of_a_snapshot_and_later_versions_equals_the_batches(spark, lake, append_files, run_query, read_trace):
     append_files([2, 1, 3], [1, 2])
     assert len(run_query(maxFilesPerTrigger="2")) == 3
+
     append_files([4, 1, 1], [2])
     read = run_query(maxFilesPerTrigger="2")
     assert read_trace() == read
     assert len(read) == 5
     assert all(read)
+
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
     append_files([1])
     assert read_trace() == read
@@ -94,6 +96,7 @@ def test_trace_of_files_converted_to_delta_equals_the_batches(spark, lake, appen
     assert read_trace() == read
     assert len(read) == 12, "enough for the query to compact its list"
     assert set().union(*read) == set(range(24))
+
     spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE id = 0")
     with pytest.raises(InputError, match="no longer has 1 of the files that the query .* it was rewritten. Restore"):
         read_trace()
@@ -106,6 +109,7 @@ def test_trace_of_files_in_a_column_equals_the_batches(spark, lake, run_query, r
         (folder / f"day={day}" / "rows.json").write_text("".join(f'{{"id": {10 * day + n}}}\n' for n in range(3)))
         read = run_query(folder="landing folder", format_name="json")
     assert read == [{0, 1, 2}, {10, 11, 12}, {20, 21, 22}]
+
     rows = spark.read.schema("id int").json(str(folder)).withColumn("path", F.col("_metadata.file_path"))
     rows.write.format("delta").save(str(lake / "left"))
     assert read_trace(file_column="path") == read
@@ -113,8 +117,10 @@ def test_trace_of_files_in_a_column_equals_the_batches(spark, lake, run_query, r
         read_trace()
     with pytest.raises(InputError, match="has no column file .named as file_column.. Available: id, day, path"):
         read_trace(file_column="file")
+
     rows.withColumn("path", F.url_decode("path")).write.format("delta").mode("overwrite").save(str(lake / "left"))
     assert read_trace(file_column="path") == read
+
     shutil.rmtree(tmp_path / "c" / "sources")
     with pytest.raises(InputError, match="the files that the query has read are unknown"):
         read_trace(file_column="path")
@@ -123,6 +129,7 @@ def test_trace_of_files_in_a_column_equals_the_batches(spark, lake, run_query, r
 def test_trace_of_an_unusable_checkpoint_raises(spark, lake, append_files, run_query, read_trace, tmp_path):
     with pytest.raises(InputError, match="is not a checkpoint of a streaming query"):
         read_trace()
+
     append_files([1], [1])
     run_query(maxFilesPerTrigger="1")
     first = tmp_path / "c" / "offsets" / "0"
@@ -131,10 +138,12 @@ def test_trace_of_an_unusable_checkpoint_raises(spark, lake, append_files, run_q
     (first.parent / ".0.crc").unlink()
     with pytest.raises(InputError, match="begins with batch 1: Spark has removed"):
         read_trace()
+
     version, header, offset = content.splitlines()
     first.write_text("\n".join([version, header, json.dumps({"orders-0": 12})]))
     with pytest.raises(InputError, match="sources that are neither Delta tables nor files"):
         read_trace()
+
     first.write_text(f"v9\n{header}\n{offset}")
     with pytest.raises(InputError, match=r"format v9. This version of Tidemark reads format v1"):
         read_trace()

@@ -1,4 +1,4 @@
-"""Slices by their numbers: those of one length, and the days of time zones."""
+"""Tests of slice numbers and boundaries: slices of equal length and local days."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -24,8 +24,8 @@ STARTS = {
     "Atlantic/Azores": "2026-03-20T01:00Z",
     "Europe/London": "2026-03-20T00:00Z",
 }
-"""Clocks that change at night, at midnight to either side of it, by half an hour, and at 01:00 back to midnight."""
-CHANGES = {
+"""Zones whose clocks change at night, from or to midnight, by half an hour, and from 01:00 back to midnight."""
+HOURS_OF_DAYS = {
     ("Europe/Berlin", "2026-03-29"): 23,
     ("Europe/Berlin", "2026-10-25"): 25,
     ("America/New_York", "2026-03-08"): 23,
@@ -41,7 +41,7 @@ CHANGES = {
 }
 
 
-def grid_of(zone):
+def create_grid(zone):
     return LocalDayGrid(to_micros(parse_instant(STARTS[zone])), DAY_MICROS, zone)
 
 
@@ -51,50 +51,61 @@ numbers = st.integers(0, 20_000)
 
 @settings(deadline=None, database=None)
 @given(zones, numbers, st.data())
-def test_days_follow_each_other_and_hold_what_their_clocks_show(zone, number, data):
-    grid = grid_of(zone)
+def test_local_day_grid_contains_instants_of_each_local_date(zone, number, data):
+    grid = create_grid(zone)
     start, end = grid.start_of(number), grid.start_of(number + 1)
     assert 23 * HOUR <= end - start <= 25 * HOUR
+
     instant = data.draw(st.integers(start, end - 1))
     for inside in (start, instant, end - 1):
         assert grid.number_at(inside) == number
-        shown = from_micros(inside).astimezone(ZoneInfo(zone)).date()
-        assert shown == date(1970, 1, 1) + timedelta(days=grid.day_of(number))
+        local_date = from_micros(inside).astimezone(ZoneInfo(zone)).date()
+        assert local_date == date(1970, 1, 1) + timedelta(days=grid.day_of(number))
+
     assert (grid.number_at(start - 1), grid.number_at(end)) == (number - 1, number + 1)
-    assert [grid.first_from(at) for at in (start, start + 1, end)] == [number, number + 1, number + 1]
+    assert [grid.first_from(instant) for instant in (start, start + 1, end)] == [number, number + 1, number + 1]
     assert grid.start_of_day(grid.day_of(number)) == start
 
 
-@pytest.mark.parametrize(("zone", "day"), CHANGES)
-def test_a_day_on_which_the_clocks_change_is_one_slice(zone, day):
-    grid = grid_of(zone)
+@pytest.mark.parametrize(("zone", "day"), HOURS_OF_DAYS)
+def test_local_day_grid_day_with_clock_change_is_a_single_slice(zone, day):
+    grid = create_grid(zone)
     noon = datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=ZoneInfo(zone))
+
     number = grid.number_at(to_micros(noon))
-    assert grid.lengths(range(number, number + 1)) == {CHANGES[zone, day] * HOUR}
-    assert {24 * HOUR} == grid.lengths(range(number - 2, number - 1)) | grid.lengths(range(number + 2, number + 3))
+
+    assert grid.get_lengths(range(number, number + 1)) == {HOURS_OF_DAYS[zone, day] * HOUR}
+    assert {24 * HOUR} == grid.get_lengths(range(number - 2, number - 1)) | grid.get_lengths(
+        range(number + 2, number + 3)
+    )
     before = from_micros(grid.start_of(number) - 1).astimezone(ZoneInfo(zone))
     assert before.date() == noon.date() - timedelta(days=1)
 
 
 @settings(deadline=None, database=None)
 @given(st.integers(-(2**63), 2**63 - 1), zones)
-def test_times_of_any_long_have_a_number(instant, zone):
-    grid = grid_of(zone)
+def test_local_day_grid_number_at_accepts_any_long(instant, zone):
+    grid = create_grid(zone)
+
     number = grid.number_at(instant)
+
     assert grid.start_of(number) <= instant < grid.start_of(number + 1)
     assert abs(number - (instant - grid.start) // DAY_MICROS) <= 1
 
 
 @settings(deadline=None, database=None)
 @given(st.integers(1, 10**12), st.integers(-(10**15), 10**15), st.integers(-(10**15), 10**15))
-def test_slices_of_one_length(every, start, instant):
+def test_grid_number_at_is_the_slice_that_contains_the_instant(every, start, instant):
     grid = Grid(start, every)
+
     number = grid.number_at(instant)
+
     assert grid.start_of(number) <= instant < grid.start_of(number + 1)
     assert grid.start_of(grid.first_from(instant) - 1) < instant <= grid.start_of(grid.first_from(instant))
 
 
-def reckoned(grid):
+def create_columns(grid):
+    """Create a struct of all columns that a grid computes from column `clock`."""
     clock = F.col("clock")
     number = grid.number_column(clock)
     start = F.unix_micros(grid.timestamp_column(number))
@@ -103,52 +114,57 @@ def reckoned(grid):
     )  # fmt: skip
 
 
-def test_spark_reckons_by_the_same_days(spark):
-    """In one job for all zones: about each boundary of days on which clocks change, and of the first."""
+def test_local_day_grid_columns_equal_python_results(spark):
+    """Check all zones in one job: around the boundaries of the first day and of days with a clock change."""
     expected = {}
     for zone in STARTS:
-        grid = grid_of(zone)
-        changed = [number for number in range(370) if grid.lengths(range(number, number + 1)) != {DAY_MICROS}]
-        near = {number + more for number in (0, *changed) for more in (-1, 0, 1, 2)}
-        for clock in (grid.start_of(number) - before for number in near for before in (0, 1)):
+        grid = create_grid(zone)
+        irregular = [number for number in range(370) if grid.get_lengths(range(number, number + 1)) != {DAY_MICROS}]
+        numbers_nearby = {number + offset for number in (0, *irregular) for offset in (-1, 0, 1, 2)}
+        for clock in (grid.start_of(number) - before for number in numbers_nearby for before in (0, 1)):
             number = grid.number_at(clock)
             start = grid.start_of(number)
             expected[zone, clock] = number, start, clock - start, grid.start_of(number + 1), grid.day_of(number)
-    of_zone = F.coalesce(*(F.when(F.col("zone") == zone, reckoned(grid_of(zone))) for zone in STARTS))
-    rows = spark.createDataFrame(list(expected), "zone string, clock long").select("zone", "clock", of_zone)
-    assert {(zone, clock): tuple(found) for zone, clock, found in rows.collect()} == expected
+    columns = F.coalesce(*(F.when(F.col("zone") == zone, create_columns(create_grid(zone))) for zone in STARTS))
+
+    rows = spark.createDataFrame(list(expected), "zone string, clock long").select("zone", "clock", columns)
+
+    assert {(zone, clock): tuple(values) for zone, clock, values in rows.collect()} == expected
 
 
-class Elsewhere(LocalDayGrid):
-    """Days by rules under which the clocks of 2026 were changed a week later."""
+class LaterClockChangeGrid(LocalDayGrid):
+    """Local days by rules under which the clocks of 2026 changed a week later."""
 
     def start_of(self, number):
         return super().start_of(number) + (HOUR if 9 <= number < 16 else 0)
 
 
-def test_another_version_of_the_time_zone_database_is_told(spark):
-    grid_of("Europe/Berlin").check_time_zone(spark, range(5, 12))
-    told = "slice 2026-03-29T23:00Z begins 2026-03-29T22:00Z by the time zone database of Spark's Java, where Europe/"
-    with pytest.raises(InputError, match=told):
-        Elsewhere(to_micros(parse_instant(STARTS["Europe/Berlin"])), DAY_MICROS, "Europe/Berlin").check_time_zone(
-            spark, range(5, 12)
-        )
+def test_check_time_zone_other_database_version_raises(spark):
+    create_grid("Europe/Berlin").check_time_zone(spark, range(5, 12))
+    other = LaterClockChangeGrid(to_micros(parse_instant(STARTS["Europe/Berlin"])), DAY_MICROS, "Europe/Berlin")
+    message = (
+        "slice 2026-03-29T23:00Z starts at 2026-03-29T22:00Z by the time zone database of Spark's Java, whose version"
+    )
+
+    with pytest.raises(InputError, match=message):
+        other.check_time_zone(spark, range(5, 12))
 
 
-def test_an_instant_within_a_day_is_told_its_neighbours():
-    grid = grid_of("Europe/Berlin")
+def test_parse_boundary_instant_within_a_day_names_both_boundaries():
+    grid = create_grid("Europe/Berlin")
     assert grid.parse_boundary(parse_instant("2026-10-25T00:00+02:00"), "--from") == grid.number_at(
         to_micros(parse_instant("2026-10-25T12:00Z"))
     )
-    told = "slices are days of Europe/Berlin: use 2026-10-24T22:00Z or 2026-10-25T23:00Z"
-    with pytest.raises(SliceOrderError, match=told):
+
+    message = "slices are days of Europe/Berlin: use 2026-10-24T22:00Z or 2026-10-25T23:00Z"
+    with pytest.raises(SliceOrderError, match=message):
         grid.parse_boundary(parse_instant("2026-10-25T00:00Z"), "--from")
     with pytest.raises(SliceOrderError, match="before the pipeline's first slice; slices start at 2026-03-20T23:00Z"):
         grid.parse_boundary(parse_instant("2026-03-20T00:00Z"), "--from")
 
 
 @pytest.mark.parametrize(
-    ("zone", "first", "odd"),
+    ("zone", "first", "expected"),
     [
         ("Pacific/Apia", "2011-01-01", "2011-12-30"),
         ("Pacific/Apia", "2012-01-01", None),
@@ -159,12 +175,13 @@ def test_an_instant_within_a_day_is_told_its_neighbours():
         ("Africa/Casablanca", "2010-01-01", None),
     ],
 )
-def test_days_that_are_skipped_or_interrupted_are_found(zone, first, odd):
-    found = find_irregular_day((date.fromisoformat(first) - date(1970, 1, 1)).days, zone)
-    assert found == (odd and date.fromisoformat(odd))
+def test_find_irregular_day_returns_skipped_or_interrupted_day(zone, first, expected):
+    irregular_day = find_irregular_day((date.fromisoformat(first) - date(1970, 1, 1)).days, zone)
+
+    assert irregular_day == (expected and date.fromisoformat(expected))
 
 
-def test_days_that_begin_twice_are_found():
+def test_find_repeated_midnight_returns_day_that_begins_twice():
     first = (date(2026, 1, 1) - date(1970, 1, 1)).days
     assert find_repeated_midnight(first, "America/Havana") == date(2026, 11, 1)
     assert find_repeated_midnight(first, "Atlantic/Azores") == date(2026, 10, 25)

@@ -38,7 +38,7 @@ class SlicesRunFacet(RunFacet):
     rerun: int = field()
     emissions: int = field()
     seconds: float = field()
-    incomplete: int = field()
+    incomplete_slices: int = field()
     left: Mapping[str, int] = field(factory=dict)
     right: Mapping[str, int] = field(factory=dict)
     quality: Mapping[str, int] = field(factory=dict)

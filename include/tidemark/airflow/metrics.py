@@ -41,7 +41,8 @@ def send_uncommitted_slices(pipeline: Pipeline, lake: str) -> None:
         from tidemark.airflow.status_queries import count_uncommitted_slices  # noqa: PLC0415 - opens tables
 
         with suppress(UserError):
-            _send(gauge, "behind", count_uncommitted_slices(pipeline, lake, datetime.now(UTC)), pipeline.name)
+            slices = count_uncommitted_slices(pipeline, lake, datetime.now(UTC))
+            _send(gauge, "uncommitted_slices", slices, pipeline.name)
 
 
 def send_agreement_metrics(pipeline: Pipeline, lake: str) -> None:

@@ -143,8 +143,8 @@ def _describe_completeness(rule: Completeness | None) -> str:
 
 def _describe_comparison(settings: CompareSettings) -> str:
     """Return what a pipeline is compared with, as a line of Markdown."""
-    told_by = f", as told by `{settings.reference}`" if settings.reference else ""
+    reference = f", with the reference `{settings.reference}`" if settings.reference else ""
     when = f"every {format_duration(settings.every)}" if settings.every else "when slices are committed"
     budget = settings.budget
-    differing = f", {budget.differing} of all that differ" if budget.differing else ""
-    return f"- compared with `{settings.table}`{told_by}, {when}; budget: {budget.unexplained} unexplained{differing}\n"
+    total = f", {budget.differing} differing" if budget.differing else ""
+    return f"- compared with `{settings.table}`{reference}, {when}; budget: {budget.unexplained} unexplained{total}\n"

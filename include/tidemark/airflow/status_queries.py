@@ -81,16 +81,16 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
     }
     return {
         "pipeline": pipeline.name,
-        "from": grid.name(int(numbers.min())),
-        "to": grid.name(int(numbers.max()) + 1),
+        "from": grid.label(int(numbers.min())),
+        "to": grid.label(int(numbers.max()) + 1),
         "slices": len(rows),
         "rerun": int((rows["attempt"] > 1).sum()),
         "emissions": int(rows["emissions"].sum()),
         "seconds": round(float(rows.drop_duplicates("run")["job_seconds"].sum()), 3),
         **sides,
-        "incomplete": int(rows["incomplete"].notna().sum()),
+        "incomplete_slices": int(rows["incomplete_inputs"].notna().sum()),
         "quality": dict(Counter(rows["quality"])),
-        "failed_expectations": _failed_expectations(rows["findings"]),
+        "failed_expectations": _failed_expectations(rows["quality_results"]),
         "docs": get_docs_index(tables),
     }
 

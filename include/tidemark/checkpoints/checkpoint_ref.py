@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.config import Pipeline
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.timegrid.slices import Grid
 
@@ -48,7 +49,7 @@ class CheckpointRef:
     @property
     def end_label(self) -> str:
         """The end of the slice, for messages."""
-        return self.grid.name(self.entry.number + 1)
+        return self.grid.label(self.entry.number + 1)
 
     @cached_property
     def runs_with_checkpoint(self) -> frozenset[str]:
@@ -84,7 +85,7 @@ def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) 
     if entry is None:
         first = next(iter(ledger.entries))
         raise SliceOrderError(
-            f"{option} {grid.name(number)}: no committed slice ends there. Name an end between {grid.name(first + 1)} "
-            f"and {grid.name(last.number + 1)}"
+            f"{option} {grid.label(number)}: no committed slice ends there. Name an end between "
+            f"{grid.label(first + 1)} and {grid.label(last.number + 1)}"
         )
     return entry

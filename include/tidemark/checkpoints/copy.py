@@ -80,7 +80,7 @@ def read_buffered_rows(checkpoint: CheckpointRef) -> tuple[DataFrame, bool]:
         return checkpoint.read_rows(entry), False
     first = restorable(ledger, entry.number + 1, checkpoint.runs_with_checkpoint)
     rebuilt = rebuild_state(checkpoint, ledger.entry(first - 1))
-    if entry.digest not in {None, rebuilt.fingerprints[entry.number]}:
+    if entry.fingerprint not in {None, rebuilt.fingerprints[entry.number]}:
         raise CheckFailedError(
             f"the checkpoint at {checkpoint.end_label} has expired, and the state rebuilt from the inputs differs from "
             f"it. Run tidemark checkpoint verify {checkpoint.pipeline.name} --at {checkpoint.end_label}"

@@ -19,9 +19,12 @@ from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
-from tidemark.ledger.ledger import Ledger, read_attempts
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_attempts
 from tidemark.ledger.staleness import restorable, stale
-from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.planning.plan import Plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
 from tidemark.timegrid.slices import group_consecutive
 
@@ -93,7 +96,7 @@ def _find_needed_runs(plan: Plan) -> Iterator[str]:
     """Yield the runs whose checkpoints a plan may start from: those before each slice that may run next."""
     ledger, last = plan.ledger, plan.ledger.last
     assert last, "a plan to reprocess has committed slices"
-    pending = [*stale(ledger), *(number for segment in plan.segments for number in segment.slices)]
+    pending = [*stale(ledger), *(number for segment in plan.slice_ranges for number in segment.slices)]
     for first in [last.number + 1, *(slices[0] for slices in group_consecutive(pending))]:
         before = ledger.entry(restorable(ledger, first, plan.available_checkpoints) - 1)
         if before:

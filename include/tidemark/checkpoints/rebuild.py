@@ -21,16 +21,16 @@ from tidemark.config.sides import SIDES
 from tidemark.erasure.predicates import drop_excluded_rows
 from tidemark.erasure.row_erasure import count_erased_carried_rows
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.execution.job_spec import is_tiny
+from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import replay
 from tidemark.joins.base import Join
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.ledger.checkpoint_files import buffered_after, to_table_rows, with_slice_numbers
 from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import parse_erasure_records, predicates_from_json, predicates_to_json
-from tidemark.ledger.ledger import Entry
 from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
-from tidemark.ledger.state_fingerprint import digests, state_parts
+from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.lazy_session import resolve_session
@@ -72,7 +72,7 @@ def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> Re
     _require_rebuildable(checkpoint, chain)
     if trusted and _has_processed(chain[0], _get_erasure_predicates(trusted)):
         raise SliceOrderError(
-            f"--from {checkpoint.grid.name(first)}: rows of that state were erased after later slices had processed "
+            f"--from {checkpoint.grid.label(first)}: rows of that state were erased after later slices had processed "
             "them. Omit --from, or name another slice."
         )
     fingerprints: dict[int, str] = {}
@@ -99,15 +99,15 @@ def _replay_job(
     pipeline, grid, spark = checkpoint.pipeline, checkpoint.grid, checkpoint.spark
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
     # Rows erased since then took part in the run, so they are removed from its results instead of its inputs.
-    excluded = predicates_from_json(last.left_out)
+    excluded = predicates_from_json(last.excluded_predicates)
     inputs = open_inputs(spark, pipeline, checkpoint.lake, last.versions, excluded)
     join = create_join(pipeline, spark, get_schemas(inputs))
     consumed = [_get_consumed_versions(checkpoint, job[0], side) for side in range(len(inputs))]
     rows = read_input_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
     lane = _create_lane(checkpoint, inputs, before, last)
     carried_in = drop_excluded_rows(carried, excluded).withColumn("lane", F.lit(0)) if carried is not None else None
-    is_tiny_job = is_tiny(sum(sum(entry.read) for entry in job), checkpoint.ledger.entry(job[0].number - 1))
-    with tuned_for_tiny_queries(spark) if is_tiny_job else nullcontext():
+    is_tiny = is_tiny_job(sum(sum(entry.read) for entry in job), checkpoint.ledger.entry(job[0].number - 1))
+    with tuned_for_tiny_queries(spark) if is_tiny else nullcontext():
         result = replay(rows, carried_in, [lane], join, Buckets.create(grid, slices, join.buckets_per_slice))
         carried = result.carried.persist()
         ends = result.timelines[0].end_watermarks
@@ -117,7 +117,7 @@ def _replay_job(
                 to_table_rows(drop_excluded_rows(carried, predicates_from_json(erased)), slices, grid, join), grid
             )
             erased_counts = {entry.number: count_erased_carried_rows(entry) for entry in job}
-            computed = digests(state_parts(remaining, join).toPandas(), ends, erased_counts)
+            computed = compute_fingerprints(state_parts(remaining, join).toPandas(), ends, erased_counts)
             fingerprints |= {
                 entry.number: computed[entry.number] for entry in job if _get_erasure_predicates(entry) == erased
             }
@@ -131,7 +131,7 @@ def _get_erasure_predicates(entry: Entry) -> str:
     """Return the predicates of erasures from the state after a slice as JSON; empty without any."""
     erasures = [
         record.predicates
-        for record in parse_erasure_records(entry.forgotten)
+        for record in parse_erasure_records(entry.erasures)
         if record.slice_row_counts.get("checkpoint")
     ]
     return predicates_to_json({side: [where[side] for where in erasures if side in where] for side in SIDES}) or ""
@@ -139,7 +139,7 @@ def _get_erasure_predicates(entry: Entry) -> str:
 
 def _has_processed(entry: Entry, erased: str) -> bool:
     """True if a slice ran before some rows of its initial state were erased."""
-    excluded = predicates_from_json(entry.left_out)
+    excluded = predicates_from_json(entry.excluded_predicates)
     return any(
         predicate not in excluded.get(side, ())
         for side, predicates in predicates_from_json(erased).items()
@@ -161,12 +161,12 @@ def _create_lane(
 def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -> ConsumedVersions:
     """Return the versions that earlier slices had consumed when a job ran."""
     version = first.versions[side]
-    if not first.landed:
+    if not first.late_arriving_rows:
         return ConsumedVersions((), version)
     consumed = consumed_versions(
         (entry for entry in checkpoint.ledger.entries.values() if entry.number < first.number), side
     )
-    versions_by_slice = consumed.by_slice if first.landing == "append" else ()
+    versions_by_slice = consumed.by_slice if first.late_arrival_policy == "append" else ()
     unplaced = None if consumed.unplaced is None else min(consumed.unplaced, version)
     return ConsumedVersions(
         tuple((start, min(consumed_version, version)) for start, consumed_version in versions_by_slice), unplaced
@@ -178,11 +178,11 @@ def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[
     job: list[Entry] = []
     for entry in chain:
         needs_new_job = job and (
-            entry.left_out != job[-1].left_out
+            entry.excluded_predicates != job[-1].excluded_predicates
             or entry.versions != job[-1].versions
             or (back_to_back and entry.run != job[-1].run)
         )
-        if needs_new_job or entry.landed:
+        if needs_new_job or entry.late_arriving_rows:
             yield from [job] if job else []
             job = []
         job.append(entry)
@@ -190,7 +190,7 @@ def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[
 
 
 def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {checkpoint.pipeline.name}", checkpoint.grid.name
+    command, label = f"tidemark run {checkpoint.pipeline.name}", checkpoint.grid.label
     if stale_slices := sorted(stale(checkpoint.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(stale_slices[0])} is stale: slices before it were recomputed, so the state after it cannot "
@@ -217,7 +217,7 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
         if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
             raise
         left, right = job[0].versions
-        label = checkpoint.grid.name
+        label = checkpoint.grid.label
         raise InputError(
             f"version {left} of {checkpoint.pipeline.left.table} or {right} of {checkpoint.pipeline.right.table}, "
             f"which slice {label(job[0].number)} has read, is gone (VACUUM, or an expired log). Start from a later "

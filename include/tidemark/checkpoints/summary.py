@@ -66,7 +66,7 @@ def summarize_checkpoint(checkpoint: CheckpointRef, rows: int = 0) -> Checkpoint
         entry.run,
         entry.attempt,
         entry.commit,
-        entry.digest,
+        entry.fingerprint,
         has_checkpoint,
         {
             "left": _format_watermark(watermarks.left),

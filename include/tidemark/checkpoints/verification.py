@@ -15,7 +15,7 @@ from tidemark.checkpoints.rebuild import RebuiltState, rebuild_state
 from tidemark.checkpoints.summary import format_event_time
 from tidemark.config.sides import SIDES
 from tidemark.errors import SliceOrderError
-from tidemark.ledger.ledger import Entry
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.state_fingerprint import carried_hash
 
 
@@ -70,7 +70,7 @@ def verify_checkpoint(
     trusted = _find_trusted_entry(checkpoint, trusted_end) if trusted_end else None
     rebuilt = rebuild_state(checkpoint, trusted)
     numbers, entries = sorted(rebuilt.fingerprints), checkpoint.ledger.entries
-    mismatches = [n for n in numbers if entries[n].digest not in {None, rebuilt.fingerprints[n]}]
+    mismatches = [n for n in numbers if entries[n].fingerprint not in {None, rebuilt.fingerprints[n]}]
     has_checkpoint = checkpoint.has_checkpoint(checkpoint.entry)
     only_stored, only_rebuilt, differing_rows = (
         _compare_rows(checkpoint, rebuilt, max_rows) if has_checkpoint else (0, 0, [])
@@ -78,13 +78,13 @@ def verify_checkpoint(
     return CheckpointVerification(
         checkpoint.pipeline.name,
         checkpoint.end_label,
-        checkpoint.grid.name(numbers[0]),
+        checkpoint.grid.label(numbers[0]),
         len(numbers),
         rebuilt.jobs,
-        checkpoint.entry.digest,
+        checkpoint.entry.fingerprint,
         rebuilt.fingerprints[checkpoint.entry.number],
         has_checkpoint,
-        checkpoint.grid.name(mismatches[0]) if mismatches else None,
+        checkpoint.grid.label(mismatches[0]) if mismatches else None,
         only_stored,
         only_rebuilt,
         differing_rows,
@@ -93,7 +93,7 @@ def verify_checkpoint(
 
 def _find_trusted_entry(checkpoint: CheckpointRef, trusted_end: datetime) -> Entry:
     entry = find_entry_ending_at(checkpoint.ledger, trusted_end, "--from")
-    label = checkpoint.grid.name(entry.number + 1)
+    label = checkpoint.grid.label(entry.number + 1)
     if entry.number >= checkpoint.entry.number:
         raise SliceOrderError(
             f"--from {label} is not before {checkpoint.end_label}, the state to verify. Name an earlier slice."

@@ -67,7 +67,9 @@ from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
 from tidemark.formatting import to_single_line
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
-from tidemark.planning.plan import Plan, Request, create_plan
+from tidemark.planning.plan import Plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.error_redaction import format_safe_message
 from tidemark.spark.lazy_session import create_lazy_session, start_in_background
@@ -242,7 +244,7 @@ def run(
         pass
     status = summarize_status(plan_.pipeline, resolve_lake_root(lake))
     if as_json:
-        print_json({"ran": plan_.to_dict(), "status": status.to_dict()})
+        print_json({"plan": plan_.to_dict(), "status": status.to_dict()})
     else:
         out.print(render_status(status))
         out.print(f"Tables: {plan_.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
@@ -339,7 +341,7 @@ def reprocess(
         out.print(render_plan(plan_))
     results = list(run_with_progress(plan_, lines=not as_json))
     if as_json:
-        print_json({"ran": plan_.to_dict(), "changes": describe_changes(plan_.grid, results)})
+        print_json({"plan": plan_.to_dict(), "changes": describe_changes(plan_.grid, results)})
     elif results:
         out.print(render_reprocess_changes(plan_.grid, results))
 
@@ -569,7 +571,7 @@ def _plan_and_start_session(name: str, lake: str | None, request: Request, candi
     if plan_.jobs:
         if plan_.pipeline.quality:
             import_gx_in_background()
-        start_in_background(plan_.spark, brief=plan_.is_small)
+        start_in_background(plan_.spark, brief=plan_.is_brief)
     return plan_
 
 

@@ -51,11 +51,11 @@ def run_with_progress(plan: Plan, *, lines: bool = False) -> Iterator[JobResult]
     """
     remaining_time, finished_slices = RemainingTime(plan), 0
     with _stop_on_signals() as stop, create_progress_bar("slices", _TimeLeft(remaining_time)) as progress_bar:
-        task = progress_bar.add_task("starting", total=plan.slices)
+        task = progress_bar.add_task("starting", total=plan.slice_count)
 
         def progress(slices: range, step: str) -> None:
             remaining_time.start_job(slices)
-            progress_bar.update(task, description=f"{plan.pipeline.name} {plan.grid.name(slices[0])}: {step}")
+            progress_bar.update(task, description=f"{plan.pipeline.name} {plan.grid.label(slices[0])}: {step}")
 
         for result in execute(plan.spark, plan, progress, lambda: stop.is_requested):
             remaining_time.finish_job()
@@ -64,8 +64,8 @@ def run_with_progress(plan: Plan, *, lines: bool = False) -> Iterator[JobResult]
             _LOG.info("committed", extra=_log_fields(plan, result))
             if lines and not err.is_terminal and not is_json_enabled():
                 # A cascade grows while it runs.
-                total = format_count(max(finished_slices, plan.slices), "slice")
-                remaining = remaining_time.describe() if finished_slices < plan.slices else ""
+                total = format_count(max(finished_slices, plan.slice_count), "slice")
+                remaining = remaining_time.describe() if finished_slices < plan.slice_count else ""
                 suffix = f", {remaining}" if remaining else ""
                 out.print(f"{_describe_commit(plan, result)}; {finished_slices:,} of {total}{suffix}", soft_wrap=True)
             yield result
@@ -100,7 +100,7 @@ class RemainingTime:
 
     def __post_init__(self) -> None:
         self.finished_jobs = list_past_jobs(self.plan.ledger.rows)
-        self.pending_rows = dict(self.plan.rows_of_jobs)
+        self.pending_rows = dict(self.plan.rows_by_job)
 
     def start_job(self, slices: range) -> None:
         """Record that the job of these slices starts, and that the previous job is finished."""
@@ -188,13 +188,13 @@ def _log_fields(plan: Plan, result: JobResult) -> dict[str, Any]:
     late = {f"{side}_late": sum(row[side]["late"] for row in result.rows) for side in SIDES}
     return {
         "pipeline": plan.pipeline.name,
-        "slice": plan.grid.name(slices[0]),
+        "slice": plan.grid.label(slices[0]),
         "run": result.staged.run,
-        "until": plan.grid.name(slices[-1] + 1),
+        "until": plan.grid.label(slices[-1] + 1),
         "slices": len(slices),
         "emissions": sum(row["emissions"] for row in result.rows),
         **late,
-        "quality": result.verdict.outcome,
+        "quality": result.validation_result.outcome,
         "seconds": round(result.seconds, 3),
     }
 
@@ -203,6 +203,6 @@ def _describe_commit(plan: Plan, result: JobResult) -> str:
     first, last = result.slices[0], result.slices[-1]
     slices = format_count(len(result.slices), "slice")
     return (
-        f"committed {plan.grid.name(first)} to {plan.grid.name(last + 1)}: {slices} in "
-        f"{result.seconds:.1f} s, quality {result.verdict.outcome}"
+        f"committed {plan.grid.label(first)} to {plan.grid.label(last + 1)}: {slices} in "
+        f"{result.seconds:.1f} s, quality {result.validation_result.outcome}"
     )

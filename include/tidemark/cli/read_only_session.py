@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
 from tidemark.errors import InputError
-from tidemark.planning.plan import MAX_SMALL_ROWS
+from tidemark.planning.plan import MAX_BRIEF_ROWS
 from tidemark.sources.resolution import open_inputs
 from tidemark.spark.lazy_session import create_lazy_session, resolve_session, start_in_background
 from tidemark.spark.session import get_spark_session
@@ -39,4 +39,4 @@ def _is_small(spark: SparkSession, pipeline: Pipeline, lake: str) -> bool:
     except InputError:  # the command reports it
         return False
     # NaN if a file has no row count.
-    return all(log is not None and log.files["rows"].sum(skipna=False) <= MAX_SMALL_ROWS for log in logs)
+    return all(log is not None and log.files["rows"].sum(skipna=False) <= MAX_BRIEF_ROWS for log in logs)

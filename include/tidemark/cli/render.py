@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -67,23 +68,28 @@ def render_plan(plan: Plan) -> RenderableType:
     table.add_column(style="bold")
     table.add_column()
     table.add_row(
-        "slices", format_count(plan.slices, "slice") + (f", {plan.skipped} committed already" if plan.skipped else "")
+        "slices",
+        format_count(plan.slice_count, "slice")
+        + (f", {plan.already_committed} committed already" if plan.already_committed else ""),
     )
     if plan.jobs:
         table.add_row("from, to", f"{described['from']} to {described['to']} (exclusive)")
-    for segment in described["segments"]:
+    for segment in described["slice_ranges"]:
         extent = f"{segment['from']} to {segment['to']}, {format_count(segment['slices'], 'slice')}"
-        table.add_row(segment["reason"], f"{segment['because']} ({extent})")
-    if not described["segments"]:
-        table.add_row("why", described["why"])
+        table.add_row(segment["reason"], f"{segment['explanation']} ({extent})")
+    if not described["slice_ranges"]:
+        table.add_row("why", described["explanation"])
     if plan.jobs:
         smallest, largest = min(map(len, plan.jobs)), max(map(len, plan.jobs))
         size = format_count(largest, "slice") if smallest == largest else f"{smallest:,} to {largest:,} slices"
-        why = f" each: {described['sizing']}" if described["sizing"] else ""
+        why = f" each: {described['job_size_reason']}" if described["job_size_reason"] else ""
         table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
+        strategies = Counter(job["replay"] for job in described["jobs"])
+        by_strategy = [f"{format_count(jobs, 'job')}: {text}" for text, jobs in strategies.items()]
+        table.add_row("replay", "; ".join(by_strategy if len(strategies) > 1 else strategies))
     if plan.atomic:
         table.add_row("commit", "all slices at once, at the end, or none")
-    table.add_row("state", f"continues {described['carry_in']}" if described["carry_in"] else "starts empty")
+    table.add_row("state", f"continues {described['continues']}" if described["continues"] else "starts empty")
     for side, source in described["inputs"].items():
         rows = "unknown" if source["rows"] is None else f"{source['rows']:,}"
         reads = (
@@ -130,7 +136,7 @@ def render_reprocess_changes(grid: Grid, results: Iterable[JobResult]) -> Render
 def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str, Any]]:
     """Return the emissions added, removed and unchanged of each reprocessed slice, JSON-ready."""
     return [
-        {"slice": grid.name(number), **asdict(change)}
+        {"slice": grid.label(number), **asdict(change)}
         for result in results
         for number, change in sorted(result.changes.items())
     ]
@@ -168,7 +174,7 @@ def _describe_erasure(erasure: dict[str, Any]) -> str:
 def _describe_ranges(described: dict[str, Any]) -> str:
     return ", ".join(
         range_["from"] if range_["slices"] == 1 else f"{range_['from']} to {range_['to']}"
-        for range_ in described["waiting"]
+        for range_ in described["slices_to_reprocess"]
     )
 
 
@@ -229,7 +235,7 @@ _LINES: tuple[_Line, ...] = (
     ("right watermark", _side_value("right", lambda side: side.watermark or "none yet")),
     ("left rows carried", _side_value("left", lambda side: f"{side.carried:,}")),
     ("right rows carried", _side_value("right", lambda side: f"{side.carried:,}")),
-    ("event times floored to ms", lambda s: f"{s.floored:,}" if s.floored else ""),
+    ("event times floored to ms", lambda s: f"{s.floored_event_times:,}" if s.floored_event_times else ""),
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
     ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
     ("its tables", _describe_size),

@@ -23,7 +23,7 @@ def render_summary(state: CheckpointSummary) -> RenderableType:
     """Show watermarks, buffers and a sample of rows."""
     table = _create_table(f"State of {state.pipeline} at {state.end}")
     table.add_row("run", f"{state.run} (attempt {state.attempt}, commit {state.commit})")
-    table.add_row("digest", state.fingerprint or "none")
+    table.add_row("fingerprint", state.fingerprint or "none")
     table.add_row("checkpoint", "kept" if state.has_checkpoint else "expired")
     for name, mark in state.watermarks.items():
         table.add_row(f"{name} watermark", mark or "none yet")
@@ -36,16 +36,16 @@ def render_verification(verified: CheckpointVerification) -> RenderableType:
     """Show if a checkpoint is right, and the rows that differ."""
     table = _create_table(f"State of {verified.pipeline} at {verified.end}")
     table.add_row("replayed", f"{verified.slices:,} slices from {verified.replayed_from}, in {verified.jobs:,} jobs")
-    table.add_row("digest", f"{verified.fingerprint or 'none'}\n{verified.rebuilt_fingerprint} as rebuilt")
+    table.add_row("fingerprint", f"{verified.fingerprint or 'none'}\n{verified.rebuilt_fingerprint} as rebuilt")
     if verified.first_mismatch:
         table.add_row("first slice that differs", verified.first_mismatch)
     if verified.has_checkpoint:
-        table.add_row("rows too many", f"{verified.rows_only_stored:,}")
-        table.add_row("rows missing", f"{verified.rows_only_rebuilt:,}")
+        table.add_row("extra rows", f"{verified.rows_only_stored:,}")
+        table.add_row("missing rows", f"{verified.rows_only_rebuilt:,}")
     conclusion = (
         Text("the same", "green") if verified.is_equal else Text("the checkpoint is not what the inputs come to", "red")
     )
-    more = "" if verified.has_checkpoint else " (its checkpoint has expired: only digests were compared)"
+    more = "" if verified.has_checkpoint else " (its checkpoint has expired: only fingerprints were compared)"
     return Group(table, conclusion.append(more), *_render_rows(verified.differing_rows))
 
 

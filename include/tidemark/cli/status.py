@@ -64,7 +64,7 @@ class Status(ToDict):
     emissions: int = 0
     pairs: int | None = None
     """Pairs from which `explode` made the emissions; None without it, where each emission is a pair."""
-    floored: int = 0
+    floored_event_times: int = 0
     """Rows whose event times were floored to ms."""
     quality: dict[str, int] = field(default_factory=dict)
     """Committed slices by validation outcome."""
@@ -126,15 +126,15 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         clock=pipeline.clock,
         slices=len(rows),
         jobs=len(jobs),
-        first=grid.name(int(rows["number"].iloc[0])),
-        end=grid.name(int(last["number"]) + 1),
+        first=grid.label(int(rows["number"].iloc[0])),
+        end=grid.label(int(last["number"]) + 1),
         emissions=int(rows["emissions"].sum()),
         pairs=None if pipeline.explode is None else int(pd.to_numeric(rows["pairs"]).sum()),
-        floored=int(rows["floored"].sum()),
+        floored_event_times=int(rows["floored_event_times"].sum()),
         left=sides["left"],
         right=sides["right"],
         quality=dict(Counter(rows["quality"])),
-        failed_expectations=_failed_expectations(rows["findings"]),
+        failed_expectations=_failed_expectations(rows["quality_results"]),
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
         waivers=list_pending_waivers(ledger),
         seconds=float(jobs["job_seconds"].sum()),
@@ -150,7 +150,7 @@ def _count_filtered(pipeline: Pipeline, side: SideName, counts: pd.Series[Any]) 
     return int(pd.to_numeric(counts).sum())
 
 
-_LATE_REASONS = ("late", "behind_watermark")
+_LATE_REASONS = ("late", "late_but_processed")
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
@@ -166,8 +166,8 @@ def _read_lateness(late: str, since: datetime) -> dict[tuple[str, str], pd.Serie
     table = DeltaTableHandle.open(late)
     if table is None:
         return {}
-    rows = table.read(["_slice", "side", "reason", "behind_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
-    return {(str(side), str(reason)): rows["behind_ms"] for (side, reason), rows in rows.groupby(["side", "reason"])}
+    rows = table.read(["_slice", "side", "reason", "lateness_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
+    return {(str(side), str(reason)): rows["lateness_ms"] for (side, reason), rows in rows.groupby(["side", "reason"])}
 
 
 def _quantiles(lateness: pd.Series[int]) -> dict[str, int]:

@@ -19,7 +19,8 @@ from tidemark.errors import CheckFailedError
 from tidemark.formatting import format_count, to_single_line
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
 from tidemark.integrity.repair import Repair, apply_repair, plan_repair
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
 from tidemark.timegrid.slices import Grid, group_consecutive
@@ -75,7 +76,7 @@ def _describe_repair(repair: Repair, grid: Grid) -> Iterator[str]:
         )
         yield f"{table_repair.table}: {restored} to committed files are restored, {removed} go"
     for slices in group_consecutive(repair.slices_to_rerun):
-        yield f"{grid.name(slices.start)} to {grid.name(slices.stop)} is reprocessed, with the later slices it changes"
+        yield f"{grid.label(slices.start)} to {grid.label(slices.stop)} is reprocessed, with later slices it changes"
     for lost in repair.unrepairable:
         yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
 
@@ -100,7 +101,7 @@ def _print_report(report: IntegrityReport) -> None:
                 issue.damage, issue.table, _describe_slices(issue), escape(to_single_line(issue.detail)) + file
             )
         out.print(table)
-    conclusion = "not as committed" if report.damages else "sound"
+    conclusion = "not as committed" if report.damages else "consistent"
     out.print(f"{report.pipeline}: {extent}: {conclusion}", soft_wrap=True)
 
 

@@ -15,7 +15,8 @@ from tidemark.config import Pipeline
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.ledger.ledger import COMPACT_EVERY, Ledger
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import COMPACT_EVERY
 
 SCHEMA = """
     slice timestamp, compared_with string, reference string, compared_at timestamp, run string, same long,

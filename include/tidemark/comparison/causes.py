@@ -69,11 +69,11 @@ REMEDIES = {
     "that time.",
 }
 """Recommended action by cause."""
-DETAIL_COLUMNS = ("_cause", "_input", "_watermark", "_lateness_ms", "_held_by", "_detail")
+DETAIL_COLUMNS = ("_cause", "_input", "_watermark", "_lateness_ms", "_limiting_side", "_detail")
 """Columns of `assign_causes`. If known: `_input`, the side of the input row responsible; `_watermark` (ms UTC), which
-made it late by `_lateness_ms`, and the input that determined it, `_held_by`; and a `_detail` in words."""
+made it late by `_lateness_ms`, and the input that determined it, `_limiting_side`; and a `_detail` in words."""
 _DROPPED = ("late", "late_for_window")
-_LATE = (*_DROPPED, "behind_watermark")
+_LATE = (*_DROPPED, "late_but_processed")
 _MATCHED = ("matched", "semi")
 
 
@@ -296,7 +296,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     ):
         late = _find_side(view, _has_reason(*reasons))
         yield _Rule(f"late in the {table}", condition & late.isNotNull(), late, view, by_restarts)
-    late = _find_side("reference", _has_reason("behind_watermark"))
+    late = _find_side("reference", _has_reason("late_but_processed"))
     is_late_match = only_batch & as_reference & is_matched & late.isNotNull()
     yield _Rule("partner already evicted", is_late_match, late, "reference")
     for table, condition, view in (
@@ -349,7 +349,7 @@ def _add_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
     details = [
         select(lambda rule: F.lit(rule.cause)),
         select(lambda rule: rule.side),
-        *(select(partial(_get_lateness, field)) for field in ("watermark", "behind_ms", "held_by")),
+        *(select(partial(_get_lateness, field)) for field in ("watermark", "lateness_ms", "limiting_side")),
         select(lambda rule: rule.detail),
     ]
     dtypes = ("string", "string", "long", "long", "string", "string")

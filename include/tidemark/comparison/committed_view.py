@@ -12,13 +12,15 @@ from pyspark.sql import functions as F
 from tidemark.config import Pipeline
 from tidemark.config.expressions import find_copied_columns
 from tidemark.config.sides import SIDES, SideName
-from tidemark.delta.pipeline_tables import PipelineTables, read_newest
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table_reader import read_newest
 from tidemark.errors import SliceOrderError
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.checkpoint_files import read_buffered_rows
 from tidemark.ledger.committed_snapshot import read_committed_rows
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.resolution import open_inputs
@@ -26,7 +28,7 @@ from tidemark.sources.stored_input import StoredInput
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.row_status import FILTERED, is_filtered
 
-_LATENESS = ("reason string", "watermark long", "behind_ms long", "held_by string")
+_LATENESS = ("reason string", "watermark long", "lateness_ms long", "limiting_side string")
 _LABEL_FIELDS = ("clock long", "event_time long", *_LATENESS, "late_arriving boolean", "buffered boolean")
 ROW_LABEL = f"struct<{', '.join(_LABEL_FIELDS)}>"
 """Type of an input row's label. `clock` and `event_time` are in microseconds UTC. The lateness fields of late and
@@ -130,7 +132,7 @@ class CommittedView:
         late = late.withColumn("watermark", F.unix_millis("watermark"))
         rows = late.select(*(F.col(name).alias(f"_{name}") for name in names), f"{side}.*")
         hashed = rows.select(content_hash(rows, columns).alias("_hash"), *(f"_{name}" for name in names))
-        lateness = F.coalesce("_behind_ms", F.lit(-(2**63)))
+        lateness = F.coalesce("_lateness_ms", F.lit(-(2**63)))
         return _group(hashed, hashes).agg(*(F.max_by(f"_{name}", lateness).alias(name) for name in names))
 
     def _find_late_arriving(self, side: SideName, columns: list[str], hashes: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMN
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
-from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
@@ -77,7 +77,7 @@ def compare(
         counts = _count_by_slice(rows)
         causes = _collect_causes(rows, counts, names, request.examples)
     agreement = _compute_agreement(counts, view, slices)
-    label = view.grid.name
+    label = view.grid.label
     return Comparison(
         pipeline=pipeline.name,
         table=request.table,
@@ -106,8 +106,8 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
     end = min(grid.parse_boundary(request.end, "--to"), view.end) if request.end else view.end
     if end <= start:
         raise UserError(
-            f"{view.pipeline.name} has no committed slice from {grid.name(start)} to {grid.name(end)} (exclusive). "
-            f"Choose a range within {grid.name(first)} to {grid.name(view.end)}."
+            f"{view.pipeline.name} has no committed slice from {grid.label(start)} to {grid.label(end)} (exclusive). "
+            f"Choose a range within {grid.label(first)} to {grid.label(view.end)}."
         )
     return range(start, end)
 

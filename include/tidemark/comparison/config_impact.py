@@ -45,8 +45,8 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
     before, after = (_replay_emissions(spark, pipeline, lake, slices) for pipeline in (old, new))
     changes = compare_emissions(before, after, slices, grid).values()
     return ChangedRows(
-        start=grid.name(slices[0]),
-        end=grid.name(slices[-1] + 1),
+        start=grid.label(slices[0]),
+        end=grid.label(slices[-1] + 1),
         added=sum(change.added for change in changes),
         removed=sum(change.removed for change in changes),
         same=sum(change.same for change in changes),

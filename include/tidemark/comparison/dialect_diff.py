@@ -25,7 +25,7 @@ from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
-from tidemark.execution.job_spec import TINY_ROWS
+from tidemark.execution.job_spec import MAX_TINY_JOB_ROWS
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_sql_over_pair
@@ -115,7 +115,7 @@ def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices:
         InputError: an input is missing or unusable.
     """
     inputs = open_inputs(spark, pipeline, lake)
-    is_large = count_rows(inputs) * len(get_args(Dialect)) > TINY_ROWS
+    is_large = count_rows(inputs) * len(get_args(Dialect)) > MAX_TINY_JOB_ROWS
     with with_all_cores(spark) if is_large else nullcontext():
         return _compare_variants(pipeline, inputs, slices)
 
@@ -133,8 +133,8 @@ def _compare_variants(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput
         differences = [part for parts in pool.map(lambda pair: _diff(*pair), pairs) for part in parts]
     return DialectComparison(
         pipeline=pipeline.name,
-        start=grid.name(slices[0]),
-        end=grid.name(slices[-1] + 1),
+        start=grid.label(slices[0]),
+        end=grid.label(slices[-1] + 1),
         results=tuple(result for result, _ in outcomes),
         differences=tuple(differences),
         key_columns=tuple(
@@ -256,7 +256,7 @@ def _label_rows(answer: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -
             F.collect_set(F.when(is_partial, F.col("_window"))).alias("lost"),
             F.max("_waits").alias("waits"),
         ).alias("label"),
-        F.count_if(F.col("_reason").isin("late", "behind_watermark")).alias("_late"),
+        F.count_if(F.col("_reason").isin("late", "late_but_processed")).alias("_late"),
     )
 
 
@@ -358,7 +358,7 @@ class _DialectPair:
         return F.col(quote_identifier(f"_{side}_{replay.name}"))[field]
 
     def _is_late(self, side: SideName, replay: _DialectReplay) -> Column:
-        return F.coalesce(self._label(side, replay, "reason") == "behind_watermark", F.lit(False))
+        return F.coalesce(self._label(side, replay, "reason") == "late_but_processed", F.lit(False))
 
     def _is_dropped(self, side: SideName) -> Column:
         late = F.coalesce(self._label(side, self.without, "reason") == "late", F.lit(False))

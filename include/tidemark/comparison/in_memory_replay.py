@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.execution.job_spec import TINY_ROWS
+from tidemark.execution.job_spec import MAX_TINY_JOB_ROWS
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.keys import key_columns, key_name
@@ -82,7 +82,7 @@ def tune_for_replays(spark: SparkSession, inputs: Inputs, times: int) -> Abstrac
 
     Use it around a whole replay, which plans what it caches as it goes.
     """
-    return with_codegen(spark) if count_rows(inputs) * times > TINY_ROWS else nullcontext()
+    return with_codegen(spark) if count_rows(inputs) * times > MAX_TINY_JOB_ROWS else nullcontext()
 
 
 def count_rows(inputs: Inputs) -> float:

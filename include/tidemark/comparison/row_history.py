@@ -17,8 +17,8 @@ from tidemark.comparison.row_lookup import find_rows
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
-from tidemark.delta.pipeline_tables import read_newest
-from tidemark.execution.job_spec import is_tiny
+from tidemark.delta.table_reader import read_newest
+from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
 from tidemark.formatting import quote_identifier
 from tidemark.joins.factory import create_join, create_lane
@@ -26,7 +26,7 @@ from tidemark.joins.output_schema import flatten_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, with_slice_numbers
 from tidemark.ledger.committed_snapshot import read_committed_rows
-from tidemark.ledger.ledger import Entry
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import NOTHING_CONSUMED
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
@@ -46,7 +46,7 @@ _EMISSION_LABELS = {
     "anti": "emitted, because it has no partner",
 }
 _WINDOW_LOSSES = {
-    "lost_at_end": "lost: the input ended before the clock reached the timer of",
+    "lost_at_end_of_input": "lost: the input ended before the clock reached the timer of",
     "no_event_time_for_window": "left out of a firing, because a time evictor fails without its event time, of",
 }
 
@@ -96,7 +96,7 @@ class _HistoryReader:
         return RowHistory(self.side, self.row[self.side].asDict(), tuple(steps))
 
     def _describe(self) -> Iterator[str]:
-        view, row, label = self.view, self.row, self.view.grid.name
+        view, row, label = self.view, self.row, self.view.grid.label
         by_arrival = view.pipeline.clock == "arrival"
         happened = self._happened
         if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
@@ -169,16 +169,18 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['behind_ms'])} behind the watermark"
-        source = getattr(self.view.pipeline, late["held_by"])
+        sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['lateness_ms'])} behind the watermark"
+        source = getattr(self.view.pipeline, late["limiting_side"])
         recorded = (
             f", as recorded in its column {source.recorded_watermark.column}" if source.recorded_watermark else ""
         )
-        sentence += f" {_instant(late['watermark'])}, which the {late['held_by']} input held{recorded}{self._restart}"
+        sentence += (
+            f" {_instant(late['watermark'])}, which the {late['limiting_side']} input held{recorded}{self._restart}"
+        )
         if late["window_start"] is not None:
             sentence += f", for the window from {self._format_bound(late['window_start'])}"
-        if late["fate"]:
-            sentence += f"; {late['fate']}"
+        if late["outcome"]:
+            sentence += f"; {late['outcome']}"
         partner = {True: "a partner had arrived", False: "no partner had arrived", None: None}[late["would_match"]]
         return f"{sentence}; {partner}" if partner else sentence
 
@@ -246,7 +248,7 @@ class _HistoryReader:
         last = max((rows["carried_until"] for rows in buffered), default=home)
         slices = range(home, min(last, view.last.number) + 1)
         read = sum(sum(entry.read) for number in slices if (entry := view.ledger.entry(number)))
-        with tuned_for_tiny_queries(view.spark) if is_tiny(read, before) else nullcontext():
+        with tuned_for_tiny_queries(view.spark) if is_tiny_job(read, before) else nullcontext():
             schema = view.inputs[SIDES.index(self.side)].side.schema
             columns = {f"{self.side}_{name}": name for name in schema.names}
             matches = self._select_matches(self._replay_pairs(slices, carried), columns)
@@ -326,7 +328,7 @@ class _HistoryReader:
         return matches.select(F.unix_micros(start).alias("arrived"), "carried_from", "carried_until").collect()
 
     def _describe_end(self, buffered: Sequence[Row]) -> str:
-        label, last = self.view.grid.name, self.view.last.number
+        label, last = self.view.grid.label, self.view.last.number
         if not buffered:
             return "left the buffers before the end of that slice"
         newest = max(buffered, key=lambda rows: rows["carried_from"])
@@ -335,7 +337,7 @@ class _HistoryReader:
         return f"left the buffers in slice {label(newest['carried_until'])}"
 
     def _slice_name(self, row: Row) -> str:
-        return self.view.grid.name(self.view.grid.number_at(row["start"]))
+        return self.view.grid.label(self.view.grid.number_at(row["start"]))
 
     def _format_event_time(self, ticks: int) -> str:
         return _instant(ticks * self.view.pipeline.tick_micros)

@@ -68,10 +68,12 @@ class _Evidence:
 
         def lateness(*sides: str) -> Column:
             """Quantiles of the lateness (ms) of the later row of a pair, for watermarks that these inputs held."""
-            by_row = (F.when(only_stream & label["held_by"].isin(*sides), label["behind_ms"]) for label in labels)
+            by_row = (
+                F.when(only_stream & label["limiting_side"].isin(*sides), label["lateness_ms"]) for label in labels
+            )
             return F.percentile(F.greatest(*by_row), _QUANTILES)
 
-        late_clocks = [F.when(only_stream & label["behind_ms"].isNotNull(), label["clock"]) for label in labels]
+        late_clocks = [F.when(only_stream & label["lateness_ms"].isNotNull(), label["clock"]) for label in labels]
         is_pair = only_stream & (F.col("_emission") == "matched")
         distance = F.when(is_pair, right["event_time"] - left["event_time"])
         statistics = rows.agg(

@@ -31,7 +31,7 @@ VARIABLE_SETTINGS = (
 )
 UNLIMITED_DELAY = timedelta(days=36_500)
 """A watermark delay with which no row is late."""
-_LATE = ("late", "late_for_window", "behind_watermark")
+_LATE = ("late", "late_for_window", "late_but_processed")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def vary_setting(
         outcomes = _compute_outcomes(answer, pipelines, inputs, grid, slices)
     named = [replace(outcome, value=format_duration(value)) for outcome, value in zip(outcomes, values, strict=False)]
     without_lateness = outcomes[-1] if decides_lateness else None
-    start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
+    start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
     return WhatIf(pipeline.name, setting, start, end, tuple(named), without_lateness)
 
 
@@ -155,7 +155,7 @@ def select_slices(
         last = max((extent.newest_slice for extent in extents if extent.newest_slice is not None), default=-1)
     if last < first:
         raise UserError(
-            f"no slice from {grid.name(first)} to {grid.name(last + 1)} (exclusive). "
+            f"no slice from {grid.label(first)} to {grid.label(last + 1)} (exclusive). "
             "Choose an earlier --from or a later --to."
         )
     return range(first, last + 1)

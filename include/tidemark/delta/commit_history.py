@@ -13,10 +13,11 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from tidemark.delta.filesystem import open_filesystem
-from tidemark.delta.table import read_log_actions
 from tidemark.errors import InputError
 
 _VERSION = re.compile(r"(\d{20})\.json")
+_OUTSIDE_TABLE = re.compile(r"^/|^[a-zA-Z0-9]+:|(^|/)\.\.(/|$)")
+"""Pattern in the path of a file that is not under the table's folder."""
 _MAX_PARALLEL_READS = 16
 """Log files read in parallel, because an object store answers each request after some milliseconds."""
 _US_PER_MS = 1000
@@ -86,6 +87,41 @@ def list_commits(path: str, version: int) -> tuple[Commit, ...]:
     with ThreadPoolExecutor(_MAX_PARALLEL_READS) as pool:
         actions = pool.map(lambda number: read_log_actions(path, number, filesystem), range(first_version, version + 1))
         return tuple(_parse_commits(zip(range(first_version, version + 1), actions, strict=True)))
+
+
+def is_outside_table(path: str) -> bool:
+    """True if the decoded path of a file is outside the table's folder."""
+    return _OUTSIDE_TABLE.search(path) is not None
+
+
+def get_file_name(path: str) -> str:
+    """Return the decoded name of a file from its path in a log."""
+    return unquote(path).rsplit("/", 1)[-1]
+
+
+def read_log_actions(path: str, version: int, filesystem: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
+    """Read the actions of the commit that made a version.
+
+    Args:
+        path: Path of the table.
+        version: The version.
+        filesystem: File system of the table's folder. Default: a new one.
+
+    Raises:
+        FileNotFoundError: The log no longer has the commit.
+    """
+    content = (filesystem or open_filesystem(path)).open_input_file(f"_delta_log/{version:020d}.json").read()
+    return [json.loads(line) for line in bytes(content).splitlines() if line.strip()]
+
+
+def is_data_change(path: str, version: int) -> bool:
+    """True if the commit that made a version added or removed rows.
+
+    Raises:
+        FileNotFoundError: The log no longer has the commit.
+    """
+    files = (action.get("add") or action.get("remove") for action in read_log_actions(path, version))
+    return any(file["dataChange"] for file in files if file)
 
 
 def _parse_commits(actions_by_version: Iterable[tuple[int, list[dict[str, Any]]]]) -> Iterator[Commit]:

@@ -15,8 +15,9 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from tidemark.delta.commit_history import is_outside_table
 from tidemark.delta.filesystem import is_uri
-from tidemark.delta.table import DeltaTableHandle, is_outside_table
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import FaultError
 
 LOG_FOLDER = "_delta_log"

@@ -1,239 +1,17 @@
-"""Find and read a pipeline's input tables, and locate the pipeline's own tables under the lake root."""
+"""Locate a pipeline's own tables under the lake root."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
-
-from deltalake.exceptions import DeltaError
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import DROP_MARKER, cli_arguments
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import is_within, resolve_path
-from tidemark.delta.staging import read_files
 from tidemark.delta.store_capabilities import check_store
-from tidemark.delta.table import DeltaTableHandle, get_file_name
-from tidemark.errors import ForbiddenPathError, InputError, UserError
-from tidemark.formatting import quote_identifier
-from tidemark.spark.dataframe_utils import get_file_metadata
-from tidemark.spark.engine import get_engine
-from tidemark.spark.lazy_session import resolve_session
-
-
-def read_newest(spark: SparkSession, path: str) -> DataFrame:
-    """Read a Delta table's latest version. Commits before the rows are evaluated do not change them.
-
-    Raises:
-        AnalysisException: There is no Delta table at the path.
-    """
-    table = _open_table(path)
-    rows = read_plain_parquet(spark, table) if table else None
-    return get_engine(spark).load_latest_snapshot(path).read() if rows is None else rows
-
-
-_CATALOG_NAME = re.compile(r"[\w-]+(\.[\w-]+){0,2}")
-
-
-def _describe_catalog_table(spark: SparkSession, name: str) -> Row | None:
-    """Return the `DESCRIBE DETAIL` of a catalog table; None if there is none.
-
-    Raises:
-        InputError: The name is that of a view.
-    """
-    if not _CATALOG_NAME.fullmatch(name):
-        return None
-    try:
-        detail = spark.sql(f"DESCRIBE DETAIL {'.'.join(map(quote_identifier, name.split('.')))}").first()
-    except AnalysisException as error:
-        if str(error.getCondition()).startswith("EXPECT_TABLE_NOT_VIEW"):
-            raise InputError(
-                f"{name} is a view of the catalog, which has no versions to identify late-arriving rows by. Name the "
-                "Delta table that it reads, or write its rows to one."
-            ) from None
-        return None
-    # Spark reads `delta.<path>` as the table at that path. Such a table has no name in the catalog.
-    return detail if detail and detail["name"] else None
-
-
-MAX_DIRECT_FILES = 1000
-"""Limit for reading files without the log, because Spark would request each file's status from the storage."""
-
-
-def _open_table(path: str, version: int | None = None) -> DeltaTableHandle | None:
-    """Open a table, by default at its latest version; None if there is none that delta-rs can read."""
-    try:
-        return DeltaTableHandle.open(path, version)
-    except DeltaError:
-        return None
-
-
-def read_plain_parquet(
-    spark: SparkSession, table: DeltaTableHandle, paths: Collection[str] | None = None
-) -> DataFrame | None:
-    """Read a table's Parquet files without its log, which takes Spark seconds to load the first time.
-
-    Args:
-        spark: A session.
-        table: The table.
-        paths: Files to read. Default: all.
-
-    Returns:
-        None if the rows depend on more than the files (`is_plain_parquet`), or if there are too many files.
-    """
-    selected = table.files["path"] if paths is None else paths
-    if not table.is_plain_parquet or len(selected) > MAX_DIRECT_FILES:
-        return None
-    return read_files(resolve_session(spark), table.path, table.schema, selected)
-
-
-@dataclass(frozen=True)
-class DeltaInput:
-    """An input table, read at explicit versions.
-
-    Metadata is read by delta-rs, or by Spark if the table has features that delta-rs does not support.
-    """
-
-    spark: SparkSession
-    name: str
-    path: str
-    pinned_version: int | None = field(default=None, kw_only=True)
-    """Version to read; None: the latest one at the first access."""
-    lake: str | None = field(default=None, kw_only=True)
-    """Lake root that restricts the paths of data files; None for a catalog table, whose location the operator chose."""
-
-    can_have_late_arriving_rows: ClassVar[bool] = True
-    """True if rows can arrive in the table after their slice was committed."""
-
-    @classmethod
-    def find(cls, spark: SparkSession, lake: str, name: str, version: int | None = None) -> DeltaInput:
-        """Find a Delta table by its path or by its name in the catalog.
-
-        Args:
-            spark: A session.
-            lake: The lake root.
-            name: Path relative to the lake root, absolute path, URI, or name in the catalog.
-            version: Version to read. Default: the latest.
-
-        Raises:
-            InputError: There is no such Delta table.
-            ForbiddenPathError: The operator does not allow the path of the table or of a file.
-        """
-        path = resolve_path(lake, name)
-        try:
-            exists = DeltaTableHandle.open(path) is not None
-        except DeltaError:
-            exists = True
-        if exists:
-            input_table = cls(spark, name, path, pinned_version=version, lake=lake)
-            input_table._check_file_locations(input_table.table)
-            return input_table
-        detail = _describe_catalog_table(spark, name)
-        if detail is None or detail["format"] != "delta":
-            raise InputError(
-                f"there is no Delta table {name}, neither at {path} nor in the catalog. "
-                "Check `table` in the pipeline file, or pass --lake."
-            )
-        return cls(spark, name, detail["location"].removeprefix("file:"), pinned_version=version)
-
-    def _check_file_locations(self, table: DeltaTableHandle | None) -> None:
-        """Check that a version's files lie where tables may, because a log can refer to any file.
-
-        Raises:
-            ForbiddenPathError: The operator does not allow the path of a file.
-        """
-        if self.lake is None or table is None:
-            return
-        for file in table.external_files:
-            is_absolute = file.startswith("/") or ":" in file.partition("/")[0]
-            try:
-                resolve_path(self.lake, file if is_absolute else f"{self.path}/{file}")
-            except ForbiddenPathError as error:
-                raise ForbiddenPathError(f"input {self.name} has a file elsewhere: {error}") from None
-
-    @cached_property
-    def table(self) -> DeltaTableHandle | None:
-        """The table at `version`; None if delta-rs cannot read it."""
-        return _open_table(self.path, self.pinned_version)
-
-    @cached_property
-    def version(self) -> int:
-        """Version that is read by default."""
-        if self.pinned_version is not None:
-            return self.pinned_version
-        return self.table.version if self.table else get_engine(self.spark).load_latest_snapshot(self.path).version
-
-    @cached_property
-    def paths(self) -> list[str]:
-        """Paths of the table's files at `version`."""
-        return list(self.table.files["path"]) if self.table else self.read().inputFiles()
-
-    def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
-        """Read the table at a version.
-
-        Args:
-            version: The version. Default: `version`.
-            paths: Files with all rows that the caller needs; rows of other files may be returned too. Default: all.
-
-        Raises:
-            ForbiddenPathError: The operator does not allow the path of a file of this version.
-        """
-        table_version = self.version if version is None else version
-        table = self._open_at_version(table_version)
-        rows = read_plain_parquet(self.spark, table, paths) if table else None
-        if rows is not None:
-            return rows
-        return self._read_with_spark(table_version)
-
-    def _read_with_spark(self, version: int) -> DataFrame:
-        return self.spark.read.format("delta").option("versionAsOf", version).load(self.path)
-
-    def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
-        """Read the rows of files at a version, by default at `version`.
-
-        Args:
-            names: File names, without folders.
-            version: The version.
-        """
-        table_version = self.version if version is None else version
-        if table := self._open_at_version(table_version):
-            paths = [path for path in table.files["path"] if get_file_name(path) in names]
-            if (direct_rows := read_plain_parquet(self.spark, table, paths)) is not None:
-                return direct_rows
-        rows = self._read_with_spark(table_version)
-        return rows.where(get_file_metadata(rows, "file_name").isin(list(names)))
-
-    def _open_at_version(self, version: int) -> DeltaTableHandle | None:
-        if self.table is None or self.table.version == version:
-            return self.table
-        table = _open_table(self.path, version)
-        self._check_file_locations(table)
-        return table
-
-    def get_columns_at(self, version: int) -> list[str] | None:
-        """Return the column names at a version; None if delta-rs cannot read it."""
-        table = self._open_at_version(version)
-        return table.schema.names if table else None
-
-    @cached_property
-    def bytes_per_row(self) -> float:
-        """Average size of a row in the table's files in bytes; 0 for an empty table."""
-        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(self.path)}").first()
-        row_count = self.read().count()  # from statistics in the log
-        return float(detail["sizeInBytes"]) / row_count if detail and row_count else 0.0
-
-    @cached_property
-    def schema(self) -> T.StructType:
-        """Columns of the table at `version`."""
-        return self.table.schema if self.table else self.read().schema
-
+from tidemark.errors import ForbiddenPathError, UserError
 
 _MISREAD_BY_DELTA_RS = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
 """Characters in a path that delta-rs 1.6 interprets as part of a URI or decodes when it writes to a table."""
@@ -322,7 +100,7 @@ class PipelineTables:
     @property
     def rejection_results(self) -> str:
         """Path of the expectation results of rejected output."""
-        return f"{self.root}/refused"
+        return f"{self.root}/rejection_results"
 
     @property
     def quarantined(self) -> str:

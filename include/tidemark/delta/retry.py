@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemark.delta.table import CommitConflictError
+import pyarrow as pa
+
+from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_internal_table
 from tidemark.errors import FaultError
 
 MAX_ATTEMPTS = 50
@@ -34,3 +36,14 @@ def retry_on_conflict(attempt: Callable[[], ResultT], path: str, message: str | 
         except CommitConflictError:
             continue
     raise FaultError(message or f"other processes keep writing to {path}. Run the command again.")
+
+
+def append_with_retry(path: str, rows: pa.Table) -> None:
+    """Append rows to a table that only Tidemark reads. Create it if needed.
+
+    Raises:
+        FaultError: Other processes keep committing to the table.
+    """
+    retry_on_conflict(
+        lambda: (DeltaTableHandle.open(path) or create_internal_table(path, rows.schema)).append(rows), path
+    )

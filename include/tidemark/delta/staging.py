@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.delta.filesystem import open_filesystem
-from tidemark.delta.table import DataFile, to_spark_schema
+from tidemark.delta.schemas import to_spark_schema
+from tidemark.delta.table import DataFile
 
 INDEXED_COLUMN_COUNT = 32
 """Number of leading columns with statistics, as in Delta."""

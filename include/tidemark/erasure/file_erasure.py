@@ -166,11 +166,11 @@ def _scrub_ledger(tables: PipelineTables) -> None:
         log = DeltaTableHandle.open(tables.ledger)
         assert log is not None, "something is committed"
         rows = log.read(log.schema.names)
-        files_of_slices = rows["files"].to_pylist()
+        files_of_slices = rows["added_files"].to_pylist()
         scrubbed = [files and [_scrub_file(file, existing) for file in files] for files in files_of_slices]
         if scrubbed != files_of_slices:
-            index = rows.column_names.index("files")
-            log.overwrite(rows.set_column(index, "files", pa.array(scrubbed, rows["files"].type)))
+            index = rows.column_names.index("added_files")
+            log.overwrite(rows.set_column(index, "added_files", pa.array(scrubbed, rows["added_files"].type)))
 
     retry_on_conflict(attempt, tables.ledger)
     _delete_replaced_files(tables.ledger)

@@ -148,7 +148,7 @@ def require_valid_predicate(spark: SparkSession, side: SideName, predicate: str,
     Raises:
         UserError: It is not.
     """
-    rows = get_engine(spark).create_opaque_empty(schema)
+    rows = get_engine(spark).create_empty_dataframe(schema)
     try:
         filtered = rows.where(parse_user_expression(spark, predicate, InputColumns(tuple(schema.names))).column)
         is_volatile = get_engine(spark).is_nondeterministic(filtered)

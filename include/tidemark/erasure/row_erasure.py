@@ -22,23 +22,26 @@ from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import PRUNING_COLUMNS, read_files, stage_rows
-from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
+from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.erasure.plan import REJECTED_OUTPUT, ErasurePlan, count_rejected_rows
 from tidemark.erasure.predicates import match_rows
 from tidemark.errors import FaultError, SliceOrderError
 from tidemark.ledger.checkpoint_files import with_slice_numbers
+from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.erasure_records import ErasureRecord, list_erasures, parse_erasure_records
-from tidemark.ledger.ledger import FORMAT, Counts, Entry, Ledger, newest_rows
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.ledger.rewrite_verification import verify_same_rows
-from tidemark.ledger.state_fingerprint import digests, state_parts
+from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
+from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import FOLDER, SLICE_COLUMNS, run_of, spans, stage_run
-from tidemark.tables.table_changes import QUARANTINED, TableChanges, apply_to_tables
+from tidemark.tables.table_changes import QUARANTINED, TableChanges
 from tidemark.timegrid.slices import group_consecutive
 
 
 def count_erased_carried_rows(entry: Entry) -> int:
     """Count the rows of the state after a slice that were erased since it ran."""
-    return sum(record.slice_row_counts.get("checkpoint", 0) for record in parse_erasure_records(entry.forgotten))
+    return sum(record.slice_row_counts.get("checkpoint", 0) for record in parse_erasure_records(entry.erasures))
 
 
 def erase_rows(spark: SparkSession, plan: ErasurePlan, user: str) -> ErasureRecord:
@@ -54,15 +57,14 @@ def erase_rows(spark: SparkSession, plan: ErasurePlan, user: str) -> ErasureReco
     previous = next((record for record in list_erasures(plan.ledger.tables) if record.predicates == plan.where), None)
     if previous and not plan.matching_files:
         return previous
-    ledger, commit, opened = plan.ledger, plan.ledger.number + 1, OpenTables()
+    ledger = plan.ledger
     removed_files = {name: _isolate_matching_rows(spark, plan, name) for name in plan.matching_files}
     logs = {name: DeltaTableHandle.open(getattr(ledger.tables, name)) for name in ("emissions", "late", "checkpoint")}
     before = {name: log.version for name, log in logs.items() if log}
     record = ErasureRecord(dict(plan.where), user, format_instant(datetime.now(UTC)), plan.row_counts, {})
-    ledger_rows = list(_create_ledger_rows(plan, record, commit, _compute_fingerprints(spark, plan)))
-    references = TableChanges({}, dropped=removed_files)
-    ledger.commit(ledger_rows, commit, references, before, opened)
-    apply_to_tables(ledger.tables, ledger.grid, commit, references, opened)
+    fingerprints = _compute_fingerprints(spark, plan)
+    transaction = LedgerTransaction(ledger, ledger.number + 1, TableChanges({}, removed_files=removed_files), before)
+    transaction.commit(list(_create_ledger_rows(plan, record, transaction, fingerprints)))
     return record
 
 
@@ -142,23 +144,23 @@ def _compute_fingerprints(spark: SparkSession, plan: ErasurePlan) -> dict[int, s
     for slices in group_consecutive(stored_slices.intersection(ledger.entries)):
         ends = {number: ledger.entries[number].watermarks for number in slices}
         parts_of_slices = parts[(parts["since"] >= slices.start) & (parts["since"] < slices.stop)]
-        fingerprints |= digests(parts_of_slices, ends, erased)
+        fingerprints |= compute_fingerprints(parts_of_slices, ends, erased)
     return {number: fingerprints[number] for number in changed_slices}
 
 
 def _create_ledger_rows(
-    plan: ErasurePlan, record: ErasureRecord, commit: int, fingerprints: Mapping[int, str]
+    plan: ErasurePlan, record: ErasureRecord, transaction: LedgerTransaction, fingerprints: Mapping[int, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield ledger rows of slices that lose rows or continue a state that does, and of the last slice."""
     ledger = plan.ledger
-    stored, last = newest_rows(ledger.tables), ledger.last
+    stored, last = read_newest_rows(ledger.tables), ledger.last
     assert last is not None, "something is committed"
     continued = {n + 1 for n in fingerprints if _is_continuation(ledger, n + 1)}
     for number in sorted({*plan.slice_numbers, *continued, last.number}):
         entry, before = ledger.entries[number], stored[ledger.grid.datetime_of(number)]
         erased = {name: slices[number] for name, slices in plan.rows_by_slice.items() if slices.get(number)}
         records = [
-            *map(asdict, parse_erasure_records(entry.forgotten)),
+            *map(asdict, parse_erasure_records(entry.erasures)),
             asdict(replace(record, slice_row_counts=erased)),
         ]
         erased_before = plan.carried_rows[number - 1] if number in continued else Counter[SideName]()
@@ -166,25 +168,24 @@ def _create_ledger_rows(
         counts = {
             str(side): _subtract_carried_rows(before[side], erased_before[side], erased_after[side]) for side in SIDES
         }
-        yield before | {
-            "commit": commit,
-            "committed_at": datetime.now(UTC),
-            "format": FORMAT,
-            "emissions": before["emissions"] - erased.get("emissions", 0),
-            "quarantined": quarantined and quarantined - erased.get(QUARANTINED, 0),
+        yield transaction.amend_row(
+            before,
+            entry.commit,
+            emissions=before["emissions"] - erased.get("emissions", 0),
+            quarantined=quarantined and quarantined - erased.get(QUARANTINED, 0),
             **counts,
-            "digest": entry.digest and fingerprints.get(number, entry.digest),
-            "carried_in_digest": fingerprints[number - 1] if number in continued else entry.carried_in_digest,
-            "ran_in": entry.commit,
-            "brought": None,
-            "forgotten": json.dumps(records),
-        }
+            fingerprint=entry.fingerprint and fingerprints.get(number, entry.fingerprint),
+            carried_in_fingerprint=fingerprints[number - 1] if number in continued else entry.carried_in_fingerprint,
+            erasures=json.dumps(records),
+        )
 
 
 def _is_continuation(ledger: Ledger, number: int) -> bool:
     """True if a slice continued the current state of the slice before."""
     entry, before = ledger.entry(number), ledger.entry(number - 1)
-    return bool(entry and before and entry.carried_in_digest and entry.carried_in_digest == before.digest)
+    return bool(
+        entry and before and entry.carried_in_fingerprint and entry.carried_in_fingerprint == before.fingerprint
+    )
 
 
 def _subtract_carried_rows(row: Mapping[str, int], carried_in: int, carried_out: int) -> dict[str, int]:

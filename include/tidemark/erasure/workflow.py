@@ -90,7 +90,7 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
     ledger = Ledger.from_pipeline(version, lake)
     settings = ledger.last.settings if ledger.last else ""
     if mismatch := next(slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
-        first = ledger.grid.name(mismatch[0])
+        first = ledger.grid.label(mismatch[0])
         raise UserError(
             f"slices of {cli_arguments(version)} from {first} on ran under other settings than the last one. Run "
             f"tidemark reprocess {cli_arguments(version)} --from {first} first."
@@ -115,7 +115,7 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
 def _execute(spark: SparkSession, plan: ErasurePlan, user: str, *, dry_run: bool, keep_files: bool) -> ErasureResult:
     tables, grid, where = plan.ledger.tables, plan.ledger.grid, plan.where
     row_counts = plan.row_counts | ({REJECTED_OUTPUT: plan.rejected_rows} if plan.rejected_rows else {})
-    slices = tuple((grid.name(span.start), grid.name(span.stop)) for span in group_consecutive(plan.slice_numbers))
+    slices = tuple((grid.label(span.start), grid.label(span.stop)) for span in group_consecutive(plan.slice_numbers))
     deleted_files, remaining_files = RemovedFiles(), 0
     if dry_run:
         now = datetime.now(UTC)

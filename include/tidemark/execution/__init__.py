@@ -1,1 +1,1 @@
-"""A plan run: slices read, replayed, written, judged and committed."""
+"""Run a plan: read, replay, write, validate and commit its slices."""

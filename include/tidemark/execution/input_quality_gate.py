@@ -1,4 +1,4 @@
-"""Between reading and joining: how many of a job's slices may run, by what is expected of its inputs."""
+"""Validate a job's input rows before the join, and reject slices that fail."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ from pyspark.sql import DataFrame
 
 from tidemark.config.sides import SIDES
 from tidemark.errors import CheckFailedError
-from tidemark.execution.job_spec import Task
-from tidemark.execution.quality_gate import first_refused, published, ways_on
-from tidemark.execution.validation_inputs import input_rows
+from tidemark.execution.job_spec import JobSpec
+from tidemark.execution.quality_gate import describe_published_slices, format_remedies, record_first_rejection
+from tidemark.execution.validation_inputs import collect_input_rows
 from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import get_docs_index, write_docs
 from tidemark.quality.notification import Notification, send_notification
 from tidemark.quality.results import ValidationResult
 
 
-def judge_inputs(task: Task, rows: DataFrame) -> ValidationResult:
-    """The verdict on the rows that a job has read; nothing is asked of them where no expectation is on an input."""
-    plan, count = task.plan, len(task.slices)
-    if not any(asked.on in SIDES for asked in plan.pipeline.quality):
-        return ValidationResult(((),) * count, 0.0, get_docs_index(plan.tables), measurements_by_slice=((),) * count)
-    return gate.validate_inputs(input_rows(task, rows), plan.pipeline, plan.tables, task.run, task.waivers)
+def validate_inputs(spec: JobSpec, rows: DataFrame) -> ValidationResult:
+    """Validate the rows that a job has read. Rows are not evaluated if no expectation is on an input."""
+    plan = spec.plan
+    if not any(expectation.on in SIDES for expectation in plan.pipeline.quality):
+        empty = ((),) * len(spec.slices)
+        return ValidationResult(empty, 0.0, get_docs_index(plan.tables), measurements_by_slice=empty)
+    return gate.validate_inputs(collect_input_rows(spec, rows), plan.pipeline, plan.tables, spec.run, spec.waivers)
 
 
-def refused(task: Task, verdict: ValidationResult) -> str | None:
-    """Why not all slices of a job may run; None where all may.
+def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:
+    """Reject the first slice whose inputs failed and all later slices, notify receivers, and store the failures.
+
+    Returns:
+        A message about the rejected slices, which must not run; None if all slices may run.
 
     Raises:
-        CheckFailedError: none may.
+        CheckFailedError: No slice may run.
     """
-    plan, slices, sound = task.plan, task.slices, verdict.publishable_count
-    if sound == len(slices):
+    plan, slices, passed_count = spec.plan, spec.slices, result.publishable_count
+    if passed_count == len(slices):
         return None
-    send_notification(
-        Notification.from_result(plan.pipeline.name, plan.grid, slices, task.run, verdict),
-        plan.pipeline.notify,
-        plan.tables,
-        verdict,
+    notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, result)
+    send_notification(notification, plan.pipeline.notify, plan.tables, result)
+    write_docs(plan.tables, result.gx_result_ids)
+    failure, *other_failures = record_first_rejection(spec, result).blocking_failures
+    more = f" (and {len(other_failures)} more)" if other_failures else ""
+    failed_slice = plan.grid.label(slices[0] + passed_count)
+    rejection = (
+        f"quality gate: {failure.expectation} {failure.detail}{more} in slice {failed_slice}, before the join; "
+        f"{describe_published_slices(spec, passed_count, 'were not run')}. Look at {result.docs_index}"
+        f"{format_remedies(plan.pipeline, failure, failed_slice)}"
     )
-    write_docs(plan.tables, verdict.gx_result_ids)
-    worst, *more = first_refused(task, verdict).blocking_failures
-    others = f" (and {len(more)} more)" if more else ""
-    failed = plan.grid.name(slices[0] + sound)
-    refusal = (
-        f"quality gate: {worst.expectation} {worst.detail}{others} in slice {failed}, before the join; "
-        f"{published(task, sound, 'were not run')}. Look at {verdict.docs_index}{ways_on(plan.pipeline, worst, failed)}"
-    )
-    if plan.atomic or not sound:
-        raise CheckFailedError(refusal)
-    return refusal
+    if plan.atomic or not passed_count:
+        raise CheckFailedError(rejection)
+    return rejection

@@ -1,7 +1,4 @@
-"""One Spark job, step by step: read, replay, write, judge. The last step, the commit, is `run`'s.
-
-Each step is a function of what the steps before it gave; `task.Task` says what the job is to do.
-"""
+"""Run one Spark job: read, replay, write, validate. `execution.run` commits its result."""
 
 from __future__ import annotations
 
@@ -14,20 +11,21 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.staging import stage_arrow_table
-from tidemark.execution.input_quality_gate import judge_inputs, refused
-from tidemark.execution.job_spec import Task, is_tiny
-from tidemark.execution.quality_gate import judge
-from tidemark.execution.quarantine import Published, publishable
-from tidemark.execution.read import JobInput, read
+from tidemark.execution.input_quality_gate import reject_failed_slices, validate_inputs
+from tidemark.execution.job_spec import JobSpec, is_tiny_job
+from tidemark.execution.quality_gate import apply_quality_gate
+from tidemark.execution.quarantine import quarantine_failing_rows
+from tidemark.execution.read import JobInput, read_job_input
 from tidemark.execution.replay import ReplayResult, replay
-from tidemark.execution.row_accounting import Tally, tally
-from tidemark.execution.write import write
+from tidemark.execution.row_accounting import RowAccounting, account_for_rows
+from tidemark.execution.write import write_output
 from tidemark.json_logging import log_context
 from tidemark.ledger.emission_diff import EmissionChange, compare_emissions
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
 from tidemark.quality.results import ValidationResult
 from tidemark.quality.results_table import create_result_rows
@@ -37,38 +35,36 @@ from tidemark.tables.run_files import FOLDER, StagedRun, read_slices, within
 from tidemark.watermarks.buckets import Buckets
 
 Progress = Callable[[str], None]
-"""Is told the name of each step as it begins."""
+"""Function that is called with the name of each step when it starts."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What one job has written of its slices: nothing counts before its ledger rows are committed."""
+    """Slices that a job has run and that may be committed. Readers see them once their ledger rows are committed."""
 
     slices: range
     staged: StagedRun
-    """The files, of more slices perhaps than are fit to be committed."""
+    """Staged files, which may also have later slices."""
     entries: tuple[Entry, ...]
     rows: tuple[dict[str, Any], ...]
-    """The ledger's rows, one for each entry."""
-    verdict: ValidationResult
+    """Ledger rows, one per entry."""
+    validation_result: ValidationResult
     seconds: float
     changes: Mapping[int, EmissionChange]
-    """What became of emissions, for slices that have run before."""
-    refusal: str | None = None
-    """Why the slices behind these were refused; None where none was."""
+    """Changes of emissions by slice, for slices that have run before."""
+    rejection: str | None = None
+    """Message about later slices of the job that the quality gate rejected; None if it rejected none."""
 
-    def upto(self, count: int) -> JobResult:
-        """The first slices of it, to be committed without the others."""
+    def truncate(self, count: int) -> JobResult:
+        """Return the result with only its first `count` slices, to commit them without the others."""
         slices = self.slices[:count]
-        changes = {number: change for number, change in self.changes.items() if number in slices}
-        refusal = self.refusal if count >= len(self.slices) else None
         return replace(
             self,
             slices=slices,
             entries=self.entries[:count],
             rows=self.rows[:count],
-            changes=changes,
-            refusal=refusal,
+            changes={number: change for number, change in self.changes.items() if number in slices},
+            rejection=self.rejection if count >= len(self.slices) else None,
         )
 
 
@@ -77,102 +73,107 @@ def run_job(
     plan: Plan,
     ledger: Ledger,
     slices: range,
-    uncommitted: Mapping[str, StagedRun],
+    uncommitted_runs: Mapping[str, StagedRun],
     progress: Progress,
 ) -> JobResult:
-    """Run a range of slices as one Spark job, continuing the ledger as it stands, and what is not in the tables yet.
+    """Run a range of slices as one Spark job that continues the ledger. If the gate rejects a slice, stop before it.
 
-    Where the gate refuses a slice, the result is of those before it, with the reason.
+    Args:
+        ledger: Committed slices, and slices of earlier jobs that are not committed yet.
+        uncommitted_runs: Runs of earlier jobs whose files may not be in the tables yet, by name.
 
     Raises:
-        CheckFailedError: no slice may be published; nothing is left of the job.
-        InputError: rows that earlier slices have read were deleted or changed.
+        CheckFailedError: No slice may be published.
+        InputError: Rows that earlier slices have read were deleted or changed.
     """
-    began, task = time.monotonic(), Task.create(plan, ledger, slices, uncommitted)
+    start_time, spec = time.monotonic(), JobSpec.create(plan, ledger, slices, uncommitted_runs)
     progress("reading")
     with ExitStack() as resources:
-        resources.enter_context(log_context(pipeline=plan.pipeline.name, slice=plan.grid.name(slices[0]), run=task.run))
+        first_slice = plan.grid.label(slices[0])
+        resources.enter_context(log_context(pipeline=plan.pipeline.name, slice=first_slice, run=spec.run))
         tuning = resources.enter_context(ExitStack())
-        tuning.enter_context(_tuned(spark, tiny=task.is_expected_tiny))
-        job_input = read(spark, task)
-        input_result = judge_inputs(task, job_input.rows)
-        if refusal := refused(task, input_result):
-            before = run_job(spark, plan, ledger, slices[: input_result.publishable_count], uncommitted, progress)
-            return replace(before, refusal=before.refusal or refusal)
-        replayed = _replayed(task, job_input)
-        tiny = is_tiny(replayed.rows_read, task.predecessor)
-        if tiny != task.is_expected_tiny:
+        tuning.enter_context(_tune(spark, is_tiny=spec.is_expected_tiny))
+        job_input = read_job_input(spark, spec)
+        input_result = validate_inputs(spec, job_input.rows)
+        if rejection := reject_failed_slices(spec, input_result):
+            passed_slices = slices[: input_result.publishable_count]
+            result = run_job(spark, plan, ledger, passed_slices, uncommitted_runs, progress)
+            return replace(result, rejection=result.rejection or rejection)
+        replayed = _replay_slices(spec, job_input)
+        is_tiny = is_tiny_job(replayed.rows_read, spec.predecessor)
+        if is_tiny != spec.is_expected_tiny:
             tuning.close()
-            tuning.enter_context(_tuned(spark, tiny=tiny))
+            tuning.enter_context(_tune(spark, is_tiny=is_tiny))
         progress("joining")
-        written = write(spark, task, replayed, files=1 if tiny else get_engine(spark).count_cores())
-        tallied = tally(task, replayed, written)
+        written = write_output(spark, spec, replayed, file_count=1 if is_tiny else get_engine(spark).count_cores())
+        accounting = account_for_rows(spec, replayed, written)
         progress("checking")
-        judgement = judge(task, written, tallied, input_result)
-        published = publishable(task, written, judgement.verdict)
-        staged = _with_measures(task, published.staged, judgement.verdict)
-        changes = _changes(spark, task, published)
-    seconds = time.monotonic() - began
-    verdicts = (judgement.verdict.select_slices(number, number + 1) for number in range(len(tallied.entries)))
-    rows = tuple(
-        _ledger_row(task, tallied, entry, verdict, published.quarantined.get(entry.number, 0), seconds)
-        for entry, verdict in zip(tallied.entries, verdicts, strict=True)
-    )
-    result = JobResult(slices, staged, tallied.entries, rows, judgement.verdict, seconds, changes)
-    return replace(result.upto(judgement.fit), refusal=judgement.refusal)
+        decision = apply_quality_gate(spec, written, accounting, input_result)
+        validation_result = decision.validation_result
+        publishable = quarantine_failing_rows(spec, written, validation_result)
+        staged = _stage_measurements(spec, publishable.staged, validation_result)
+        changes = _compare_with_previous_attempt(spec, publishable.emissions)
+    seconds = time.monotonic() - start_time
+    rows = []
+    for index, entry in enumerate(accounting.entries):
+        slice_result = validation_result.select_slices(index, index + 1)
+        quarantined = publishable.quarantined_counts.get(entry.number, 0)
+        rows.append(_create_ledger_row(spec, accounting, entry, slice_result, quarantined, seconds))
+    result = JobResult(slices, staged, accounting.entries, tuple(rows), validation_result, seconds, changes)
+    return replace(result.truncate(decision.publishable_count), rejection=decision.rejection)
 
 
-def _replayed(task: Task, found: JobInput) -> ReplayResult:
-    join = task.plan.join
-    buckets = Buckets.create(task.plan.grid, task.slices, join.buckets_per_slice)
-    return replay(found.rows, found.carried, [task.lane], join, buckets)
+def _replay_slices(spec: JobSpec, job_input: JobInput) -> ReplayResult:
+    join = spec.plan.join
+    buckets = Buckets.create(spec.plan.grid, spec.slices, join.buckets_per_slice)
+    return replay(job_input.rows, job_input.carried, [spec.lane], join, buckets, spec.plan.replay_limits)
 
 
-def _with_measures(task: Task, staged: StagedRun, verdict: ValidationResult) -> StagedRun:
-    """The run with what expectations came to in those of its slices that are judged fit."""
-    plan = task.plan
-    rows = create_result_rows(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
+def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResult) -> StagedRun:
+    """Stage the measurements of publishable slices for the table `quality`, and add them to the run."""
+    plan = spec.plan
+    rows = create_result_rows(plan.pipeline, plan.grid, spec.slices[0], spec.run, result)
     if not len(rows):
         return staged
-    written = stage_arrow_table(rows, plan.tables.quality, f"{FOLDER}{task.run}/{uuid4().hex[:8]}")
-    return replace(staged, tables={**staged.tables, "quality": written})
+    staged_measurements = stage_arrow_table(rows, plan.tables.quality, f"{FOLDER}{spec.run}/{uuid4().hex[:8]}")
+    return replace(staged, tables={**staged.tables, "quality": staged_measurements})
 
 
-def _tuned(spark: SparkSession, *, tiny: bool) -> AbstractContextManager[object]:
-    return tuned_for_tiny_queries(spark) if tiny else nullcontext()
+def _tune(spark: SparkSession, *, is_tiny: bool) -> AbstractContextManager[object]:
+    return tuned_for_tiny_queries(spark) if is_tiny else nullcontext()
 
 
-def _changes(spark: SparkSession, task: Task, published: Published) -> Mapping[int, EmissionChange]:
-    """What becomes of the emissions of slices that have run before."""
-    rerun_slices = [number for number in task.slices if task.ledger.entry(number)]
+def _compare_with_previous_attempt(spec: JobSpec, emissions: DataFrame) -> Mapping[int, EmissionChange]:
+    """Compare the emissions of slices that have run before with their committed emissions."""
+    rerun_slices = [number for number in spec.slices if spec.ledger.entry(number)]
     if not rerun_slices:
         return {}
-    grid, span = task.plan.grid, range(rerun_slices[0], rerun_slices[-1] + 1)
-    old = read_slices(spark, task.plan.tables, "emissions", grid, span)
-    new = within(published.output, "emissions", grid, span.start, span.stop)
+    grid, span = spec.plan.grid, range(rerun_slices[0], rerun_slices[-1] + 1)
+    old = read_slices(emissions.sparkSession, spec.plan.tables, "emissions", grid, span)
+    new = within(emissions, "emissions", grid, span.start, span.stop)
     return compare_emissions(new.limit(0) if old is None else old, new, rerun_slices, grid)
 
 
-def _ledger_row(
-    task: Task, tallied: Tally, entry: Entry, verdict: ValidationResult, quarantined: int, seconds: float
+def _create_ledger_row(
+    spec: JobSpec, accounting: RowAccounting, entry: Entry, result: ValidationResult, quarantined: int, seconds: float
 ) -> dict[str, Any]:
-    left, right = tallied.counts[entry.number]
-    waivers = task.waivers.get(task.plan.grid.start_of(entry.number), {})
-    waived = [waivers[one.expectation].to_dict() for one in verdict.failures if one.on_failure == "waived"]
-    ledger_values = task.ledger.row(entry)
+    left, right = accounting.counts[entry.number]
+    waivers = spec.waivers.get(spec.plan.grid.start_of(entry.number), {})
+    waived = [waivers[failure.expectation].to_dict() for failure in result.failures if failure.on_failure == "waived"]
+    incomplete_inputs = spec.plan.list_incomplete_inputs(entry.number)
     return {
-        **ledger_values,
-        "pipeline": task.plan.pipeline.name,
+        **entry.to_row(spec.plan.grid),
+        "pipeline": spec.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
-        "emissions": int(tallied.facts["emissions"][entry.number]) - quarantined,
-        "floored": tallied.floored[entry.number],
+        "emissions": int(accounting.invariants["emissions"][entry.number]) - quarantined,
+        "floored_event_times": accounting.floored_counts[entry.number],
         "left": asdict(left),
         "right": asdict(right),
-        "quality": verdict.outcome,
-        "findings": json.dumps([asdict(finding) for finding in verdict.failures]),
-        "incomplete": json.dumps(missing) if (missing := task.plan.incomplete_inputs(entry.number)) else None,
+        "quality": result.outcome,
+        "quality_results": json.dumps([asdict(failure) for failure in result.failures]),
+        "incomplete_inputs": json.dumps(incomplete_inputs) if incomplete_inputs else None,
         **({"quarantined": quarantined} if quarantined else {}),
-        "waived": json.dumps(waived) if waived else None,
-        "job_slices": len(task.slices),
+        "applied_waivers": json.dumps(waived) if waived else None,
+        "job_slices": len(spec.slices),
         "job_seconds": seconds,
     }

@@ -16,68 +16,69 @@ from tidemark.sources.stored_input import StoredInput
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import trunc_div
 
-FEW = 100_000
-"""Late rows of a side up to which each task gets all of them, where the other input would be shuffled to meet them."""
-_PLACE = ("clock", "tiebreak", "event_time")
+MAX_BROADCAST_ROWS = 100_000
+"""Maximum number of late rows of a side that are broadcast. With more of them, both inputs are shuffled."""
+_POSITION_COLUMNS = ("clock", "tiebreak", "event_time")
 
 
-def with_would_match(
+def add_would_match(
     late: DataFrame, join: Join, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid, last: int
 ) -> DataFrame:
-    """Add `would_match` to the rows of `ReplayResult.late`, with a number in `row`: null for rejected rows.
+    """Add `would_match` to late rows; null for rejected rows.
 
-    True where a row of the other input had arrived by then (at the same instant counts), with the same keys and an
-    event time that the join looks for. Where that row was itself late it counts too. A join's condition is not asked.
+    True if the other input has a row with the same keys and a matching event time that arrived before the late row or
+    at the same instant, even if it was late itself. The join's condition is not evaluated.
+
+    Args:
+        late: Rows of `ReplayResult.late`, numbered in `row`. The result lacks this column.
+        inputs: Left and right input.
+        last: Last slice of the other input that is read.
     """
-    behind = late.where(F.col("watermark").isNotNull())
+    late_rows = late.where(F.col("watermark").isNotNull())
     times = F.min("event_time").alias("oldest"), F.max("event_time").alias("newest")
-    hits = [
-        _hits(
-            behind,
-            extent["side"],
-            join,
-            _reach(pipeline),
-            inputs[SIDES.index(OTHER[extent["side"]])].read_accepted_rows(grid, last, *_around(extent, pipeline)),
-            few=extent["rows"] <= FEW,
-        )
-        for extent in behind.groupBy("side").agg(*times, F.count("*").alias("rows")).collect()
-    ]
-    if not hits:
+    matched_by_side = []
+    for summary in late_rows.groupBy("side").agg(*times, F.count("*").alias("rows")).collect():
+        side, other_input = summary["side"], inputs[SIDES.index(OTHER[summary["side"]])]
+        other_rows = other_input.read_accepted_rows(grid, last, *_compute_partner_bounds(summary, pipeline))
+        max_ticks, is_small = _compute_max_tick_distance(pipeline), summary["rows"] <= MAX_BROADCAST_ROWS
+        matched_by_side.append(_select_matched(late_rows, side, join, max_ticks, other_rows, is_small=is_small))
+    if not matched_by_side:
         return late.withColumn("would_match", F.lit(None).cast("boolean")).drop("row")
-    matched_rows = reduce(DataFrame.unionByName, hits).distinct().withColumn("hit", F.lit(True))
+    matched_rows = reduce(DataFrame.unionByName, matched_by_side).distinct().withColumn("hit", F.lit(True))
     would_match = F.when(F.col("watermark").isNotNull(), F.coalesce("hit", F.lit(False)))
     return late.join(matched_rows, "row", "left").withColumn("would_match", would_match).drop("row", "hit")
 
 
-def _hits(behind: DataFrame, side: str, join: Join, reach: int | None, others: DataFrame, *, few: bool) -> DataFrame:
-    """`row` of each row of a side that a row of the other input matches.
-
-    Event time is binned, as in `joins.datastream_interval`. Here the late rows, which are few, reach several bins.
-    """
-    keys = key_columns(behind)
-    late = behind.where(F.col("side") == side)
-    its = late.select("row", *keys, *(F.col(name).alias(f"late_{name}") for name in _PLACE))
-    times = F.col("late_event_time"), F.col("event_time")
-    met = join.times_match(*times) if side == "left" else join.times_match(*reversed(times))
-    before = F.struct("clock", "tiebreak") <= F.struct("late_clock", "late_tiebreak")
-    others = others.select(*keys, *_PLACE)
-    if reach is not None:
-        size = 2 * reach + 1
-        reached = F.sequence(trunc_div(times[0] - reach, size), trunc_div(times[0] + reach, size))
-        its, others = its.withColumn("bin", F.explode(reached)), others.withColumn("bin", trunc_div(times[1], size))
-        keys = [*keys, "bin"]
-    return others.join(F.broadcast(its) if few else its, keys).where(met & before).select("row")
-
-
-def _reach(pipeline: Pipeline) -> int | None:
-    """How many ticks the event times of a pair are apart at most; None for any number."""
-    reach = pipeline.max_time_distance
-    return None if reach is None else to_micros(reach) // pipeline.tick_micros + 1
+def _select_matched(
+    late_rows: DataFrame, side: str, join: Join, max_ticks: int | None, other_rows: DataFrame, *, is_small: bool
+) -> DataFrame:
+    """Select `row` of each late row of a side that a row of the other input would have matched."""
+    keys = key_columns(late_rows)
+    late_columns = [F.col(name).alias(f"late_{name}") for name in _POSITION_COLUMNS]
+    late_rows = late_rows.where(F.col("side") == side).select("row", *keys, *late_columns)
+    late_time, time = F.col("late_event_time"), F.col("event_time")
+    times_match = join.times_match(late_time, time) if side == "left" else join.times_match(time, late_time)
+    arrived_in_time = F.struct("clock", "tiebreak") <= F.struct("late_clock", "late_tiebreak")
+    other_rows = other_rows.select(*keys, *_POSITION_COLUMNS)
+    if max_ticks is not None:
+        # Equi-join on bins of event time, as in `joins.datastream_interval`. Late rows, which are few, are exploded.
+        size = 2 * max_ticks + 1
+        bins = F.sequence(trunc_div(late_time - max_ticks, size), trunc_div(late_time + max_ticks, size))
+        late_rows = late_rows.withColumn("bin", F.explode(bins))
+        other_rows, keys = other_rows.withColumn("bin", trunc_div(time, size)), [*keys, "bin"]
+    late_rows = F.broadcast(late_rows) if is_small else late_rows
+    return other_rows.join(late_rows, keys).where(times_match & arrived_in_time).select("row")
 
 
-def _around(extent: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:
-    """Where partners of late rows may lie in event time: [start, end) in microseconds; None for anywhere."""
+def _compute_max_tick_distance(pipeline: Pipeline) -> int | None:
+    """Compute an upper bound of the distance of a pair's event times, in ticks; None if it is unbounded."""
+    max_distance = pipeline.max_time_distance
+    return None if max_distance is None else to_micros(max_distance) // pipeline.tick_micros + 1
+
+
+def _compute_partner_bounds(late_summary: Row, pipeline: Pipeline) -> tuple[int | None, int | None]:
+    """Compute bounds of the event times of late rows' partners: [start, end) in microseconds; None for no bound."""
     if pipeline.max_time_distance is None:
         return None, None
-    reach, tick = to_micros(pipeline.max_time_distance), pipeline.tick_micros
-    return extent["oldest"] * tick - reach, (extent["newest"] + 1) * tick + reach
+    max_distance, tick = to_micros(pipeline.max_time_distance), pipeline.tick_micros
+    return late_summary["oldest"] * tick - max_distance, (late_summary["newest"] + 1) * tick + max_distance

@@ -1,4 +1,4 @@
-"""The fourth step of a job: how many of its slices may be published, by the quality gate."""
+"""Validate a job's output, and decide which of its slices may be published."""
 
 from __future__ import annotations
 
@@ -11,139 +11,142 @@ from pyspark.sql import functions as F
 from tidemark.config import Expectation, Pipeline
 from tidemark.config.allowed_expectations import ROW_EXPECTATIONS
 from tidemark.errors import CheckFailedError
-from tidemark.execution.job_spec import Task
-from tidemark.execution.row_accounting import Tally
-from tidemark.execution.validation_inputs import job_rows
-from tidemark.execution.write import Written
+from tidemark.execution.job_spec import JobSpec
+from tidemark.execution.row_accounting import RowAccounting
+from tidemark.execution.validation_inputs import collect_output_rows
+from tidemark.execution.write import WrittenOutput
 from tidemark.formatting import quote_identifier
-from tidemark.ledger.prepare_commit import append_rejected_rows
 from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.notification import Notification, send_notification
 from tidemark.quality.results import ExpectationResult, ValidationResult
 from tidemark.quality.results_table import append_rejection_results, create_result_rows
+from tidemark.tables.append import append_rejected_rows
 
-SAMPLE = 3
-"""So many rows that break an expectation a refusal names, by their keys."""
+MAX_EXAMPLE_ROWS = 3
+"""Maximum number of failing rows whose keys are listed in the message about a rejected slice."""
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the gate says of a job."""
+class GateDecision:
+    """Decision of the quality gate on the slices of a job."""
 
-    fit: int
-    """How many of its slices, the first ones, may be published."""
-    verdict: ValidationResult
-    """The verdict on those."""
-    refusal: str | None
-    """Why the slices behind them may not; None where all may."""
+    publishable_count: int
+    """Number of slices, from the first, that may be published."""
+    validation_result: ValidationResult
+    """Result of these slices."""
+    rejection: str | None
+    """Message about the slices after them, which are rejected; None if all may be published."""
 
 
-def judge(task: Task, written: Written, tallied: Tally, seen: ValidationResult) -> Judgement:
-    """Judge what a job has written, beside what was seen of its inputs; slices that are refused are kept aside.
+def apply_quality_gate(
+    spec: JobSpec, written: WrittenOutput, accounting: RowAccounting, input_result: ValidationResult
+) -> GateDecision:
+    """Validate a job's output, notify receivers, and store the rows of rejected slices in `rejected_output`.
 
     Raises:
-        CheckFailedError: no slice may be published.
+        CheckFailedError: No slice may be published.
     """
-    plan, tables, first = task.plan, task.plan.tables, task.slices[0]
-    rows = job_rows(task, written, tallied)
-    verdict = seen.merge(gate.validate_output(tallied.facts, rows, plan.pipeline, tables, task.run, task.waivers))
-    notice = Notification.from_result(plan.pipeline.name, plan.grid, task.slices, task.run, verdict)
-    send_notification(notice, plan.pipeline.notify, tables, verdict)
-    if not verdict.blocking_failures:
-        return Judgement(len(task.slices), verdict, None)
+    plan, tables, slices = spec.plan, spec.plan.tables, spec.slices
+    rows = collect_output_rows(spec, written, accounting)
+    output_result = gate.validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
+    result = input_result.merge(output_result)
+    notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, result)
+    send_notification(notification, plan.pipeline.notify, tables, result)
+    if not result.blocking_failures:
+        return GateDecision(len(slices), result, None)
 
-    write_docs(tables, verdict.gx_result_ids)
-    sound = verdict.publishable_count
-    fit = 0 if plan.atomic else sound
-    since = plan.grid.datetime_of(first + fit)
-    refused_rows = written.output.where(F.col("_slice") >= F.lit(since)).withColumn("_run", F.lit(task.run))
-    append_rejected_rows(refused_rows, tables.rejected_output, task.run)
-    refusal = _refusal(task, written, first_refused(task, verdict), sound)
-    if not fit:
-        raise CheckFailedError(refusal)
-    return Judgement(fit, verdict.select_slices(0, fit), refusal)
-
-
-def first_refused(task: Task, verdict: ValidationResult) -> ValidationResult:
-    """The verdict on the first slice that is refused, once what it is refused for is kept."""
-    plan, sound = task.plan, verdict.publishable_count
-    found = verdict.select_slices(sound, sound + 1)
-    append_rejection_results(
-        plan.tables, create_result_rows(plan.pipeline, plan.grid, task.slices[sound], task.run, found)
-    )
-    return found
+    write_docs(tables, result.gx_result_ids)
+    publishable_count = 0 if plan.atomic else result.publishable_count
+    rejected_start = F.lit(plan.grid.datetime_of(slices[0] + publishable_count))
+    rejected_rows = written.emissions.where(F.col("_slice") >= rejected_start).withColumn("_run", F.lit(spec.run))
+    append_rejected_rows(rejected_rows, tables.rejected_output, spec.run)
+    rejection = _format_rejection(spec, written, record_first_rejection(spec, result), result.publishable_count)
+    if not publishable_count:
+        raise CheckFailedError(rejection)
+    return GateDecision(publishable_count, result.select_slices(0, publishable_count), rejection)
 
 
-def _refusal(task: Task, written: Written, verdict: ValidationResult, sound: int) -> str:
-    """What is wrong after so many slices that are fit to be published, what is published, and what to do."""
-    plan, slices = task.plan, task.slices
-    worst, *more = verdict.blocking_failures
-    others = f" (and {len(more)} more)" if more else ""
-    failed = plan.grid.name(slices[0] + sound)
-    where = f" in slice {failed}" if sound else ""
+def record_first_rejection(spec: JobSpec, result: ValidationResult) -> ValidationResult:
+    """Store the failures of the first rejected slice in `rejection_results`, and return the slice's result."""
+    plan, passed_count = spec.plan, result.publishable_count
+    rejected = result.select_slices(passed_count, passed_count + 1)
+    rows = create_result_rows(plan.pipeline, plan.grid, spec.slices[passed_count], spec.run, rejected)
+    append_rejection_results(plan.tables, rows)
+    return rejected
+
+
+def _format_rejection(spec: JobSpec, written: WrittenOutput, result: ValidationResult, passed_count: int) -> str:
+    """Format the message about the first rejected slice.
+
+    Args:
+        result: Result of this slice.
+        passed_count: Number of the job's slices before it.
+    """
+    plan, number = spec.plan, spec.slices[0] + passed_count
+    failure, *other_failures = result.blocking_failures
+    more = f" (and {len(other_failures)} more)" if other_failures else ""
+    examples, failed_slice = _format_example_keys(spec, written, failure, number), plan.grid.label(number)
+    where = f" in slice {failed_slice}" if passed_count else ""
     return (
-        f"quality gate: {worst.expectation} {worst.detail}{others}{_such_as(task, written, worst, sound)}{where}; "
-        f"{published(task, sound, 'were not')}. Look at {verdict.docs_index} and the rows in "
-        f"{plan.tables.rejected_output} where _run = '{task.run}'{ways_on(plan.pipeline, worst, failed)}"
+        f"quality gate: {failure.expectation} {failure.detail}{more}{examples}{where}; "
+        f"{describe_published_slices(spec, passed_count, 'were not')}. Look at {result.docs_index} "
+        f"and the rows in {plan.tables.rejected_output} where _run = '{spec.run}'"
+        f"{format_remedies(plan.pipeline, failure, failed_slice)}"
     )
 
 
-def published(task: Task, sound: int, rest: str) -> str:
-    """What is published of a job after so many slices that are fit to be, and what became of the `rest`."""
-    first, failed, end = map(task.plan.grid.name, (task.slices[0], task.slices[0] + sound, task.slices[-1] + 1))
-    if task.plan.atomic:
-        return "nothing was published, as --atomic asks"
-    if sound:
-        return f"slices {first} to {failed} were published, {failed} to {end} {rest}"
+def describe_published_slices(spec: JobSpec, passed_count: int, rejected_outcome: str) -> str:
+    """Describe which slices of a job are published. The first `passed_count` passed; others get `rejected_outcome`."""
+    first, failed, end = map(spec.plan.grid.label, (spec.slices[0], spec.slices[0] + passed_count, spec.slices[-1] + 1))
+    if spec.plan.atomic:
+        return "nothing was published because of --atomic"
+    if passed_count:
+        return f"slices {first} to {failed} were published, {failed} to {end} {rejected_outcome}"
     return f"nothing of slices {first} to {end} was published"
 
 
-def _such_as(task: Task, written: Written, worst: ExpectationResult, sound: int) -> str:
-    """The keys of some rows that break an expectation, where the pipeline file lets them be shown."""
-    pipeline, output = task.plan.pipeline, written.output
-    told = _of_file(pipeline, worst)
-    names = [name for name in dict.fromkeys(pipeline.join.key_output_columns) if name in output.columns]
-    if not (pipeline.expose_row_values and names and told and _may_be_quarantined(told)):
+def _format_example_keys(spec: JobSpec, written: WrittenOutput, failure: ExpectationResult, number: int) -> str:
+    """Format keys of rows of a slice that fail an expectation; empty unless `expose_row_values` is set."""
+    pipeline, grid, output = spec.plan.pipeline, spec.plan.grid, written.emissions
+    expectation = _find_expectation(pipeline, failure)
+    key_names = [name for name in dict.fromkeys(pipeline.join.key_output_columns) if name in output.columns]
+    if not (pipeline.expose_row_values and key_names and expectation and _can_be_quarantined(expectation)):
         return ""
     from tidemark.quality.gx.failing_rows import select_failing_rows  # noqa: PLC0415 - imports Great Expectations
 
-    begin, end = (F.lit(task.plan.grid.datetime_of(task.slices[0] + sound + more)) for more in (0, 1))
-    rows = output.where((F.col("_slice") >= begin) & (F.col("_slice") < end))
+    start, end = F.lit(grid.datetime_of(number)), F.lit(grid.datetime_of(number + 1))
+    rows = output.where((F.col("_slice") >= start) & (F.col("_slice") < end))
     try:
-        found = (
-            select_failing_rows(rows, build_expectation(told))
-            .select(*map(quote_identifier, names))
-            .limit(SAMPLE)
-            .collect()
-        )
-    except PySparkException:  # on what it says of the column the gate has told already
+        failing_rows = select_failing_rows(rows, build_expectation(expectation))
+        examples = failing_rows.select(*map(quote_identifier, key_names)).limit(MAX_EXAMPLE_ROWS).collect()
+    except PySparkException:  # The failure's detail already has Spark's message about the expectation.
         return ""
-    shown = "; ".join(", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in found)
-    return f", at {shown}" if shown else ""
+    formatted = "; ".join(", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in examples)
+    return f", at {formatted}" if formatted else ""
 
 
-def ways_on(pipeline: Pipeline, worst: ExpectationResult, failed: str) -> str:
-    """What there is to do about an expectation of the pipeline file."""
-    told = _of_file(pipeline, worst)
-    if told is None:
+def format_remedies(pipeline: Pipeline, failure: ExpectationResult, failed_slice: str) -> str:
+    """Format how to continue after an expectation of the pipeline file failed; empty for other failures."""
+    expectation = _find_expectation(pipeline, failure)
+    if expectation is None:
         return ""
-    ways = ["mend the rows, or the expectation, and run the same command again"]
-    if _may_be_quarantined(told):
-        ways.append("on_failure: quarantine publishes the slice without such rows")
-    if told.per == "slice":
-        ways.append(
-            f"tidemark waive {pipeline.name} --slice {failed} --expectation {shlex.quote(worst.expectation)} "
-            "--reason TEXT lets this one slice through"
-        )
-    return f". Ways on: {'; '.join(ways)}"
+    remedies = ". Fix the rows or the expectation and run the same command again"
+    if _can_be_quarantined(expectation):
+        remedies += ". To publish the slice without such rows, set on_failure: quarantine"
+    if expectation.per == "slice":
+        name = shlex.quote(failure.expectation)
+        command = f"tidemark waive {pipeline.name} --slice {failed_slice} --expectation {name} --reason TEXT"
+        remedies += f". To publish the slice with them, run {command}"
+    return remedies
 
 
-def _may_be_quarantined(told: Expectation) -> bool:
-    return told.type in ROW_EXPECTATIONS and not told.scope
+def _can_be_quarantined(expectation: Expectation) -> bool:
+    return expectation.type in ROW_EXPECTATIONS and not expectation.scope
 
 
-def _of_file(pipeline: Pipeline, finding: ExpectationResult) -> Expectation | None:
-    """The expectation of the pipeline file that a finding is about; None where it follows from the join."""
-    return next((one for one in pipeline.quality if get_expectation_name(one) == finding.expectation), None)
+def _find_expectation(pipeline: Pipeline, failure: ExpectationResult) -> Expectation | None:
+    """Find the expectation of the pipeline file that failed; None for an invariant or a default check."""
+    matching = (config for config in pipeline.quality if get_expectation_name(config) == failure.expectation)
+    return next(matching, None)

@@ -1,4 +1,4 @@
-"""Between the verdict and the commit: rows that break an expectation are taken out of what is published, and kept."""
+"""Divert rows that fail an expectation from a job's emissions to the table `quarantined`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.errors import CheckFailedError
-from tidemark.execution.job_spec import Task
-from tidemark.execution.write import Written
+from tidemark.execution.job_spec import JobSpec
+from tidemark.execution.write import WrittenOutput
 from tidemark.formatting import quote_identifier
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
@@ -20,51 +20,50 @@ from tidemark.tables.table_changes import QUARANTINED
 
 
 @dataclass(frozen=True)
-class Published:
-    """What a job would publish."""
+class PublishableOutput:
+    """Staged output of a job whose failing rows are in `quarantined` instead of `emissions`."""
 
     staged: StagedRun
-    output: DataFrame
-    """Its emissions."""
-    quarantined: Mapping[int, int] = field(default_factory=dict)
-    """How many rows of each slice are not among them, but in `quarantined`; slices without any are left out."""
+    emissions: DataFrame
+    quarantined_counts: Mapping[int, int] = field(default_factory=dict)
+    """Number of quarantined rows by slice; slices without any are missing."""
 
 
-def publishable(task: Task, written: Written, verdict: ValidationResult) -> Published:
-    """What a job has written, without the rows that break an expectation for which they are to be quarantined.
+def quarantine_failing_rows(spec: JobSpec, written: WrittenOutput, result: ValidationResult) -> PublishableOutput:
+    """Separate emissions that fail an expectation with `on_failure: quarantine` from those to publish.
 
     Raises:
-        CheckFailedError: published and quarantined rows are not all that the join gave; nothing is published.
+        CheckFailedError: Published and quarantined rows are not as many as the join returned. Nothing is published.
     """
-    plan, spark = task.plan, written.output.sparkSession
-    named = {get_expectation_name(one): build_expectation(one) for one in plan.pipeline.quality}
-    failed = {
-        plan.grid.start_of(number): chosen
-        for number, findings in zip(task.slices, verdict.failures_by_slice, strict=False)
-        if (chosen := [(one.expectation, named[one.expectation]) for one in findings if one.on_failure == "quarantine"])
-    }
+    plan, spark = spec.plan, written.emissions.sparkSession
+    expectations = {get_expectation_name(config): build_expectation(config) for config in plan.pipeline.quality}
+    failed = {}
+    for number, failures in zip(spec.slices, result.failures_by_slice, strict=False):
+        names = [failure.expectation for failure in failures if failure.on_failure == "quarantine"]
+        if names:
+            failed[plan.grid.start_of(number)] = [(name, expectations[name]) for name in names]
     if not failed:
-        return Published(written.staged, written.output)
+        return PublishableOutput(written.staged, written.emissions)
     from tidemark.quality.gx.failing_rows import mark_failing_rows  # noqa: PLC0415 - imports Great Expectations
 
-    start = F.unix_micros("_slice")
-    touched = start.isin(list(failed))
-    columns = [quote_identifier(name) for name in written.output.columns]
-    with mark_failing_rows(written.output.where(touched), start, failed) as told:
-        broken = told.where(F.col(FAILED_EXPECTATIONS_COLUMN).isNotNull()).withColumn(RUN_COLUMN, F.lit(task.run))
-        aside = stage_run(
-            broken.select(*columns, RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN), plan.tables.quarantined, task.run
-        )
-        whole = told.where(F.col(FAILED_EXPECTATIONS_COLUMN).isNull()).select(*columns)
-        files = max(1, len(written.staged.tables["emissions"].files))
-        kept = written.output.where(~touched).unionByName(whole).coalesce(files)
-        emissions = stage_run(kept, plan.tables.emissions, task.run)
-    if (rows := sum(one.rows for one in (*emissions.files, *aside.files))) != written.emitted:
+    slice_start, failed_names = F.unix_micros("_slice"), F.col(FAILED_EXPECTATIONS_COLUMN)
+    is_affected = slice_start.isin(list(failed))
+    columns = [quote_identifier(name) for name in written.emissions.columns]
+    with mark_failing_rows(written.emissions.where(is_affected), slice_start, failed) as marked:
+        failing = marked.where(failed_names.isNotNull()).withColumn(RUN_COLUMN, F.lit(spec.run))
+        failing = failing.select(*columns, RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN)
+        quarantined = stage_run(failing, plan.tables.quarantined, spec.run)
+        passing = marked.where(failed_names.isNull()).select(*columns)
+        file_count = max(1, len(written.staged.tables["emissions"].files))
+        published = written.emissions.where(~is_affected).unionByName(passing).coalesce(file_count)
+        emissions = stage_run(published, plan.tables.emissions, spec.run)
+    if (row_count := sum(file.rows for file in (*emissions.files, *quarantined.files))) != written.emission_count:
         raise CheckFailedError(
-            f"quality gate: {rows:,} rows are published or quarantined, and the join gave {written.emitted:,}; nothing "
-            f"of slices {plan.grid.name(task.slices[0])} to {plan.grid.name(task.slices[-1] + 1)} was published"
+            f"quality gate: {row_count:,} rows were staged to be published or quarantined, but the join returned "
+            f"{written.emission_count:,}. Nothing of slices {plan.grid.label(spec.slices[0])} to "
+            f"{plan.grid.label(spec.slices[-1] + 1)} was published"
         )
-    number = plan.grid.number_column(start).alias("number")
-    counts = aside.read(spark).groupBy(number).count().collect()
-    staged = replace(written.staged, tables={**written.staged.tables, "emissions": emissions, QUARANTINED: aside})
-    return Published(staged, emissions.read(spark), {row["number"]: row["count"] for row in counts})
+    slice_number = plan.grid.number_column(slice_start).alias("number")
+    counts = quarantined.read(spark).groupBy(slice_number).count().collect()
+    staged = replace(written.staged, tables={**written.staged.tables, "emissions": emissions, QUARANTINED: quarantined})
+    return PublishableOutput(staged, emissions.read(spark), {row["number"]: row["count"] for row in counts})

@@ -1,4 +1,4 @@
-"""The first step of a job: what its slices read of both inputs, and what the slice before has carried."""
+"""Read a job's input rows, and the buffered rows that it continues with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.delta.table import CommitConflictError
-from tidemark.execution.job_spec import Task
+from tidemark.execution.job_spec import JobSpec
 from tidemark.ledger.checkpoint_files import read_buffered_rows, to_replay_rows
-from tidemark.ledger.ledger import Entry
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import consumed_versions, reads
 from tidemark.sources.stored_input import read_input_slices
 from tidemark.tables.run_files import within
@@ -18,46 +18,46 @@ from tidemark.tables.run_files import within
 
 @dataclass(frozen=True)
 class JobInput:
-    """What a replay takes, both with the number of their lane, 0."""
+    """Rows for a replay. The column `lane` is 0."""
 
     rows: DataFrame
-    """The rows of both inputs that arrive in the job's slices (`sources.normalization.Side.normalize`)."""
+    """Rows of both inputs that arrive in the job's slices (`sources.normalization.Side.normalize`)."""
     carried: DataFrame | None
-    """The rows in the buffers when the first slice starts; None for empty buffers."""
+    """Rows in the buffers when the first slice starts; None for empty buffers."""
 
 
-def read(spark: SparkSession, task: Task) -> JobInput:
-    """Read the inputs at the plan's versions, and the state that the job continues.
+def read_job_input(spark: SparkSession, spec: JobSpec) -> JobInput:
+    """Read the inputs at the plan's versions, and the rows carried by the previous slice.
 
     Raises:
-        InputError: rows that earlier slices have read were deleted or changed, or those of slices that run again.
-        SliceOrderError: another process has run the slice before again since the ledger was read.
+        InputError: Rows were deleted or changed that earlier slices have read, or that rerun slices need again.
+        SliceOrderError: Another process has rerun the previous slice since the ledger was read.
     """
-    plan, first = task.plan, task.slices[0]
-    plan.grid.check_time_zone(spark, task.slices)
-    earlier = [entry for entry in task.ledger.entries.values() if entry.number < first]
-    consumed = [consumed_versions(earlier, side) for side in range(len(plan.inputs))]
-    if task.late_arrival_policy != "append":
-        consumed = [replace(one, by_slice=()) for one in consumed]
-    again = [entry for number in task.slices if (entry := task.ledger.entry(number))]
-    for side, (source, known) in enumerate(zip(plan.inputs, consumed, strict=True)):
+    plan, first = spec.plan, spec.slices[0]
+    plan.grid.check_time_zone(spark, spec.slices)
+    earlier_entries = [entry for entry in spec.ledger.entries.values() if entry.number < first]
+    consumed_by_side = [consumed_versions(earlier_entries, side) for side in range(len(plan.inputs))]
+    if spec.late_arrival_policy != "append":  # Do not read late-arriving rows of earlier slices.
+        consumed_by_side = [replace(consumed, by_slice=()) for consumed in consumed_by_side]
+    rerun_entries = [entry for number in spec.slices if (entry := spec.ledger.entry(number))]
+    for side, (source, consumed) in enumerate(zip(plan.inputs, consumed_by_side, strict=True)):
         if plan.pipeline.on_input_delete == "ignore":
-            source.changes.require_rereadable(plan.grid, reads(again, side))
+            source.changes.require_rereadable(plan.grid, reads(rerun_entries, side))
         else:
-            source.changes.require_unchanged(plan.grid, first, known, plan.reprocess_command)
-    rows = read_input_slices(plan.inputs, plan.grid, task.slices, consumed).withColumn("lane", F.lit(0))
-    if task.predecessor is None:
+            source.changes.require_unchanged(plan.grid, first, consumed, plan.reprocess_command)
+    rows = read_input_slices(plan.inputs, plan.grid, spec.slices, consumed_by_side).withColumn("lane", F.lit(0))
+    if spec.predecessor is None:
         return JobInput(rows, None)
-    return JobInput(rows, _carried(spark, task, task.predecessor).withColumn("lane", F.lit(0)))
+    return JobInput(rows, _read_carried_rows(spark, spec, spec.predecessor).withColumn("lane", F.lit(0)))
 
 
-def _carried(spark: SparkSession, task: Task, before: Entry) -> DataFrame:
-    """The state after a slice: from the files of the job that came before this one, or from the table."""
-    plan, number = task.plan, before.number
-    if (staged := task.uncommitted_runs.get(before.run)) is None:
+def _read_carried_rows(spark: SparkSession, spec: JobSpec, predecessor: Entry) -> DataFrame:
+    """Read the rows carried by a slice, from the staged files of an uncommitted run or from the table `checkpoint`."""
+    plan, number = spec.plan, predecessor.number
+    if (staged := spec.uncommitted_runs.get(predecessor.run)) is None:
         try:
-            return read_buffered_rows(spark, plan.tables, number, plan.grid, before.run)
+            return read_buffered_rows(spark, plan.tables, number, plan.grid, predecessor.run)
         except CommitConflictError:
-            raise task.ledger.create_conflict_error(task.slices[0]) from None
+            raise spec.ledger.create_conflict_error(spec.slices[0]) from None
     rows = within(staged.tables["checkpoint"].read(spark), "checkpoint", plan.grid, number, number + 1)
     return to_replay_rows(rows, plan.grid)

@@ -1,4 +1,4 @@
-"""Where the rows of each slice went, and what the ledger would say of it: figures, and no Spark."""
+"""Account for each row of a job, in the invariants and the ledger entries of its slices."""
 
 from __future__ import annotations
 
@@ -9,61 +9,59 @@ import pandas as pd
 
 from tidemark.config.sides import SIDES
 from tidemark.config.types import to_millis
-from tidemark.execution.job_spec import Task
+from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.replay import ReplayResult
-from tidemark.execution.write import Written
+from tidemark.execution.write import WrittenOutput
 from tidemark.joins.rules.flink_sql import HOUR_MS
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
-from tidemark.ledger.ledger import Counts, Entry
-from tidemark.ledger.state_fingerprint import digests
+from tidemark.ledger.entry import Counts, Entry
+from tidemark.ledger.state_fingerprint import compute_fingerprints
 from tidemark.watermarks.watermarks import END_OF_INPUT, Watermarks
+
+CountsBySlice = Mapping[int, tuple[Counts, Counts]]
+"""Counts of left and right rows by slice."""
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What a job comes to, slice by slice."""
+class RowAccounting:
+    """Counts of a job's rows by slice. Computing them needs no Spark."""
 
-    facts: pd.DataFrame
+    invariants: pd.DataFrame
     """One row per slice: values that `quality.invariants` requires to be 0, start as `slice`, number of `emissions`."""
-    counts: Mapping[int, tuple[Counts, Counts]]
-    """Where the rows of the left and the right input of each slice went."""
-    floored: Mapping[int, int]
-    """How many event times of each slice had a part finer than the dialect reckons in."""
+    counts: CountsBySlice
+    floored_counts: Mapping[int, int]
+    """Number of event times by slice that were rounded down to the dialect's tick."""
     entries: tuple[Entry, ...]
-    """What the ledger would say."""
+    """Entries for the ledger, one per slice."""
 
 
-def tally(task: Task, replayed: ReplayResult, written: Written) -> Tally:
-    """Count a job's rows by what was read, and by what was written and read back; the rest was evicted."""
-    carried_in = task.predecessor.carried if task.predecessor else (0, 0)
+def account_for_rows(spec: JobSpec, replayed: ReplayResult, written: WrittenOutput) -> RowAccounting:
+    """Count rows that were read, and rows in the written files. The difference was evicted."""
+    carried_in = spec.predecessor.carried if spec.predecessor else (0, 0)
     left, right = (
-        _counts_of(side, into, task.slices, replayed.row_counts, written)
-        for side, into in zip(SIDES, carried_in, strict=True)
+        _count_side(side, side_carried_in, spec.slices, replayed.row_counts, written)
+        for side, side_carried_in in zip(SIDES, carried_in, strict=True)
     )
-    counts = {number: (left[number], right[number]) for number in task.slices}
-    ends = replayed.timelines[0].end_watermarks
-    facts = _facts(task, counts, ends, written)
-    return Tally(
-        facts,
-        counts,
-        {number: int(replayed.row_counts["floored"][number]) for number in task.slices},
-        _entries(
-            task, replayed.row_counts, counts, facts["emissions"], written.pairs, ends, digests(written.carried, ends)
-        ),
-    )
+    counts = {number: (left[number], right[number]) for number in spec.slices}
+    invariants = _compute_invariants(spec, counts, replayed.timelines[0].end_watermarks, written)
+    floored_counts = {number: int(replayed.row_counts["floored"][number]) for number in spec.slices}
+    entries = _create_entries(spec, replayed, written, counts, invariants["emissions"])
+    return RowAccounting(invariants, counts, floored_counts, entries)
 
 
-def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, written: Written) -> dict[int, Counts]:
-    late_groups = written.late[written.late["side"] == side].groupby("number")
+def _count_side(
+    side: str, carried_in: int, slices: range, row_counts: pd.DataFrame, written: WrittenOutput
+) -> dict[int, Counts]:
+    late_groups = written.late_counts[written.late_counts["side"] == side].groupby("number")
     late, rejected = late_groups["late"].sum(), late_groups["rejected"].sum()
-    carried = written.carried[written.carried["side"] == side]
-    entered = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
-    left = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
-    remaining = (entered - left).cumsum()
+    carried = written.state_parts[written.state_parts["side"] == side]
+    added = carried.groupby("since")["rows"].sum().reindex(slices, fill_value=0)
+    removed = carried.groupby("until")["rows"].sum().reindex(slices, fill_value=0)
+    remaining = (added - removed).cumsum()
     counts = {}
     for number in slices:
         counts[number] = Counts.with_remaining_evicted(
-            int(read[f"{side}_rows"][number]),
+            int(row_counts[f"{side}_rows"][number]),
             carried_in,
             int(late.get(number, 0)),
             int(rejected.get(number, 0)),
@@ -73,84 +71,86 @@ def _counts_of(side: str, carried_in: int, slices: range, read: pd.DataFrame, wr
     return counts
 
 
-def _facts(
-    task: Task, counts: Mapping[int, tuple[Counts, Counts]], ends: Mapping[int, Watermarks], written: Written
+def _compute_invariants(
+    spec: JobSpec, counts: CountsBySlice, end_watermarks: Mapping[int, Watermarks], written: WrittenOutput
 ) -> pd.DataFrame:
-    slices, lane, marks = task.slices, task.lane, list(ends.values())
-    facts = written.emissions.reindex(slices)
-    starts = pd.Series(lane.least_combined_watermarks(slices, task.plan.grid, ends), index=slices, dtype="float")
-    told = [lane.newest_event_time(one) for one in marks]
-    reached = [None if one is None else max(one, lane.initial_watermarks.combined) for one in told]
-    newest = pd.Series(reached, index=slices, dtype="float")
-    join = task.plan.pipeline.join
-    # A timer of local time can be an hour apart from the result's own time, on either side.
-    apart = HOUR_MS if task.plan.pipeline.window_time_zone else 0
-    lateness = to_millis(join.allowed_lateness) + apart
-    # A firing before its window's end has that end all the same.
-    early = apart if join.has_default_firing or join.max_time_distance is None else to_millis(join.max_time_distance)
-    if join.time == "processing":
-        starts, newest = starts * float("nan"), newest * float("nan")
-    return facts.assign(
-        slice=[task.plan.grid.name(number) for number in slices],
-        emissions=facts["emissions"].fillna(0).astype(int),
-        pairs_out_of_bounds=facts["pairs_out_of_bounds"].fillna(0).astype(int),
-        null_keys=facts["null_keys"].fillna(0).astype(int),
-        results_before_watermark=(facts["oldest_result"] < starts - lateness).astype(int),
-        results_after_newest_row=(facts["newest_result"] > newest + early).astype(int),
-        rows_unaccounted=_unaccounted(counts, written.evicted),
-        rows_not_written=int(written.emitted - facts["emissions"].sum()),
+    slices, lane, grid, join = spec.slices, spec.lane, spec.plan.grid, spec.plan.pipeline.join
+    statistics = written.emission_statistics.reindex(slices)
+    least_watermarks = lane.least_combined_watermarks(slices, grid, end_watermarks)
+    newest_times = [lane.newest_event_time(watermarks) for watermarks in end_watermarks.values()]
+    initial = lane.initial_watermarks.combined
+    # Bounds of the results' times, ms: the watermark at the slice's start, and the newest row that had arrived.
+    oldest_bound = pd.Series(least_watermarks, index=slices, dtype="float")
+    newest_bound = pd.Series(
+        [None if time is None else max(time, initial) for time in newest_times], index=slices, dtype="float"
+    )
+    # A timer in local time can fire an hour before or after the time of its result.
+    zone_shift = HOUR_MS if spec.plan.pipeline.window_time_zone else 0
+    oldest_bound -= to_millis(join.allowed_lateness) + zone_shift
+    # A window that fires early has results with its end as their time, which may be later than any row.
+    earliness = None if join.has_default_firing else join.max_time_distance
+    newest_bound += zone_shift if earliness is None else to_millis(earliness)
+    if join.time == "processing":  # no bounds in event time: comparisons with NaN are False
+        oldest_bound, newest_bound = oldest_bound * float("nan"), newest_bound * float("nan")
+    return statistics.assign(
+        slice=[grid.label(number) for number in slices],
+        emissions=statistics["emissions"].fillna(0).astype(int),
+        pairs_out_of_bounds=statistics["pairs_out_of_bounds"].fillna(0).astype(int),
+        null_keys=statistics["null_keys"].fillna(0).astype(int),
+        results_before_watermark=(statistics["oldest_result"] < oldest_bound).astype(int),
+        results_after_newest_row=(statistics["newest_result"] > newest_bound).astype(int),
+        rows_unaccounted=_count_unaccounted_rows(counts, written.evicted_counts),
+        rows_not_written=int(written.emission_count - statistics["emissions"].sum()),
     )
 
 
-def _unaccounted(counts: Mapping[int, tuple[Counts, Counts]], evicted: Mapping[str, int]) -> int:
-    """How many rows the replay evicted less, or more, than were read and then not written anywhere."""
-    missing = 0
-    for number, side in enumerate(SIDES):
-        left_over = [both[number].evicted for both in counts.values()]
-        missing += abs(sum(left_over) - evicted.get(side, 0)) + sum(-rows for rows in left_over if rows < 0)
-    return missing
+def _count_unaccounted_rows(counts: CountsBySlice, evicted_counts: Mapping[str, int]) -> int:
+    """Count rows by which evictions that the replay reports differ from rows that were read but not written."""
+    unaccounted = 0
+    for index, side in enumerate(SIDES):
+        missing = [side_counts[index].evicted for side_counts in counts.values()]
+        unaccounted += abs(sum(missing) - evicted_counts.get(side, 0)) + sum(-rows for rows in missing if rows < 0)
+    return unaccounted
 
 
-def _entries(
-    task: Task,
-    read: pd.DataFrame,
-    counts: Mapping[int, tuple[Counts, Counts]],
-    emissions: pd.Series,
-    pairs: Mapping[int, int] | None,
-    ends: Mapping[int, Watermarks],
-    digest_of: Mapping[int, str],
+def _create_entries(
+    spec: JobSpec, replayed: ReplayResult, written: WrittenOutput, counts: CountsBySlice, emission_counts: pd.Series
 ) -> tuple[Entry, ...]:
-    plan, first = task.plan, task.slices[0]
+    plan, first, row_counts, pair_counts = spec.plan, spec.slices[0], replayed.row_counts, written.pair_counts
+    end_watermarks = replayed.timelines[0].end_watermarks
+    fingerprints = compute_fingerprints(written.state_parts, end_watermarks)
     left_version, right_version = (source.table.version for source in plan.inputs)
-    landed, landed_from = (read[name][first] for name in ("late_arriving_rows", "late_arriving_from"))
-    before = task.predecessor.digest if task.predecessor else None
-    filters = any(one.where is not None for one in (plan.pipeline.left, plan.pipeline.right))
+    late_arriving_rows = int(row_counts["late_arriving_rows"][first])
+    earliest_slice = int(row_counts["late_arriving_from"][first]) if late_arriving_rows else None
+    carried_in_fingerprint = spec.predecessor.fingerprint if spec.predecessor else None
+    has_filter = any(side.where is not None for side in (plan.pipeline.left, plan.pipeline.right))
     entries = []
-    for number in task.slices:
+    for number in spec.slices:
         left, right = counts[number]
+        filtered = int(row_counts["left_filtered"][number]), int(row_counts["right_filtered"][number])
         entry = Entry(
             number=number,
-            run=task.run,
-            attempt=task.attempts[number],
-            commit=task.commit,
-            settings=settings_up_to_slice(plan.settings, plan.grid, number),
+            run=spec.run,
+            attempt=spec.attempts[number],
+            commit=spec.commit,
+            settings=settings_up_to_slice(plan.settings_json, plan.grid, number),
             versions=(left_version, right_version),
-            watermarks=ends[number],
+            watermarks=end_watermarks[number],
             read=(left.read, right.read),
             carried=(left.carried_out, right.carried_out),
-            drained=ends[number].combined == END_OF_INPUT,
-            digest=digest_of[number],
-            carried_in_digest=before,
-            landing=task.late_arrival_policy,
-            landed=int(landed) if number == first else None,
-            landed_from=int(landed_from) if number == first and landed else None,
-            waiting=plan.slices_to_reprocess,
+            drained=end_watermarks[number].combined == END_OF_INPUT,
+            fingerprint=fingerprints[number],
+            carried_in_fingerprint=carried_in_fingerprint,
+            late_arrival_policy=spec.late_arrival_policy,
+            late_arriving_rows=late_arriving_rows if number == first else None,
+            late_arriving_from=earliest_slice if number == first else None,
+            slices_to_reprocess=plan.slices_to_reprocess,
             counts=counts[number],
-            filtered=(int(read["left_filtered"][number]), int(read["right_filtered"][number])) if filters else None,
-            emissions=int(emissions[number]),
-            pairs=None if pairs is None else pairs.get(number, 0),
-            left_out=plan.excluded_predicates,
+            filtered=filtered if has_filter else None,
+            emissions=int(emission_counts[number]),
+            pairs=None if pair_counts is None else pair_counts.get(number, 0),
+            excluded_predicates=plan.excluded_predicates_json,
         )
         entries.append(entry)
-        before = entry.digest
+        carried_in_fingerprint = entry.fingerprint
     return tuple(entries)

@@ -1,9 +1,9 @@
-"""Executing a plan: its jobs in order, each continuing the ledger as it stands, and what turns stale on the way."""
+"""Run the jobs of a plan in order, and rerun slices that become stale."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,163 +16,164 @@ from tidemark.delta.table import OpenTables
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution.job import JobResult, run_job
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.prepare_commit import prepare_commit
 from tidemark.ledger.staleness import repaired_until, restorable, stale
+from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.planning.plan import Plan
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import check_arguments
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.tables.run_files import StagedRun
-from tidemark.tables.table_changes import apply_to_tables
 
 STEPS = ("reading", "joining", "checking", "committing")
-DOCUMENT_EVERY = 30.0
-"""Seconds after which Data Docs are brought up between jobs; each time costs half a second."""
+"""Steps of a job, in order, for `Progress`."""
+DOCS_INTERVAL_SECONDS = 30.0
+"""Minimum time between updates of Data Docs while jobs run. An update takes half a second."""
 Progress = Callable[[range, str], None]
-"""Is told the slices of a job and the step that begins."""
+"""Function that is called with the slices of a job and each step when it starts."""
 
 
 def execute(
-    spark: SparkSession, plan: Plan, progress: Progress, stop: Callable[[], bool] = lambda: False
+    spark: SparkSession, plan: Plan, progress: Progress, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[JobResult]:
-    """Run a plan's jobs one after another, yielding each as it is committed; `stop` is asked before each.
+    """Run a plan's jobs one after another, and yield each result once it is committed.
 
-    What was committed before an error stays committed; an atomic plan commits all of its jobs at the end, or nothing.
-    Running it again after a crash, at whatever point, gives the same tables.
+    Earlier jobs stay committed after an error. An atomic plan commits all of its jobs at the end, or none. Running the
+    plan again after a crash, at any point, gives the same tables.
+
+    Args:
+        should_stop: Called before each job. If it returns True, this job and later ones do not run.
 
     Raises:
-        CheckFailedError: quality or conservation; of the job the slices before the first that fails are committed.
-        StoppedError: asked to stop, with jobs still ahead.
-        SliceOrderError: another process committed meanwhile; the job published nothing.
-        FaultError: the disk is full.
+        CheckFailedError: Quality or conservation failed. The job's slices before the first failing one are committed.
+        StoppedError: `should_stop` returned True before a job.
+        SliceOrderError: Another process committed meanwhile. The job published nothing.
+        FaultError: The disk is full.
         ForbiddenPathError: The store cannot prevent conflicting commits of two processes.
     """
     if plan.jobs:
         check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
             probe_conditional_put(resolve_session(spark), plan.ledger.tables.root)
-    work = _Work(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
-    with work.told_of_full_disk(), work.documented():
-        while slices := work.next_job():
+    execution = _PlanExecution(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
+    with execution.translate_disk_full(), execution.write_docs_at_end():
+        while slices := execution.pop_next_job():
             resolve_session(spark)
-            if stop():
-                raise StoppedError(work.told_stopped(slices))
-            result = work.run(slices)
+            if should_stop():
+                raise StoppedError(execution.format_stop_message(slices))
+            result = execution.run(slices)
             if not plan.atomic:
-                work.commit([result])
+                execution.commit([result])
                 yield result
-            if result.refusal:
-                raise CheckFailedError(result.refusal)
-        if plan.atomic and work.uncommitted:
-            done = list(work.uncommitted)
-            work.commit(done)
-            yield from done
+            if result.rejection:
+                raise CheckFailedError(result.rejection)
+        if plan.atomic and execution.uncommitted:
+            results = list(execution.uncommitted)  # a copy, because the commit clears the list
+            execution.commit(results)
+            yield from results
 
 
 @dataclass
-class _Work:
-    """How far a plan has come."""
+class _PlanExecution:
+    """State of a plan that is being run."""
 
     spark: SparkSession
     plan: Plan
     ledger: Ledger
-    ahead: list[range]
-    """Jobs of the plan that have not run."""
-    stale: set[int]
-    """Committed slices that do not hold any more."""
+    pending_jobs: list[range]
+    """Slices of each job of the plan that has not run."""
+    stale_slices: set[int]
+    """Committed slices that do not follow from their predecessors any more."""
     progress: Progress
     uncommitted: list[JobResult] = field(default_factory=list)
-    undocumented: list[Any] = field(default_factory=list)
-    """Results of the gate that Data Docs do not show yet."""
-    documented_at: float = field(default_factory=time.monotonic)
-    opened: OpenTables = field(default_factory=dict)
-    last: StagedRun | None = None
-    """The files of the job before, which the next one continues without opening the table."""
-    ripple: int = 1
-    """Size of the next job that repairs stale slices; it doubles as long as the slices behind it are stale too."""
+    undocumented_results: list[Any] = field(default_factory=list)
+    """Identifiers of validation results that Data Docs do not show yet."""
+    docs_written_at: float = field(default_factory=time.monotonic)
+    open_tables: OpenTables = field(default_factory=dict)
+    last_run: StagedRun | None = None
+    """Run of the previous job. The next job reads its checkpoint from the staged files, without opening the table."""
+    cascade_size: int = 1
+    """Number of stale slices that the next job reruns. It doubles as long as the slices after them are stale too."""
 
-    def next_job(self) -> range | None:
-        """The next slices to run, in order; None when all holds."""
-        planned = self.ahead[0] if self.ahead else None
-        if not self.stale or (planned and planned[0] <= min(self.stale)):
-            self.ripple = 1
-            return self.ahead.pop(0) if self.ahead else None
-        first = min(self.stale)
-        old = self.plan.ledger.runs
-        available_runs = self.ledger.runs - old | (self.plan.available_checkpoints & old)
-        start, stop = restorable(self.ledger, first, available_runs), planned[0] if planned else None
+    def pop_next_job(self) -> range | None:
+        """Return the next slices to run: stale ones or a pending job, whichever is earlier; None if neither is left."""
+        pending = self.pending_jobs[0] if self.pending_jobs else None
+        if not self.stale_slices or (pending and pending[0] <= min(self.stale_slices)):
+            self.cascade_size = 1
+            return self.pending_jobs.pop(0) if self.pending_jobs else None
+        first = min(self.stale_slices)
+        earlier_runs = self.plan.ledger.runs  # Their checkpoints may have expired.
+        available_runs = self.ledger.runs - earlier_runs | (self.plan.available_checkpoints & earlier_runs)
+        start, stop = restorable(self.ledger, first, available_runs), pending[0] if pending else None
         last = first
-        while last + 1 - first < self.ripple and last + 1 in self.ledger.entries and last + 1 != stop:
+        while last + 1 - first < self.cascade_size and last + 1 in self.ledger.entries and last + 1 != stop:
             last += 1
-        self.ripple *= 2
+        self.cascade_size *= 2
         return range(start, last + 1)
 
     def run(self, slices: range) -> JobResult:
-        """Run a job; one that repairs stale slices gives up those that turn out to be right."""
-        repairs = self.stale.intersection(slices)
-        staged_runs = [result.staged for result in self.uncommitted] + ([self.last] if self.last else [])
-        staged = {one.run: one for one in staged_runs}
-        result = run_job(self.spark, self.plan, self.ledger, slices, staged, partial(self.progress, slices))
+        """Run a job without committing it. A job of stale slices ends where the next committed slice is valid again."""
+        is_cascade = bool(self.stale_slices.intersection(slices)) and slices not in self.plan.jobs
+        staged_runs = [result.staged for result in self.uncommitted] + ([self.last_run] if self.last_run else [])
+        runs_by_name = {staged.run: staged for staged in staged_runs}
+        result = run_job(self.spark, self.plan, self.ledger, slices, runs_by_name, partial(self.progress, slices))
+        self.last_run = result.staged
+        if is_cascade:
+            result = result.truncate(repaired_until(self.ledger, result.entries))
         self.uncommitted.append(result)
-        self.last = result.staged
-        if repairs and slices not in self.plan.jobs:
-            result = self.uncommitted[-1] = result.upto(repaired_until(self.ledger, result.entries))
         self.ledger = self.ledger.with_entries(result.entries)
-        done = result.slices
-        later_stale = stale(self.ledger, after=done[-1])
-        self.stale = {number for number in self.stale if number < done[0]} | set(later_stale)
+        later_stale = stale(self.ledger, after=result.slices[-1])
+        self.stale_slices = {number for number in self.stale_slices if number < result.slices[0]} | set(later_stale)
         return result
 
-    def commit(self, results: Iterable[JobResult]) -> None:
-        """Commit jobs, all or none, and let the tables follow."""
-        done = list(results)
-        self.progress(done[-1].slices, "committing")
-        runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in done]
-        rerun_slices = [entry.number for result in done for entry in result.entries if entry.attempt > 1]
-        prepared = prepare_commit(self.spark, self.plan.tables, self.plan.grid, runs, rerun_slices, self.opened)
-        rows = [row for result in done for row in result.rows]
-        number = rows[0]["commit"]
-        self.ledger.commit(rows, number, prepared.references, prepared.before, self.opened)
-        apply_to_tables(self.plan.tables, self.plan.grid, number, prepared.references, self.opened)
+    def commit(self, results: Sequence[JobResult]) -> None:
+        """Commit jobs, all or none, and apply the commit to the tables."""
+        self.progress(results[-1].slices, "committing")
+        runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in results]
+        rerun_slices = [entry.number for result in results for entry in result.entries if entry.attempt > 1]
+        rows = [row for result in results for row in result.rows]
+        transaction = LedgerTransaction.prepare(
+            self.spark, self.ledger, rows[0]["commit"], runs, rerun_slices, open_tables=self.open_tables
+        )
+        transaction.commit(rows)
         self.uncommitted.clear()
-        self.undocumented += [result for one in done for result in one.verdict.gx_result_ids]
-        if time.monotonic() - self.documented_at > DOCUMENT_EVERY:
-            self._document()
+        self.undocumented_results += [key for result in results for key in result.validation_result.gx_result_ids]
+        if time.monotonic() - self.docs_written_at > DOCS_INTERVAL_SECONDS:
+            self._write_docs()
 
     @contextmanager
-    def documented(self) -> Iterator[None]:
-        """Bring Data Docs up at the end, whatever it is."""
+    def write_docs_at_end(self) -> Iterator[None]:
+        """Update Data Docs when the context is left, also by an exception."""
         try:
             yield
         finally:
-            self._document()
+            self._write_docs()
 
-    def _document(self) -> None:
-        write_docs(self.plan.tables, self.undocumented)
-        self.undocumented.clear()
-        self.documented_at = time.monotonic()
+    def _write_docs(self) -> None:
+        write_docs(self.plan.tables, self.undocumented_results)
+        self.undocumented_results.clear()
+        self.docs_written_at = time.monotonic()
 
     @contextmanager
-    def told_of_full_disk(self) -> Iterator[None]:
-        """Say in one line that there is no room."""
+    def translate_disk_full(self) -> Iterator[None]:
+        """Convert errors of a full disk to a `FaultError` with a one-line message."""
         try:
             yield
         except Exception as error:
             if "No space left on device" not in str(error):
                 raise
-            raise FaultError(self._told_full()) from None
+            raise FaultError(self._format_disk_full_message()) from None
 
-    def told_stopped(self, slices: range) -> str:
-        """Where a run stops that would have gone on with these slices."""
-        done = "all slices before it are committed; run the same command again to go on from there"
+    def format_stop_message(self, slices: range) -> str:
+        """Format the message of a run that stops before these slices."""
+        consequence = "all slices before it are committed; run the same command again to go on from there"
         if self.plan.atomic:
-            done = "nothing is committed, as --atomic asks; run the same command again to start over"
-        return f"stopped before slice {self.plan.grid.name(slices[0])}; {done}"
+            consequence = "nothing is committed because of --atomic; run the same command again to start over"
+        return f"stopped before slice {self.plan.grid.label(slices[0])}; {consequence}"
 
-    def _told_full(self) -> str:
-        done = self.ledger.number - self.plan.ledger.number
+    def _format_disk_full_message(self) -> str:
+        new_commits = self.ledger.number - self.plan.ledger.number
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
-            f"{'jobs committed before are kept, and ' if done else ''}nothing of this job was published. "
-            "Free space and run the same command again; tidemark vacuum removes what was written in vain"
+            f"{'jobs committed before are kept, and ' if new_commits else ''}nothing of this job was published. "
+            "Free space and run the same command again. tidemark vacuum removes uncommitted files"
         )

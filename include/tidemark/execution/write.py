@@ -1,4 +1,4 @@
-"""The third step of a job: its outputs written as files of its run, which nobody sees yet, and read back as figures."""
+"""Write a job's outputs as staged files, and aggregate what they have for validation and ledger."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.delta.staging import StagedFiles
-from tidemark.execution.job_spec import Task
-from tidemark.execution.late_row_matches import with_would_match
+from tidemark.execution.job_spec import JobSpec
+from tidemark.execution.late_row_matches import add_would_match
 from tidemark.execution.late_table import select_late_table
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
 from tidemark.joins.output_schema import flatten_emissions, select_output
@@ -23,102 +23,101 @@ from tidemark.quality.invariants import aggregate_output
 from tidemark.spark.materialization import materialize
 from tidemark.tables.run_files import StagedRun, stage_run
 
-
-@dataclass(frozen=True)
-class Written:
-    """What a job has written. The figures are of what was read back, but for three."""
-
-    staged: StagedRun
-    output: DataFrame
-    """The emissions."""
-    emissions: pd.DataFrame
-    """One row per slice that has any, by its number: `slice_facts`."""
-    emitted: int
-    """How many emissions the replay gave."""
-    pairs: Mapping[int, int] | None
-    """Of how many pairs `explode` made them, by the number of the slice; None without it."""
-    late: pd.DataFrame
-    """Rows in the side output that take no part: `side`, `number` of the slice, how many `late` and `rejected`."""
-    carried: pd.DataFrame
-    """What the checkpoint holds: `digest.state_parts`."""
-    evicted: Mapping[str, int]
-    """How many rows of each side the replay has evicted."""
-
-
-def write(spark: SparkSession, task: Task, replayed: ReplayResult, files: int) -> Written:
-    """Write emissions, late rows and checkpoint; the last two in so many files."""
-    # Side by side, because planning a write takes seconds and keeps one core busy.
-    with ThreadPoolExecutor(max_workers=3) as pool:
-        first = pool.submit(_write_output, spark, task, replayed)
-        second = pool.submit(_write_carried, spark, task, replayed, files)
-        third = pool.submit(_write_late, spark, task, replayed, files)
-        output, facts, emitted, joined = first.result()
-        checkpoint, parts, evicted = second.result()
-        late, aside = third.result()
-    tables = {"emissions": output, "checkpoint": checkpoint} | ({"late": late} if late else {})
-    staged = StagedRun(task.run, task.slices, tables)
-    return Written(staged, output.read(spark), facts, emitted, joined, aside, parts, evicted)
-
-
-def _write_output(
-    spark: SparkSession, task: Task, replayed: ReplayResult
-) -> tuple[StagedFiles, pd.DataFrame, int, Mapping[int, int] | None]:
-    plan, observed, joined = task.plan, Observation(), Observation()
-    wide = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
-    if plan.pipeline.explode is not None:
-        wide = wide.observe(joined, _by_slice(task))
-    counted = select_output(wide, plan.pipeline).observe(observed, F.count("*").alias("rows"))
-    staged = stage_run(counted, plan.tables.emissions, task.run)
-    facts = aggregate_output(staged.read(spark), plan.pipeline)
-    by_number = facts.set_index(plan.grid.numbers_at(facts["slice_start"].to_numpy(dtype="int64")))
-    pair_counts = None if plan.pipeline.explode is None else _pairs_of_slices(task, joined)
-    return staged, by_number, int(observed.get.get("rows", 0)), pair_counts
-
-
 _PAIRS = "pairs"
 
 
-def _by_slice(task: Task) -> Column:
-    """How many pairs each slice has: a histogram with a bin for each is exact, and observed while they are written."""
-    place = task.plan.grid.number_column(F.unix_micros("_slice")) - F.lit(task.slices.start)
-    return F.histogram_numeric(place, F.lit(max(2, len(task.slices)))).alias(_PAIRS)
+@dataclass(frozen=True)
+class WrittenOutput:
+    """Staged output of a job. All but three counts are from reading the written files."""
+
+    staged: StagedRun
+    emissions: DataFrame
+    emission_statistics: pd.DataFrame
+    """Result of `aggregate_output`: one row per slice with emissions, indexed by slice number."""
+    emission_count: int
+    """Number of emissions that the replay returned."""
+    pair_counts: Mapping[int, int] | None
+    """Number of pairs from which `explode` made the emissions, by slice, counted while writing; None without it."""
+    late_counts: pd.DataFrame
+    """Number of rows that took no part, by `side` and `number` of the slice, in columns `late` and `rejected`."""
+    state_parts: pd.DataFrame
+    """Aggregated rows of the checkpoint (`state_fingerprint.state_parts`)."""
+    evicted_counts: Mapping[str, int]
+    """Number of rows by side that the replay evicted."""
 
 
-def _pairs_of_slices(task: Task, joined: Observation) -> Mapping[int, int]:
+def write_output(spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int) -> WrittenOutput:
+    """Write emissions, late rows and checkpoint. Late rows and a small checkpoint get `file_count` files each."""
+    # In parallel, because planning a write takes seconds and keeps one core busy.
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        emissions_future = pool.submit(_write_emissions, spark, spec, replayed)
+        checkpoint_future = pool.submit(_write_checkpoint, spark, spec, replayed, file_count)
+        late_future = pool.submit(_write_late, spark, spec, replayed, file_count)
+        emissions, statistics, emission_count, pair_counts = emissions_future.result()
+        checkpoint, parts, evicted_counts = checkpoint_future.result()
+        late, late_counts = late_future.result()
+    tables = {"emissions": emissions, "checkpoint": checkpoint} | ({"late": late} if late else {})
+    staged = StagedRun(spec.run, spec.slices, tables)
+    return WrittenOutput(
+        staged, emissions.read(spark), statistics, emission_count, pair_counts, late_counts, parts, evicted_counts
+    )
+
+
+def _write_emissions(
+    spark: SparkSession, spec: JobSpec, replayed: ReplayResult
+) -> tuple[StagedFiles, pd.DataFrame, int, Mapping[int, int] | None]:
+    plan, emission_observation, pair_observation = spec.plan, Observation(), Observation()
+    emissions = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
+    if plan.pipeline.explode is not None:
+        emissions = emissions.observe(pair_observation, _build_pair_histogram(spec))
+    output = select_output(emissions, plan.pipeline).observe(emission_observation, F.count("*").alias("rows"))
+    staged = stage_run(output, plan.tables.emissions, spec.run)
+    statistics = aggregate_output(staged.read(spark), plan.pipeline)
+    statistics_by_slice = statistics.set_index(plan.grid.numbers_at(statistics["slice_start"].to_numpy(dtype="int64")))
+    pair_counts = None if plan.pipeline.explode is None else _read_pair_counts(spec, pair_observation)
+    return staged, statistics_by_slice, int(emission_observation.get.get("rows", 0)), pair_counts
+
+
+def _build_pair_histogram(spec: JobSpec) -> Column:
+    """Return a histogram of pairs by slice, to be observed while they are written. It is exact: a bin has one slice."""
+    slice_index = spec.plan.grid.number_column(F.unix_micros("_slice")) - F.lit(spec.slices.start)
+    return F.histogram_numeric(slice_index, F.lit(max(2, len(spec.slices)))).alias(_PAIRS)
+
+
+def _read_pair_counts(spec: JobSpec, observation: Observation) -> Mapping[int, int]:
     pair_counts = Counter[int]()
-    for place, rows in joined.get.get(_PAIRS) or ():
-        pair_counts[task.slices.start + round(place)] += round(rows)
+    for slice_index, rows in observation.get.get(_PAIRS) or ():
+        pair_counts[spec.slices.start + round(slice_index)] += round(rows)
     return pair_counts
 
 
-def _write_carried(
-    spark: SparkSession, task: Task, replayed: ReplayResult, files: int
+def _write_checkpoint(
+    spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int
 ) -> tuple[StagedFiles, pd.DataFrame, Mapping[str, int]]:
-    plan = task.plan
-    rows = to_table_rows(replayed.carried, task.slices, plan.grid, plan.join)
-    if not replayed.may_carry_many_rows:  # else each task writes a file, and no row has to be moved
-        # Not `coalesce`: one task would run what the rows come from, and hold the hash tables of all its joins at once.
-        rows = rows.repartition(files)
-    staged = stage_run(rows, plan.tables.checkpoint, task.run)
+    plan = spec.plan
+    rows = to_table_rows(replayed.carried, spec.slices, plan.grid, plan.join)
+    if replayed.strategy.repartition_carried_rows:  # Otherwise each task writes a file, without a shuffle.
+        # With `coalesce`, one task would run the whole stage, with the hash tables of all its joins in memory at once.
+        rows = rows.repartition(file_count)
+    staged = stage_run(rows, plan.tables.checkpoint, spec.run)
     parts = state_parts(with_slice_numbers(staged.read(spark), plan.grid), plan.join)
     return staged, parts.toPandas(), replayed.count_evicted()
 
 
 def _write_late(
-    spark: SparkSession, task: Task, replayed: ReplayResult, files: int
+    spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int
 ) -> tuple[StagedFiles | None, pd.DataFrame]:
-    plan, last = task.plan, task.slices[-1]
-    nothing = pd.DataFrame(columns=["side", "number", "late", "rejected"])
-    if not replayed.may_have_late_rows and task.ledger.entries:  # with the first slice the table was made
-        return None, nothing
+    plan, last = spec.plan, spec.slices[-1]
+    no_counts = pd.DataFrame(columns=["side", "number", "late", "rejected"])
+    if not replayed.may_have_late_rows and spec.ledger.entries:  # The first job creates the table, even if it is empty.
+        return None, no_counts
     late = materialize(replayed.late.withColumn("row", F.monotonically_increasing_id()))
-    matched_late = with_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
-    staged = stage_run(
-        select_late_table(matched_late, plan.pipeline, plan.grid).repartition(files), plan.tables.late, task.run
-    )
+    late = add_would_match(late, plan.join, plan.pipeline, plan.inputs, plan.grid, last)
+    late_table = select_late_table(late, plan.pipeline, plan.grid).repartition(file_count)
+    staged = stage_run(late_table, plan.tables.late, spec.run)
     if not staged.files:
-        return staged, nothing
+        return staged, no_counts
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")
-    rejected = ~F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
-    counted = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(rejected).alias("rejected")
-    return staged, staged.read(spark).groupBy("side", number).agg(*counted).toPandas()
+    is_rejected = ~F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
+    counts = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(is_rejected).alias("rejected")
+    return staged, staged.read(spark).groupBy("side", number).agg(*counts).toPandas()

@@ -5,6 +5,7 @@ Writes nothing and needs no JVM. docs/lasting.md lists the kinds of damage.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,9 +18,11 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant
+from tidemark.config.types import format_instant, from_micros
+from tidemark.delta.commit_history import is_data_change
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.snapshot import MAINTENANCE_KEY, TXN_VERSION_KEY
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import InputError
 from tidemark.integrity.files import DamagedFile, FileDamage, RowCounts, check_files, count_rows_by_slice, find_copies
@@ -33,12 +36,17 @@ from tidemark.timegrid.slices import Grid, group_consecutive
 Damage = (
     FileDamage
     | Literal[
-        "rows doubled", "rows missing", "rows unknown", "ledger row gone", "table gone", "table ahead", "table behind",
-        "foreign commit", "state does not follow", "watermark went back", "input behind",
+        "duplicate rows", "missing rows", "unexpected rows", "missing ledger row", "missing table",
+        "table ahead of ledger", "table lags ledger", "external commit", "state mismatch", "watermark regression",
+        "missing input version",
     ]
 )  # fmt: skip
 
 
+_SCHEMA_OPERATIONS = re.compile(r"CREATE TABLE|ADD COLUMN|SET TBLPROPERTIES")
+"""Operations of Tidemark without its keys in `commitInfo`. They change no row."""
+_UNMARKED_WRITE_OPERATIONS = {"WRITE", "Manual Update", "UPDATE"}
+"""Operations of Tidemark's commits without its keys: commits by Spark, and commits by reference of early versions."""
 MAX_CHECKS = 50
 """Maximum number of checks while slices are committed."""
 
@@ -70,11 +78,11 @@ class IntegrityReport:
     @property
     def damages(self) -> tuple[IntegrityIssue, ...]:
         """Issues without external commits, which are harmless if all rows are right."""
-        return tuple(issue for issue in self.issues if issue.damage != "foreign commit")
+        return tuple(issue for issue in self.issues if issue.damage != "external commit")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a JSON-ready dictionary."""
-        return asdict(self) | {"sound": not self.damages}
+        return asdict(self) | {"is_consistent": not self.damages}
 
 
 def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> IntegrityReport:
@@ -103,7 +111,7 @@ def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | 
     if ledger_table is None:
         existing = [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
         issues = [
-            IntegrityIssue("table gone", "ledger", f"{tables.ledger} is gone, and {', '.join(existing)} are there")
+            IntegrityIssue("missing table", "ledger", f"{tables.ledger} is gone, and {', '.join(existing)} are there")
         ]
         return IntegrityReport(pipeline.name, 0, 0, 0, tuple(issues if existing else ()))
     ledger_files = check_files(ledger_table, deep=deep)
@@ -130,7 +138,7 @@ def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | 
         copies = dict(find_copies(table, name, grid, checked.paths, originals[name]))
         issues += [
             _create_file_issue(
-                name, grid, slices_by_path, DamagedFile(copy, "reference doubled", f"it has the rows of {first}")
+                name, grid, slices_by_path, DamagedFile(copy, "duplicate reference", f"it has the rows of {first}")
             )
             for first, copy in copies.items()
         ]
@@ -148,7 +156,7 @@ def list_committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ..
     """Return every file that the ledger has committed, by table name."""
     log = DeltaTableHandle.open(tables.ledger)
     assert log is not None, "something is committed"
-    files = (file for row in log.read(["files"]).to_pylist() for file in row["files"] or ())
+    files = (file for row in log.read(["added_files"]).to_pylist() for file in row["added_files"] or ())
     # Files of a version that was rolled back to were committed twice.
     return files_from_rows({(file["table"], file["path"]): file for file in files}.values())
 
@@ -166,54 +174,61 @@ def _create_file_issue(
 
 
 def _name_ranges(grid: Grid, numbers: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((grid.name(slices.start), grid.name(slices.stop)) for slices in group_consecutive(numbers))
+    return tuple((grid.label(slices.start), grid.label(slices.stop)) for slices in group_consecutive(numbers))
 
 
 def _find_external_commits(name: str, log: DeltaTableHandle) -> Iterator[IntegrityIssue]:
-    for commit in log.list_external_commits():
-        yield IntegrityIssue(
-            "foreign commit",
-            name,
-            f"version {commit.version}: {commit.operation} at {format_instant(commit.committed_at)}",
-        )
+    """Yield an issue for each commit in the log that Tidemark did not make, oldest first."""
+    for commit in reversed(log.table.history()):
+        version, operation = int(commit["version"]), str(commit.get("operation"))
+        if TXN_VERSION_KEY in commit or MAINTENANCE_KEY in commit or _SCHEMA_OPERATIONS.match(operation):
+            continue
+        if operation in _UNMARKED_WRITE_OPERATIONS and not is_data_change(log.path, version):
+            continue
+        committed_at = format_instant(from_micros(int(commit["timestamp"]) * 1000))
+        yield IntegrityIssue("external commit", name, f"version {version}: {operation} at {committed_at}")
 
 
 def _find_missing_table(ledger: Ledger, name: str) -> Iterator[IntegrityIssue]:
     missing = [number for number, rows in expected_row_counts(ledger, name).items() if rows]
     if missing:
         path = getattr(ledger.tables, name)
-        yield IntegrityIssue("table gone", name, f"{path} is gone", slices=_name_ranges(ledger.grid, missing))
+        yield IntegrityIssue("missing table", name, f"{path} is gone", slices=_name_ranges(ledger.grid, missing))
 
 
 def _check_table_version(name: str, log: DeltaTableHandle, ledger: Ledger) -> Iterator[IntegrityIssue]:
     applied, last = log.txn_version, ledger.number
     if applied > last:
-        yield IntegrityIssue("table ahead", name, f"it follows commit {applied}, and the ledger ends with {last}")
+        yield IntegrityIssue(
+            "table ahead of ledger", name, f"it follows commit {applied}, and the ledger ends with {last}"
+        )
     elif applied < last and (applied or name not in {"quarantined", "quality"}):
         yield IntegrityIssue(
-            "table behind", name, f"it follows commit {applied} of {last}; the next command brings it up"
+            "table lags ledger", name, f"it follows commit {applied} of {last}; the next command brings it up"
         )
 
 
 def _check_slice_chain(ledger: Ledger) -> Iterator[IntegrityIssue]:
     """Yield issues between consecutive slices: state, missing predecessors, watermarks."""
     for number, why in stale(ledger).items():
-        if why == "another state":
+        if why == "changed state":
             detail = "it has continued a state that the slice before it does not end with"
-            yield IntegrityIssue("state does not follow", "ledger", detail, slices=_name_ranges(ledger.grid, [number]))
+            yield IntegrityIssue("state mismatch", "ledger", detail, slices=_name_ranges(ledger.grid, [number]))
     for number, entry in ledger.entries.items():
-        if entry.carried_in_digest is not None and ledger.entry(number - 1) is None:
-            detail = f"slice {ledger.grid.name(number)} has continued one that the ledger does not have"
-            yield IntegrityIssue("ledger row gone", "ledger", detail, slices=_name_ranges(ledger.grid, [number - 1]))
+        if entry.carried_in_fingerprint is not None and ledger.entry(number - 1) is None:
+            detail = f"slice {ledger.grid.label(number)} has continued one that the ledger does not have"
+            yield IntegrityIssue("missing ledger row", "ledger", detail, slices=_name_ranges(ledger.grid, [number - 1]))
     for before, entry in pairwise(ledger.entries.values()):
         restarted = settings_up_to_slice(entry.settings, ledger.grid, before.number) != entry.settings
-        follows = entry.number == before.number + 1 and entry.carried_in_digest == before.digest and not restarted
+        follows = (
+            entry.number == before.number + 1 and entry.carried_in_fingerprint == before.fingerprint and not restarted
+        )
         for side in SIDES:
             was, now = getattr(before.watermarks, side), getattr(entry.watermarks, side)
             if follows and now < was:
                 detail = f"the {side} watermark is {was - now:,} ms earlier than that of the slice before"
                 yield IntegrityIssue(
-                    "watermark went back", "ledger", detail, slices=_name_ranges(ledger.grid, [entry.number])
+                    "watermark regression", "ledger", detail, slices=_name_ranges(ledger.grid, [entry.number])
                 )
 
 
@@ -230,7 +245,7 @@ def _check_input_versions(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iter
         if ahead:
             newest = max(ledger.entries[number].versions[index] for number in ahead)
             detail = f"version {newest} was read, and the table ends with {log.version}"
-            yield IntegrityIssue("input behind", name, detail, slices=_name_ranges(ledger.grid, ahead))
+            yield IntegrityIssue("missing input version", name, detail, slices=_name_ranges(ledger.grid, ahead))
 
 
 def expected_row_counts(ledger: Ledger, name: str) -> dict[int, int | None]:
@@ -271,10 +286,10 @@ def _check_rows_of_slice(
         were_committed = all(run in ledger.runs or merged_at(run) is not None for run in other_runs)
         origin = "superseded" if were_committed else "never committed"
         return (
-            "rows unknown",
+            "unexpected rows",
             f"{sum(rows_by_run.values()) - committed_rows} rows of {origin} runs: {', '.join(other_runs)}",
         )
     if expected is None or committed_rows == expected:
         return None
-    damage: Damage = "rows doubled" if committed_rows > expected else "rows missing"
+    damage: Damage = "duplicate rows" if committed_rows > expected else "missing rows"
     return damage, f"{committed_rows:,} rows where {expected:,} were committed"

@@ -21,7 +21,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.tables.run_files import SLICE_COLUMNS, run_of, spans
 from tidemark.timegrid.slices import Grid
 
-FileDamage = Literal["file gone", "file cut short", "file changed", "file unreadable", "reference doubled"]
+FileDamage = Literal["missing file", "truncated file", "changed file", "unreadable file", "duplicate reference"]
 RowCounts = dict[int, Counter[str]]
 """Number of rows per slice and run."""
 
@@ -57,20 +57,20 @@ def check_files(log: DeltaTableHandle, *, deep: bool) -> FileCheckResult:
     sizes = {info.path: info.size for info in _list_files(log)}
     statistics = _read_statistics(log)
     damaged: list[DamagedFile] = []
-    sound: set[str] = set()
+    intact: set[str] = set()
     first_paths: dict[str, str] = {}
     for path, size, rows in zip(*(log.files[name] for name in ("path", "size", "rows")), strict=True):
         plain = posixpath.normpath(unquote(path))
         first = first_paths.setdefault(plain, path)
         if first != path:
-            damaged.append(DamagedFile(path, "reference doubled", f"it is {first} once more"))
+            damaged.append(DamagedFile(path, "duplicate reference", f"it is {first} once more"))
             continue
         damage = _find_damage(log, plain, sizes.get(plain), int(size), rows, statistics.get(path, {}), deep=deep)
         if damage is None:
-            sound.add(path)
+            intact.add(path)
         else:
             damaged.append(DamagedFile(path, *damage))
-    return FileCheckResult(tuple(damaged), len(log.files), int(log.files["size"].sum()), frozenset(sound))
+    return FileCheckResult(tuple(damaged), len(log.files), int(log.files["size"].sum()), frozenset(intact))
 
 
 def count_rows_by_slice(log: DeltaTableHandle, name: str, ledger: Ledger, paths: Iterable[str]) -> RowCounts:
@@ -144,10 +144,10 @@ def _find_damage(
     deep: bool,
 ) -> tuple[FileDamage, str] | None:
     if actual_size is None:
-        return "file gone", f"{size:,} bytes are in no file"
+        return "missing file", f"{size:,} bytes are in no file"
     if actual_size != size:
         return (
-            "file cut short" if actual_size < size else "file changed",
+            "truncated file" if actual_size < size else "changed file",
             f"{actual_size:,} bytes where {size:,} were written",
         )
     try:
@@ -159,9 +159,9 @@ def _find_damage(
                     pass
     except (OSError, pa.ArrowException) as error:
         if "CRC" not in str(error):
-            return "file unreadable", str(error)
+            return "unreadable file", str(error)
         changed = "a page is not what its checksum says"
-    return ("file changed", changed) if changed else None
+    return ("changed file", changed) if changed else None
 
 
 def _describe_change(footer: pq.FileMetaData, rows: float, statistics: dict[str, Any]) -> str | None:

@@ -25,9 +25,9 @@ from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid
 
-_UNREPAIRABLE = {"table gone", "table ahead", "ledger row gone", "input behind"}
+_UNREPAIRABLE = {"missing table", "table ahead of ledger", "missing ledger row", "missing input version"}
 """Damages that the ledger cannot repair, or that concern other tables."""
-_REPAIRED_BY_RERUN = {"state does not follow", "watermark went back"}
+_REPAIRED_BY_RERUN = {"state mismatch", "watermark regression"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
         if issue.damage in _REPAIRED_BY_RERUN
         for number in _get_slices_of_issue(grid, issue)
     }
-    outdated = {issue.table for issue in report.damages if issue.damage == "table behind"}
+    outdated = {issue.table for issue in report.damages if issue.damage == "table lags ledger"}
     damaged = {issue.table for issue in report.damages} - outdated
     committed = list_committed_files(tables)
     table_repairs = []
@@ -154,7 +154,7 @@ def _plan_table_repair(
 
 def _has_erased_rows(ledger: Ledger, name: str, span: range) -> bool:
     """Return True if rows of a table were erased in these slices: older files still have them."""
-    records = (record for number in span for record in parse_erasure_records(ledger.entries[number].forgotten))
+    records = (record for number in span for record in parse_erasure_records(ledger.entries[number].erasures))
     return any(record.slice_row_counts.get(name) for record in records)
 
 

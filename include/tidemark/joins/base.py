@@ -32,8 +32,9 @@ class JobRows:
     carried: DataFrame | None
     """Rows carried from the slice before the job, with the watermarks at their arrival."""
     watermarks: JobWatermarks
-    is_cacheable: bool = False
-    """True if the job is so small that materializing a DataFrame costs less than computing it twice."""
+    is_cached: bool = False
+    """True if the job is so small that its rows are materialized. Computing a DataFrame twice then costs more than
+    materializing it."""
     filtered: DataFrame | None = None
     """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
     with_exact_watermarks: DataFrame | None = None
@@ -93,7 +94,8 @@ class Join(ABC):
     buckets_per_slice: int | None = None
     """Buckets per slice, if a bucket is a unit of the engine such as a micro-batch."""
     prefers_narrow_rows = False
-    """True if a large job passes `JobRows.with_exact_watermarks`, although the join needs exact watermarks."""
+    """True if the join, which needs exact watermarks, computes in large jobs with few columns of the rows first (late
+    materialization). It then gets `JobRows.with_exact_watermarks`, and the other rows as if it needed no exact ones."""
     needs_bucket_number = False
     """True if rows need their bucket, as `bucket_number`."""
 

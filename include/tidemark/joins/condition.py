@@ -14,9 +14,9 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
 from tidemark.spark.engine import get_engine
-from tidemark.spark.engine_protocol import Comparison, Expression
+from tidemark.spark.engine_protocol import Expression, NumericComparison
 from tidemark.spark.expression_sandbox import parse_user_expression
-from tidemark.spark.temporary_settings import INFERRED_FILTERS, override_settings
+from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS, override_settings
 
 _BOUNDS = {">=": -1, ">": 0}
 
@@ -63,8 +63,8 @@ class Condition:
         """
         if not expression:
             return cls.always_true()
-        empty = get_engine(spark).create_opaque_empty(_flatten_schemas(schemas))
-        with override_settings(spark, INFERRED_FILTERS):
+        empty = get_engine(spark).create_empty_dataframe(_flatten_schemas(schemas))
+        with override_settings(spark, FILTER_INFERENCE_SETTINGS):
             conjuncts = [
                 _Conjunct.analyze(empty, part) for part in parse_user_expression(spark, expression).split_conjuncts()
             ]
@@ -169,7 +169,7 @@ def _select_names(names: Iterable[str], side: str) -> frozenset[str]:
     return frozenset(name.removeprefix(f"{side}_") for name in names if name.startswith(f"{side}_"))
 
 
-def _find_floor(comparison: Comparison) -> Iterator[int]:
+def _find_floor(comparison: NumericComparison) -> Iterator[int]:
     """Yield the event time in ms that Spark derives from `column >= number`, as a state watermark."""
     if comparison.operator in _BOUNDS:
         yield int(comparison.number * 1000) + _BOUNDS[comparison.operator]

@@ -135,13 +135,13 @@ class CustomTriggerJoin(Join):
     def _add_session_runs(self, rows: DataFrame) -> DataFrame:
         """Number runs of rows as `session`. Sessions of different runs never merge."""
         by_time = Window.partitionBy(*key_columns(rows)).orderBy("window_time")
-        begins = F.lag("window_time").over(by_time) + self.firing.gap < F.col("window_time")
+        starts_run = F.lag("window_time").over(by_time) + self.firing.gap < F.col("window_time")
         numbered = rows.withColumns({**self.firing.columns, "window_time": self._window_time})
-        numbered = numbered.withColumn("begins", F.coalesce(begins, F.lit(False)).cast("long"))
+        numbered = numbered.withColumn("starts_run", F.coalesce(starts_run, F.lit(False)).cast("long"))
         null = dict.fromkeys(("window_start", "window_end"), F.lit(None).cast("long"))
         up_to_row = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        runs = numbered.withColumns({"session": F.sum("begins").over(up_to_row), **null})
-        return runs.drop("begins", "window_time")
+        runs = numbered.withColumns({"session": F.sum("starts_run").over(up_to_row), **null})
+        return runs.drop("starts_run", "window_time")
 
     def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Select the rows that entered a window, with the slice in which their last window is purged."""
@@ -174,7 +174,7 @@ class CustomTriggerJoin(Join):
             parts.append(add_late_reason(late, F.lit("late")))
         replayed_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
         parts += [
-            self._add_reason(job_rows, rows, job_rows.watermarks.drain_slice, "lost_at_end")
+            self._add_reason(job_rows, rows, job_rows.watermarks.drain_slice, "lost_at_end_of_input")
             for rows in (lost, replayed_lost)
             if rows is not None
         ]

@@ -31,7 +31,7 @@ from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
 from tidemark.joins.window_output import JoinType
 from tidemark.timegrid.time_columns import lit_long
-from tidemark.timegrid.zones import Zone, changes_by_hours
+from tidemark.timegrid.zones import Zone, changes_by_full_hours
 from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
 from tidemark.watermarks.job_restarts import RestartedLane, RestartedRecordedWatermarkLane
@@ -148,7 +148,7 @@ def _create_windows(
 def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     join, is_sql = pipeline.join, pipeline.dialect == "flink-sql"
     lateness = lit_long(to_millis(join.allowed_lateness))
-    zone = Zone.of(pipeline.window_time_zone) if pipeline.window_time_zone else None
+    zone = Zone.from_name(pipeline.window_time_zone) if pipeline.window_time_zone else None
     rules: window.WindowTimerRules = flink_sql.WindowRules(zone) if is_sql else flink_datastream.WindowRules(lateness)
     join_type, is_cogroup = JoinType.from_name(join.type), join.api == "cogroup"
     emits_latest, condition = join.emit == "latest", join.condition if is_sql else None
@@ -166,7 +166,7 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
 def has_irregular_clock_changes(pipeline: Pipeline) -> bool:
     """True if clock changes may put Flink's window timers out of order, or before the last rows of a window."""
     zone, bounds = pipeline.window_time_zone, pipeline.time_bounds
-    return zone is not None and (bounds is None or not changes_by_hours(zone, bounds.earliest, bounds.latest))
+    return zone is not None and (bounds is None or not changes_by_full_hours(zone, bounds.earliest, bounds.latest))
 
 
 def _create_custom_trigger_join(pipeline: Pipeline, settings: WindowSettings, rules: window.WindowTimerRules) -> Join:

@@ -151,7 +151,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
         PipelineFileError: An expression is invalid. The message begins with its field.
     """
     rows: dict[str, DataType] = {"left": left, "right": right}
-    pairs = get_engine(spark).create_opaque_empty(
+    pairs = get_engine(spark).create_empty_dataframe(
         StructType([StructField(side, dtype) for side, dtype in rows.items()])
     )
     if pipeline.join.api == "cogroup":
@@ -159,7 +159,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     windows = ("window_start", "window_end", "right_window_start", "right_window_end")
     names = ("slice", "emission", "pane", "result_time", *windows)
     fields = [StructField(name, StringType() if name == "emission" else LongType()) for name in names]
-    joined = get_engine(spark).create_opaque_empty(
+    joined = get_engine(spark).create_empty_dataframe(
         StructType(fields + [StructField(side, dtype) for side, dtype in rows.items()])
     )
     bare = pipeline.model_copy(update={"join": pipeline.join.model_copy(update={"condition": None})})
@@ -174,7 +174,7 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
 
 def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
     """Check the expressions over the columns of one input."""
-    columns, rows = InputColumns(tuple(schema.names)), get_engine(spark).create_opaque_empty(schema)
+    columns, rows = InputColumns(tuple(schema.names)), get_engine(spark).create_empty_dataframe(schema)
     if (where := getattr(pipeline, side).where) is not None:
         with _naming_field(f"{side}.where"):
             _check_deterministic(rows.where(parse_user_expression(spark, where, columns).column))

@@ -58,14 +58,14 @@ class SessionWindowJoin(Join):
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         if self.zone:
-            left, right = self.zone.local(left), self.zone.local(right)
+            left, right = self.zone.to_local(left), self.zone.to_local(right)
         return F.abs(left - right) <= self.gap
 
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join sessions whose rows all arrived in time as runs, and replay the others."""
         watermarks, end = job_rows.watermarks, F.col("window_end")
         rows = job_rows.select_participating()
-        sessions, other_runs = self._split_runs(rows, is_cacheable=job_rows.is_cacheable)
+        sessions, other_runs = self._split_runs(rows, is_cached=job_rows.is_cached)
         replayed = materialize(self._replay(other_runs))
         null = F.lit(None).cast("long")
         outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
@@ -94,13 +94,13 @@ class SessionWindowJoin(Join):
     def _replay(self, rows: DataFrame) -> DataFrame:
         """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
         run = [*self._session_keys(rows), "session"]
-        is_head = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
-        in_order = rows.withColumn("is_head", is_head).sortWithinPartitions(*run, *_ORDER)
+        is_first_of_run = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
+        in_order = rows.withColumn("is_first_of_run", is_first_of_run).sortWithinPartitions(*run, *_ORDER)
         fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]
         schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
-        return in_order.mapInArrow(_replay_batches, schema).drop("is_head")
+        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run")
 
-    def _split_runs(self, rows: DataFrame, *, is_cacheable: bool) -> tuple[DataFrame, DataFrame]:
+    def _split_runs(self, rows: DataFrame, *, is_cached: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those of runs that are sessions and those of other runs.
 
         A run is a session if no part of it fired before the other rows arrived. That is, each row but the newest
@@ -109,14 +109,14 @@ class SessionWindowJoin(Join):
 
         Args:
             rows: Participating rows.
-            is_cacheable: The job is so small that its rows are materialized already.
+            is_cached: True if the rows are materialized already, as in small jobs.
 
         Returns:
             Rows of sessions, with `window_start` and `window_end`; and other rows. Both have the `time` of sessions,
             the `arrival_watermark`, and the watermarks `fires_at` and `purged_at` of a session of the row alone.
         """
         own = F.when(F.col("side") == "left", F.col("left_watermark")).otherwise(F.col("right_watermark"))
-        time = self.zone.local(F.col("event_time")) if self.zone else F.col("event_time")
+        time = self.zone.to_local(F.col("event_time")) if self.zone else F.col("event_time")
         arrival_watermark = own if self.has_sessions_by_side else F.col("watermark")
         labels = {"arrival_watermark": arrival_watermark, "gap": self.gap, "time": time}
         keys = self._session_keys(rows)
@@ -126,24 +126,24 @@ class SessionWindowJoin(Join):
         # Ordered by time and watermark: after the last row of a time comes the least watermark of the next time.
         next_time, next_watermark = (F.lead(name).over(by_time) for name in ("time", "arrival_watermark"))
         is_prolonged = (next_time > F.col("time")) & (next_time <= end)
-        is_broken = is_prolonged & (next_watermark >= F.col("fires_at"))
-        begins = F.coalesce(F.lag(end).over(by_time) < F.col("time"), F.lit(False))
+        is_split = is_prolonged & (next_watermark >= F.col("fires_at"))
+        starts_run = F.coalesce(F.lag(end).over(by_time) < F.col("time"), F.lit(False))
         numbered = (
             rows.transform(with_columns, labels)
             .transform(with_columns, timers)
-            .withColumns({"begins": begins.cast("long"), "is_broken": F.coalesce(is_broken, F.lit(False))})
-            .withColumn("session", F.sum("begins").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
+            .withColumns({"starts_run": starts_run.cast("long"), "is_split": F.coalesce(is_split, F.lit(False))})
+            .withColumn("session", F.sum("starts_run").over(by_time.rowsBetween(Window.unboundedPreceding, 0)))
         )
         by_run = Window.partitionBy(*keys, "session")
         bounds = {"window_start": F.min("time").over(by_run), "window_end": F.max(end).over(by_run)}
         latest = F.max("arrival_watermark").over(by_run)
-        runs = numbered.withColumns({**bounds, "is_broken": F.max("is_broken").over(by_run), "latest": latest})
-        if not is_cacheable:  # otherwise each use would sort the runs again
+        runs = numbered.withColumns({**bounds, "is_split": F.max("is_split").over(by_run), "latest": latest})
+        if not is_cached:  # otherwise each use would sort the runs again
             runs = materialize(runs)
-        is_session = ~F.col("is_broken") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
+        is_session = ~F.col("is_split") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
         if self.replays_all:
             is_session = F.lit(False)
-        added = ("begins", "is_broken", "latest")
+        added = ("starts_run", "is_split", "latest")
         return runs.where(is_session).drop(*added), runs.where(~is_session).drop(*added, "window_start", "window_end")
 
 
@@ -179,10 +179,10 @@ class _RowOutcomes:
 
 
 def _replay_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replay consecutive runs, each of which starts at an `is_head` row, in the order of arrival."""
+    """Replay consecutive runs, each of which starts at an `is_first_of_run` row, in the order of arrival."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        heads = pc.indices_nonzero(batch["is_head"])
+        heads = pc.indices_nonzero(batch["is_first_of_run"])
         if not heads:
             pending.append(batch)
             continue
@@ -199,10 +199,11 @@ def _replay_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     A session is fired and purged by the watermark at the arrival of rows, both at the levels of its latest row alone.
     """
     outcomes, open_sessions = _RowOutcomes(), list[_Session]()
-    names = ("is_head", "time", "gap", "fires_at", "purged_at", "arrival_watermark", "slice")
+    names = ("is_first_of_run", "time", "gap", "fires_at", "purged_at", "arrival_watermark", "slice")
     columns = (rows[name].to_pylist() for name in names)
-    for offset, (is_head, time, gap, fires_at, purged_at, watermark, number) in enumerate(zip(*columns, strict=True)):
-        open_sessions = _advance(open_sessions, END_OF_INPUT if is_head else watermark, outcomes)
+    for offset, values in enumerate(zip(*columns, strict=True)):
+        is_first_of_run, time, gap, fires_at, purged_at, watermark, number = values
+        open_sessions = _advance(open_sessions, END_OF_INPUT if is_first_of_run else watermark, outcomes)
         touched = [session for session in open_sessions if session.start <= time + gap and time <= session.end]
         alone = _Session(time, time + gap, fires_at, purged_at, [])
         last = max([*touched, alone], key=lambda session: session.end)

@@ -25,8 +25,8 @@ from tidemark.timegrid.time_columns import floor_div
 Columns = Callable[[str], Column]
 """Function from a name to a column of a row copy."""
 WINDOW_BOUNDS = ("window_start", "window_end")
-_MATCHED: tuple[str, ...] = ("matched",)
-_MATCHED_DTYPE = "map<int, bigint>"
+_STATE_COLUMNS: tuple[str, ...] = ("first_match_slices",)
+_MATCHES_DTYPE = "map<int, bigint>"
 _VISIBLE = ("slice", "batch", "previous_watermark", "eviction_watermark", "fails_alone", "event_time", *WINDOW_BOUNDS)
 """Columns of a row copy that the matching with the other side reads."""
 
@@ -36,8 +36,8 @@ class StreamStreamJoin(Join):
     """The join in closed form; see `rules.spark`, and section 6 of the dialect's description.
 
     A row is copied into each of its windows; without windows it is its own single copy. Each copy is late, matched and
-    evicted by itself. A partner may be evicted before the row, so carried rows have `matched`: a map from the number of
-    a copy to the slice of its first match.
+    evicted by itself. A partner may be evicted before the row, so carried rows have `first_match_slices`: a map from
+    the number of a copy to the slice of its first match.
     """
 
     rules: StreamStreamRules
@@ -51,8 +51,8 @@ class StreamStreamJoin(Join):
     buckets_per_slice: int | None = 1
     """A bucket is a micro-batch: a slice, or a millisecond of it, as two batches of a query never start in the same."""
 
-    carried_columns = _MATCHED
-    slice_valued_columns = _MATCHED
+    carried_columns = _STATE_COLUMNS
+    slice_valued_columns = _STATE_COLUMNS
     tick = TICK_MICROS["spark"]
 
     def reject_invalid(self, rows: DataFrame) -> DataFrame:
@@ -87,7 +87,7 @@ class StreamStreamJoin(Join):
         """Compute pairs with one join; for sides whose matches matter, find each row's first match with another."""
         first_slice = job_rows.watermarks.first_slice
         copies = self._create_copies(job_rows)
-        if job_rows.is_cacheable:
+        if job_rows.is_cached:
             copies = materialize(copies)
         by_side = {side: copies.where(F.col("side") == side) for side in SIDES}
         emissions = [self._join_pairs(copies, first_slice)] if self.rules.join_type.types != {"semi"} else []
@@ -101,10 +101,12 @@ class StreamStreamJoin(Join):
     def _create_copies(self, job_rows: JobRows) -> DataFrame:
         """Create the accepted copies of all rows; of carried rows those that are in the state when the job starts."""
         rows, first_slice = job_rows.select_participating(), job_rows.watermarks.first_slice
-        empty = F.create_map().cast(_MATCHED_DTYPE)
-        matched = F.coalesce("matched", empty) if "matched" in rows.columns else empty
+        empty = F.create_map().cast(_MATCHES_DTYPE)
+        matched = F.coalesce("first_match_slices", empty) if "first_match_slices" in rows.columns else empty
         # The run before may have carried matches of later slices, which this job recomputes.
-        rows = rows.withColumn("matched", F.map_filter(matched, lambda _, match_slice: match_slice < first_slice))
+        rows = rows.withColumn(
+            "first_match_slices", F.map_filter(matched, lambda _, match_slice: match_slice < first_slice)
+        )
         # Unique within one evaluation, which is enough to group the copies of a row.
         rows = rows.withColumn("id", F.monotonically_increasing_id())
         null = F.lit(None).cast("bigint")
@@ -119,7 +121,7 @@ class StreamStreamJoin(Join):
 
         labels = {
             "eviction_watermark": _by_side(evicts_at),
-            "matched_in": F.try_element_at("matched", F.col("copy")),
+            "first_match_slice": F.try_element_at("first_match_slices", F.col("copy")),
             "fails_alone": F.coalesce("fails_alone", F.lit(False)),
         }
         is_late = _by_side(lambda side: self.rules.is_late(side, value, F.col("watermark")))
@@ -128,7 +130,7 @@ class StreamStreamJoin(Join):
         copies = job_rows.watermarks.with_slice_reaching(labelled, F.col("eviction_watermark"), "evicted_in")
         is_new = F.col("batch").isNotNull()
         is_in_state = is_new | F.coalesce(F.col("evicted_in") >= first_slice, F.lit(True))
-        is_emitted = self._is_semi_row() & F.col("matched_in").isNotNull()
+        is_emitted = self._is_semi_row() & F.col("first_match_slice").isNotNull()
         updated = {"batch": F.coalesce("batch", F.lit(-1)), "evicted_in": self._copy_evicted_in()}
         return copies.where(is_in_state & ~F.coalesce(is_emitted, F.lit(False))).transform(with_columns, updated)
 
@@ -209,55 +211,62 @@ class StreamStreamJoin(Join):
         return _select_emissions(pairs, {**emission, **windows, **rows})
 
     def _add_first_match(self, copies: DataFrame, side: str, first_slice: int) -> DataFrame:
-        """Set `matched_in` of one side's copies: the slice of the first match, null if there is none yet."""
+        """Set `first_match_slice` of one side's copies: the slice of the first match, null if there is none yet."""
         matches, other = self._join_copies(copies, side, "left", first_slice), OTHER[side]
         grouped = matches.groupBy(f"{side}.id", f"{side}.copy").agg(
             F.first(side).alias("own"), F.min(f"{other}.slice").alias("first_partner_slice")
         )
         in_job = F.when(F.col("first_partner_slice").isNotNull(), F.greatest("first_partner_slice", "own.slice"))
-        rows = grouped.select("own.*", in_job.alias("matched_in_job")).withColumnRenamed("row", side)
+        rows = grouped.select("own.*", in_job.alias("first_match_in_job")).withColumnRenamed("row", side)
         null = F.lit(None).cast(copies.schema[other].dataType)
-        matched_in = F.coalesce("matched_in", "matched_in_job")
-        return rows.withColumns({"matched_in": matched_in, other: null}).drop("matched_in_job")
+        first_match_slice = F.coalesce("first_match_slice", "first_match_in_job")
+        return rows.withColumns({"first_match_slice": first_match_slice, other: null}).drop("first_match_in_job")
 
     def _emit_single(self, rows: DataFrame, side: str, first_slice: int) -> Iterator[DataFrame]:
         """Yield emissions of single rows of one side: padded when evicted, and the left rows of a semi join."""
         windows = self._window_columns(F.col, None) if side == "left" else self._window_columns(None, F.col)
         columns: dict[str, Column] = {**windows, "left": F.col("left"), "right": F.col("right")}
         if self.rules.join_type.types & set(PADDING_TYPES[side]):
-            is_unmatched = F.col("matched_in").isNull() & (F.col("evicted_in") >= first_slice)
+            is_unmatched = F.col("first_match_slice").isNull() & (F.col("evicted_in") >= first_slice)
             padded = rows.where(self.rules.is_preserved(side) & is_unmatched)
             emission = {"slice": F.col("evicted_in"), "emission": F.lit(f"padded_{side}")}
             yield _select_emissions(padded, {**emission, **columns})
         if side == "left" and "semi" in self.rules.join_type.types:
-            matched = rows.where(self.rules.join_type.is_in("semi") & (F.col("matched_in") >= first_slice))
-            emission = {"slice": F.col("matched_in"), "emission": F.lit("semi")}
+            matched = rows.where(self.rules.join_type.is_in("semi") & (F.col("first_match_slice") >= first_slice))
+            emission = {"slice": F.col("first_match_slice"), "emission": F.lit("semi")}
             yield _select_emissions(matched, {**emission, **columns})
 
     def _add_eviction_slice(self, copies: DataFrame, side: str) -> DataFrame:
         """Merge accepted copies into rows, evicted with their last copy, or in a semi join when that has matched."""
         if not self.rules.tracks_matches(side):  # the first copy has the last window
-            null = F.lit(None).cast(_MATCHED_DTYPE)
-            labels = {"eviction_slice": F.col("evicted_in"), "matched": null}
+            null = F.lit(None).cast(_MATCHES_DTYPE)
+            labels = {"eviction_slice": F.col("evicted_in"), "first_match_slices": null}
             return self._select_row_columns(copies.where(F.col("copy") == 0).transform(with_columns, labels))
         is_semi = self.rules.join_type.is_in("semi") if side == "left" else F.lit(False)
-        leaves_in = F.when(is_semi, F.least("evicted_in", "matched_in")).otherwise(F.col("evicted_in"))
-        is_matched = F.col("matched_in").isNotNull()
+        removal_slice = F.when(is_semi, F.least("evicted_in", "first_match_slice")).otherwise(F.col("evicted_in"))
+        is_matched = F.col("first_match_slice").isNotNull()
         if not self.windows:
-            matched = F.when(is_matched, F.create_map("copy", "matched_in"))
-            return self._select_row_columns(copies.withColumns({"eviction_slice": leaves_in, "matched": matched}))
+            matched = F.when(is_matched, F.create_map("copy", "first_match_slice"))
+            return self._select_row_columns(
+                copies.withColumns({"eviction_slice": removal_slice, "first_match_slices": matched})
+            )
         names = [name for name in copies.columns if name != "id"]
         copies = copies.withColumns(
-            {"leaves_in": leaves_in, "first_match": F.when(is_matched, F.struct("copy", "matched_in"))}
+            {
+                "removal_slice": removal_slice,
+                "first_match_entry": F.when(is_matched, F.struct("copy", "first_match_slice")),
+            }
         )
         rows = copies.groupBy("id").agg(
             F.first(F.struct(*names)).alias("row"),
-            F.when(F.count("leaves_in") == F.count("*"), F.max("leaves_in")).alias("eviction_slice"),
-            F.map_from_entries(F.collect_list("first_match")).alias("first_matches"),
+            F.when(F.count("removal_slice") == F.count("*"), F.max("removal_slice")).alias("eviction_slice"),
+            F.map_from_entries(F.collect_list("first_match_entry")).alias("first_matches"),
         )
-        merged = F.map_zip_with("row.matched", "first_matches", lambda _, before, new: F.coalesce(before, new))
+        merged = F.map_zip_with(
+            "row.first_match_slices", "first_matches", lambda _, before, new: F.coalesce(before, new)
+        )
         rows = rows.select("row.*", "eviction_slice", merged.alias("merged"))
-        return self._select_row_columns(rows.withColumn("matched", F.col("merged")))
+        return self._select_row_columns(rows.withColumn("first_match_slices", F.col("merged")))
 
     def _select_row_columns(self, rows: DataFrame) -> DataFrame:
         labels = ("side", "lane", "slice", "clock", "tiebreak", "event_time", "eviction_slice")

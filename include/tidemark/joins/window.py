@@ -85,7 +85,7 @@ class AlignedWindows:
         return F.arrays_overlap(self.assign(left), self.assign(right))
 
     def _local(self, event_time: Column) -> Column:
-        return self.zone.local(event_time) if self.zone else event_time
+        return self.zone.to_local(event_time) if self.zone else event_time
 
     def _last_start(self, event_time: Column, period: Column) -> Column:
         """Return the last start, at most `event_time`, of windows that start once in each period."""

@@ -52,7 +52,7 @@ class WindowInequalityJoin(StreamStreamJoin):
 
     windows: ComparedWindowAssigner
 
-    carried_columns = ("matched", "watermark")
+    carried_columns = ("first_match_slices", "watermark")
     """The watermark at a carried row's arrival shows which of its copies were late. These may not have been evicted."""
 
     @override

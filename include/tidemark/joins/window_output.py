@@ -108,7 +108,7 @@ def group_members(members: FiringMembers) -> DataFrame:
 def _emission_columns(members: FiringMembers) -> list[Column]:
     last = F.col("window_end") - 1
     computed = {
-        "result_time": members.zone.instant(last) if members.zone else last,
+        "result_time": members.zone.to_instant(last) if members.zone else last,
         "window_start": F.coalesce("start_of_left", "start_of_right"),
         "right_window_start": F.col("start_of_right"),
     }

@@ -18,7 +18,7 @@ from tidemark.delta.staging import read_files
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle
 from tidemark.errors import InputError
 from tidemark.joins.base import Join
-from tidemark.ledger.ledger import Entry
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.state_fingerprint import ROW_HASH, carried_hash
 from tidemark.tables.run_files import run_of, spans, within
 from tidemark.timegrid.slices import Grid

@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config.types import to_micros
-from tidemark.delta.pipeline_tables import read_newest
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table_reader import read_newest
 from tidemark.errors import UserError
 from tidemark.formatting import quote_identifier
-from tidemark.ledger.ledger import Ledger, read_attempts
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_attempts
 
 TableName = Literal["emissions", "late"]
 
@@ -81,7 +82,7 @@ def _combined_watermarks(stored: pd.DataFrame) -> pd.Series[float]:
     left, right = (pd.to_numeric(stored[f"{side}_watermark_ms"]) for side in ("left", "right"))
     both = pd.concat([left, right], axis=1).min(axis=1, skipna=False)
     batch_watermarks = pd.to_numeric(stored["batch_watermark_ms"])
-    return batch_watermarks.fillna(pd.to_numeric(stored["advanced_watermark_ms"])).fillna(both)
+    return batch_watermarks.fillna(pd.to_numeric(stored["sources_watermark_ms"])).fillna(both)
 
 
 def _version_before_commit(ledger: Ledger, stored: pd.DataFrame, name: str, commit: int) -> int | None:
@@ -90,7 +91,7 @@ def _version_before_commit(ledger: Ledger, stored: pd.DataFrame, name: str, comm
     Raises:
         UserError: The ledger does not record the version.
     """
-    versions = stored["tables_before"][(stored["commit"] == commit)].dropna()
+    versions = stored["table_versions_before"][(stored["commit"] == commit)].dropna()
     if versions.empty and commit <= ledger.number:
         raise UserError(
             f"the ledger has no version of {getattr(ledger.tables, name)} before commit {commit}. Choose a later as_of."

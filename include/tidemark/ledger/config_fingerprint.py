@@ -10,7 +10,7 @@ from tidemark.config import Pipeline
 from tidemark.config.diff import flatten_settings
 from tidemark.config.types import parse_instant
 from tidemark.formatting import to_single_line
-from tidemark.ledger.ledger import Entry
+from tidemark.ledger.entry import Entry
 from tidemark.timegrid.slices import Grid
 
 _RESTARTS = "restarts"

@@ -42,16 +42,16 @@ class ErasureRecord:
 
 
 def parse_erasure_records(text: str | None) -> list[ErasureRecord]:
-    """Parse the erasures since a slice ran (`Entry.forgotten`), the oldest first."""
+    """Parse the erasures since a slice ran (`Entry.erasures`), the oldest first."""
     return [ErasureRecord(**record) for record in json.loads(text or "[]")]
 
 
 def list_erasures(tables: PipelineTables) -> list[ErasureRecord]:
     """List all erasures of these tables, the oldest first, each as recorded with one of its slices."""
     log = DeltaTableHandle.open(tables.ledger)
-    if log is None or "forgotten" not in log.schema.names:
+    if log is None or "erasures" not in log.schema.names:
         return []
-    stored = log.read(["forgotten"], ds.field("forgotten").is_valid())["forgotten"].to_pylist()
+    stored = log.read(["erasures"], ds.field("erasures").is_valid())["erasures"].to_pylist()
     records = {
         (record.at, tuple(record.predicates.items())): record
         for text in set(stored)
@@ -63,9 +63,10 @@ def list_erasures(tables: PipelineTables) -> list[ErasureRecord]:
 def find_last_erasure_commit(tables: PipelineTables) -> int:
     """Find the last commit of the ledger that erased rows; 0 without any."""
     log = DeltaTableHandle.open(tables.ledger)
-    if log is None or "dropped" not in log.schema.names:
+    if log is None or "removed_files" not in log.schema.names:
         return 0
-    return max(log.read(["commit", "dropped"], ds.field("dropped").is_valid())["commit"].to_pylist(), default=0)
+    erasing = log.read(["commit", "removed_files"], ds.field("removed_files").is_valid())
+    return max(erasing["commit"].to_pylist(), default=0)
 
 
 def find_excluded_predicates(pipeline: Pipeline, lake: str) -> ExcludedPredicates:
@@ -76,7 +77,7 @@ def find_excluded_predicates(pipeline: Pipeline, lake: str) -> ExcludedPredicate
 
 
 def predicates_to_json(excluded: ExcludedPredicates) -> str | None:
-    """Serialize predicates as in `Entry.left_out`; None without any."""
+    """Serialize predicates as in `Entry.excluded_predicates`; None without any."""
     predicates = {side: list(side_predicates) for side, side_predicates in excluded.items() if side_predicates}
     return json.dumps(predicates, sort_keys=True) if predicates else None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
@@ -25,9 +25,9 @@ from tidemark.timegrid.slices import Grid, group_consecutive
 class PreparedCommit:
     """A commit whose table changes are prepared."""
 
-    references: TableChanges
+    changes: TableChanges
     """Changes of the tables."""
-    before: dict[str, int]
+    versions_before: dict[str, int]
     """Versions of the tables before the commit."""
 
 
@@ -37,7 +37,7 @@ def prepare_commit(
     grid: Grid,
     runs: Sequence[StagedRun],
     superseded: Iterable[int],
-    opened: OpenTables,
+    open_tables: OpenTables,
     released: Iterable[int] = (),
 ) -> PreparedCommit:
     """Prepare the tables for the commit of some runs.
@@ -50,7 +50,7 @@ def prepare_commit(
         grid: The grid of slices.
         runs: Staged runs. If two have the same slice, the later one's rows are committed.
         superseded: Slices that were committed before.
-        opened: Tables that are open, by path. They are replaced by their new versions.
+        open_tables: Tables that are open, by path. They are replaced by their new versions.
         released: Slices whose quarantined rows are released.
 
     Raises:
@@ -59,19 +59,19 @@ def prepare_commit(
     """
     newest = list(_without_superseded_slices(spark, grid, runs))
     added: dict[str, tuple[DataFile, ...]] = {}
-    references = TableChanges(added, tuple(superseded), tuple(released))
-    before: dict[str, int] = {}
+    changes = TableChanges(added, tuple(superseded), tuple(released))
+    versions_before: dict[str, int] = {}
     for name in FOLLOWING:
         path = getattr(tables, name)
         staged = [run.tables[name] for run in newest if name in run.tables]
         log = retry_on_conflict(
-            partial(_prepare_table, spark, name, path, grid, staged, references, opened),
+            partial(_prepare_table, spark, name, path, grid, staged, changes, open_tables),
             path,
         )
         if log:
-            before[name] = log.version
+            versions_before[name] = log.version
             added[name] = tuple(file for part in staged for file in part.files)
-    return PreparedCommit(references, before)
+    return PreparedCommit(changes, versions_before)
 
 
 def _prepare_table(
@@ -80,14 +80,14 @@ def _prepare_table(
     path: str,
     grid: Grid,
     staged: Sequence[StagedFiles],
-    references: TableChanges,
-    opened: OpenTables,
+    changes: TableChanges,
+    open_tables: OpenTables,
 ) -> DeltaTableHandle | None:
     """Prepare one table for a commit. Return its new version; None if there is neither a table nor a staged file."""
-    log = _evolve_table(spark, opened.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
+    log = _evolve_table(spark, open_tables.pop(path, None) or DeltaTableHandle.open(path), path, name, staged)
     if log:
-        log = opened[path] = _split_files(
-            spark, log, name, grid, group_consecutive(references.slices_removed_from(name))
+        log = open_tables[path] = _split_files(
+            spark, log, name, grid, group_consecutive(changes.slices_removed_from(name))
         )
     return log
 
@@ -131,20 +131,3 @@ def _rewrite_files(
         for start, stop in parts:
             files += stage_run(within(rows, name, grid, start, stop), log.path, run).files
     return files
-
-
-def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
-    """Append rows of a run to a table that does not follow the ledger. Create the table if needed.
-
-    Raises:
-        UserError: The new type of a column cannot represent all values in the table.
-        FaultError: Other processes keep committing to the table.
-    """
-    staged = stage_run(rows, path, run)
-
-    def attempt() -> DeltaTableHandle:
-        handle = DeltaTableHandle.open(path)
-        handle = evolve_schema(rows.sparkSession, handle, path, staged.schema, change_feed=False)
-        return handle.commit(staged.files)
-
-    retry_on_conflict(attempt, path)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.timegrid.slices import Grid
 
-Why = Literal["another state", "landed rows went home", "changed settings"]
+StaleReason = Literal["changed state", "late-arriving rows reprocessed", "changed settings"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
         add(entry.number, max(version, consumed))
         if entry.consumes_late_arrivals:
             consumed = max(consumed, version)
-        if entry.landed is not None:
+        if entry.late_arriving_rows is not None:
             unplaced = version if unplaced is None else max(unplaced, version)
         next_number = entry.number
     if by_slice:
@@ -71,17 +72,17 @@ def reads(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
         side: 0 for the left input, 1 for the right one.
     """
     for entry in entries:
-        first = entry.number if entry.landed_from is None else min(entry.landed_from, entry.number)
+        first = entry.number if entry.late_arriving_from is None else min(entry.late_arriving_from, entry.number)
         yield range(first, entry.number + 1), entry.versions[side]
 
 
-def stale(ledger: Ledger, after: int = -1) -> dict[int, Why]:
+def stale(ledger: Ledger, after: int = -1) -> dict[int, StaleReason]:
     """Find committed slices after slice `after` (exclusive) that do not follow from their predecessors any more.
 
     Returns:
         The reason by slice.
     """
-    reasons: dict[int, Why] = {}
+    reasons: dict[int, StaleReason] = {}
     # Monotonic stack of earlier slices: each was committed after all slices between it and the current one.
     newer: list[Entry] = []
     for number, entry in ledger.entries.items():
@@ -102,16 +103,16 @@ def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
     return entry
 
 
-def waiting(ledger: Ledger) -> tuple[tuple[int, int], tuple[int, ...]] | None:
+def find_slices_to_reprocess(ledger: Ledger) -> tuple[tuple[int, int], tuple[int, ...]] | None:
     """Find slices with late-arriving rows that a reprocess has to read (policy `reprocess`).
 
     Returns:
         The input versions up to which late-arriving rows were detected, and the slices; None if no commit recorded any.
     """
     newest = max(ledger.entries.values(), key=lambda entry: entry.commit, default=None)
-    if newest is None or newest.waiting is None:
+    if newest is None or newest.slices_to_reprocess is None:
         return None
-    unread = (number for number in newest.waiting if not _has_read(ledger.entries[number], newest.versions))
+    unread = (number for number in newest.slices_to_reprocess if not _has_read(ledger.entries[number], newest.versions))
     return newest.versions, tuple(unread)
 
 
@@ -139,14 +140,19 @@ def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> Why | None:
+def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> StaleReason | None:
     """Return why a slice is stale; `newer` is the nearest earlier slice that was committed after it."""
     if before and before.settings != settings_up_to_slice(entry.settings, grid, before.number):
         return "changed settings"
-    if before and before.digest != entry.carried_in_digest:
-        return "another state"
-    if entry.landed and entry.landed_from is not None and newer is not None and entry.landed_from <= newer:
-        return "landed rows went home"
+    if before and before.fingerprint != entry.carried_in_fingerprint:
+        return "changed state"
+    if (
+        entry.late_arriving_rows
+        and entry.late_arriving_from is not None
+        and newer is not None
+        and entry.late_arriving_from <= newer
+    ):
+        return "late-arriving rows reprocessed"
     return None
 
 

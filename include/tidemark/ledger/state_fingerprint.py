@@ -80,18 +80,18 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
     )
 
 
-def digests(
-    parts: pd.DataFrame, ends: Mapping[int, Watermarks], forgotten: Mapping[int, int] | None = None
+def compute_fingerprints(
+    parts: pd.DataFrame, ends: Mapping[int, Watermarks], erased_counts: Mapping[int, int] | None = None
 ) -> dict[int, str]:
     """Compute the fingerprint of the state after each slice of a job.
 
     Args:
         parts: Collected `state_parts`.
         ends: Watermarks at the end of each slice.
-        forgotten: Number of rows erased from the state after a slice. Later slices have read these rows, so the
+        erased_counts: Number of rows erased from the state after a slice. Later slices have read these rows, so the
             state differs from one that never had them.
     """
-    lost = forgotten or {}
+    lost = erased_counts or {}
     sums = [int(high) * _HALF + int(low) for high, low in zip(parts["high"], parts["low"], strict=True)]
     changes = dict.fromkeys(ends, 0)
     for since, until, total in zip(parts["since"], parts["until"], sums, strict=True):
@@ -103,7 +103,7 @@ def digests(
     totals = accumulate(changes.values())
     return {
         number: hashlib.sha256(
-            f"{total % _WRAP} {_as_text(marks)}{f' forgotten={lost[number]}' if lost.get(number) else ''}".encode()
+            f"{total % _WRAP} {_as_text(marks)}{f' erased={lost[number]}' if lost.get(number) else ''}".encode()
         ).hexdigest()[:32]
         for (number, marks), total in zip(ends.items(), totals, strict=True)
     }
@@ -131,11 +131,11 @@ def _as_text(marks: Watermarks) -> str:
     """Serialize watermarks for the fingerprint. The field names are fixed, or stored fingerprints would change."""
     sources = ", ".join(
         f"Source(side={source.side!r}, partition={source.partition!r}, watermark={source.watermark}, "
-        f"last={source.last})"
+        f"last_clock={source.last_clock})"
         for source in marks.sources
     )
     return (
         f"Watermarks(left={marks.left}, right={marks.right}, batch={marks.batch}, "
-        f"left_swept={marks.left_last_cleanup}, right_swept={marks.right_last_cleanup}, "
-        f"advanced={marks.advanced}, sources=({sources}{',' if len(marks.sources) == 1 else ''}))"
+        f"left_last_cleanup={marks.left_last_cleanup}, right_last_cleanup={marks.right_last_cleanup}, "
+        f"sources_combined={marks.sources_combined}, sources=({sources}{',' if len(marks.sources) == 1 else ''}))"
     )

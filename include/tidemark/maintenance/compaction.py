@@ -58,7 +58,7 @@ class CompactionPlan:
 
     def merge_to_dict(self, merge: Merge) -> dict[str, Any]:
         """Return a merge as a JSON-ready dictionary."""
-        start, end = (self.ledger.grid.name(number) for number in (merge.period.start, merge.period.stop))
+        start, end = (self.ledger.grid.label(number) for number in (merge.period.start, merge.period.stop))
         result = {"table": merge.table, "start": start, "end": end}
         return {**result, "files": len(merge.files), "target_files": merge.target_files, "bytes": merge.bytes}
 

@@ -18,7 +18,8 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import UserError
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import restorable, start_of_chain
 from tidemark.tables.table_changes import open_tables
 
@@ -56,9 +57,9 @@ def compute_recovery_horizon(
     verify_from = find_first_verifiable(ledger, runs_with_checkpoint, oldest_versions)
     return RecoveryHorizon(
         readable_from,
-        None if reprocess_from is None else ledger.grid.name(reprocess_from),
-        ledger.grid.name(chain[0].number),
-        None if verify_from is None else ledger.grid.name(verify_from),
+        None if reprocess_from is None else ledger.grid.label(reprocess_from),
+        ledger.grid.label(chain[0].number),
+        None if verify_from is None else ledger.grid.label(verify_from),
         tuple(getattr(pipeline, side).table for side, version in oldest_by_side.items() if version is None),
     )
 

@@ -69,12 +69,12 @@ def list_past_jobs(ledger: pd.DataFrame) -> list[PastJob]:
     jobs = by_run.agg(
         rows=("rows", "sum"),
         seconds=("job_seconds", "first"),
-        at=("committed_at", "first"),
+        committed_at=("committed_at", "first"),
         slices=("run", "size"),
-        of=("job_slices", "first"),
+        job_slices=("job_slices", "first"),
     )
     # If some slices of a job were superseded, the ledger lacks the rows that it read.
-    jobs = jobs[jobs["slices"] == jobs["of"]].sort_values("at")
+    jobs = jobs[jobs["slices"] == jobs["job_slices"]].sort_values("committed_at")
     return [PastJob(rows, seconds) for rows, seconds in zip(jobs["rows"], jobs["seconds"], strict=True)]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from rich import filesize
 
+from tidemark.config import Pipeline
+from tidemark.config.types import to_micros
+from tidemark.planning.scan_estimate import InputFiles
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.resources import SessionResources
+from tidemark.timegrid.slices import Grid
 
 MAX_SLICES = 10_000
 """Largest number of slices of a job: each slice still has three buckets (`watermarks.buckets.TARGET_BUCKETS`)."""
@@ -67,6 +72,39 @@ class JobCapacity:
             yield range(start, slices.stop)
 
 
+def list_slices_run_alone(pipeline: Pipeline, grid: Grid) -> list[int]:
+    """List the slices that need a job of their own: Flink SQL's job restarted in them, so they replay row by row."""
+    restarts = pipeline.restarts if pipeline.dialect == "flink-sql" else ()
+    return sorted({grid.number_at(to_micros(restart)) for restart in restarts})
+
+
+def cut_into_jobs(
+    slices: range, files: Sequence[InputFiles], size: JobCapacity | int, run_alone: Sequence[int]
+) -> Iterator[tuple[range, float]]:
+    """Cut consecutive slices into jobs.
+
+    Args:
+        slices: The slices.
+        files: The files of both inputs.
+        size: Slices per job, or a capacity in rows.
+        run_alone: Numbers of slices, in order, that get a job of their own.
+
+    Yields:
+        The slices of a job, and the approximate number of rows that it reads.
+    """
+    rows = np.sum([input_files.rows_per_slice(slices) for input_files in files], axis=0)
+    rows_before = np.append(0.0, rows.cumsum())
+    cuts = [cut for number in run_alone for cut in (number, number + 1) if cut in slices]
+    for start, stop in pairwise([slices.start, *cuts, slices.stop]):
+        part = range(start, stop)
+        if isinstance(size, JobCapacity):
+            jobs = size.cut_jobs(part, rows[start - slices.start : stop - slices.start])
+        else:
+            jobs = (part[first : first + size] for first in range(0, len(part), size))
+        for job in jobs:
+            yield job, float(rows_before[job.stop - slices.start] - rows_before[job.start - slices.start])
+
+
 def estimate_row_width(dtype: T.DataType) -> int:
     """Return the bytes of a value as Spark's planner estimates them by type."""
     match dtype:
@@ -78,7 +116,7 @@ def estimate_row_width(dtype: T.DataType) -> int:
             return estimate_row_width(dtype.keyType) + estimate_row_width(dtype.valueType)
         case T.DecimalType():
             return 8 if dtype.precision <= _LONG_DIGITS else 16
-    return next((width for width, kinds in _WIDTHS.items() if isinstance(dtype, kinds)), 20)
+    return next((width for width, dtypes in _WIDTHS.items() if isinstance(dtype, dtypes)), 20)
 
 
 _LONG_DIGITS = 18

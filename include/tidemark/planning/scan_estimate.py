@@ -60,21 +60,19 @@ class InputFiles:
         last = self.files["last"].clip(0, self.now).fillna(slices.stop - 1).to_numpy()
         share = rows / (last - first + 1)
         change = np.zeros(len(slices) + 1)
-        for place, sign in ((first, 1), (last + 1, -1)):
-            number = np.clip(place - slices.start, 0, len(slices)).astype(np.int64)
-            np.add.at(change, number, sign * share)
+        for boundary, sign in ((first, 1), (last + 1, -1)):
+            index = np.clip(boundary - slices.start, 0, len(slices)).astype(np.int64)
+            np.add.at(change, index, sign * share)
         rows_by_slice: npt.NDArray[np.float64] = change[:-1].cumsum()
         return rows_by_slice
 
 
 def _list_files(source: StoredInput, grid: Grid) -> pd.DataFrame:
+    # The files of a table do not have the clock of a trace.
+    if source.statistics.files is None and (table := source.table.table) is not None:
+        return table.files[["size", "rows"]].assign(first=float("nan"), last=float("nan"))
     rows = []
     for file in source.statistics.files or ():
-        ends = (float("nan") if end is None else grid.number_at(end) for end in (file.earliest, file.latest))
-        rows.append((file.size, float("nan") if file.rows is None else file.rows, *ends))
-    if (
-        source.statistics.files is None and (log := source.table.table) is not None
-    ):  # a trace's clock is beside the table
-        nowhere = {"first": float("nan"), "last": float("nan")}
-        return log.files[["size", "rows"]].assign(**nowhere)
+        slices = (float("nan") if clock is None else grid.number_at(clock) for clock in (file.earliest, file.latest))
+        rows.append((file.size, float("nan") if file.rows is None else file.rows, *slices))
     return pd.DataFrame(rows, columns=["size", "rows", "first", "last"])

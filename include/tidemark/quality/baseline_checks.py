@@ -12,7 +12,7 @@ import pandas as pd
 from tidemark.config import Expectation
 from tidemark.config.baseline_metrics import BASELINE_SUFFIX, METRICS
 from tidemark.config.local_days import DAY_MICROS
-from tidemark.ledger.ledger import Counts, Entry
+from tidemark.ledger.entry import Counts, Entry
 from tidemark.quality.results import ExpectationResult, Measurement, format_expectation_name
 from tidemark.timegrid.slices import Grid
 

@@ -82,7 +82,7 @@ def _is_out_of_bounds(dtypes: Mapping[str, str], pipeline: Pipeline) -> Column:
     inequality = pipeline.join.window_inequality
     if (pipeline.join.window or inequality) and {"_window_start", "_window_end"} <= dtypes.keys():
         if zone := pipeline.window_time_zone:
-            left, right = (Zone.of(zone).local(time) for time in (left, right))
+            left, right = (Zone.from_name(zone).to_local(time) for time in (left, right))
         names = {
             name: f"_right{name}" if f"_right{name}" in dtypes else name for name in ("_window_start", "_window_end")
         }

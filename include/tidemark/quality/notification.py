@@ -73,14 +73,14 @@ class Notification(ToDict):
                 severity,
                 outcome,
                 to_single_line(details[outcome, severity, name])[:MAX_LENGTH],
-                tuple(map(grid.name, numbers[:MAX_LISTED])),
+                tuple(map(grid.label, numbers[:MAX_LISTED])),
                 len(numbers),
             )
             for (outcome, severity, name), numbers in sorted(
                 failed_slices.items(), key=lambda item: item[0][0] != "failed"
             )
         )
-        start, end = grid.name(slices[0]), grid.name(slices[-1] + 1)
+        start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
         return cls(pipeline, result.outcome, run, start, end, len(slices), summaries, result.docs_index)
 
     @property

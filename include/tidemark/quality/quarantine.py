@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -15,13 +15,15 @@ from pyspark.sql import functions as F
 from tidemark.config import Pipeline
 from tidemark.config.types import format_instant
 from tidemark.delta.staging import StagedFiles
-from tidemark.delta.table import DeltaTableHandle, OpenTables
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict, quote_identifier
-from tidemark.ledger.ledger import FORMAT, Entry, Ledger, newest_row
-from tidemark.ledger.prepare_commit import prepare_commit
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_newest_row
+from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import StagedRun, read_slices, stage_run
-from tidemark.tables.table_changes import QUARANTINED, apply_to_tables
+from tidemark.tables.table_changes import QUARANTINED
 
 RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN = "_run", "_failed_expectations"
 """Columns of the table `quarantined` that `emissions` does not have: the run, and the names of failed expectations."""
@@ -101,7 +103,7 @@ def release(
     candidates = sorted({name for row in quarantined for name in row[FAILED_EXPECTATIONS_COLUMN]})
     names = candidates if expectation is None else [match_expectation_name(expectation, candidates)]
     rows = sum(set(row[FAILED_EXPECTATIONS_COLUMN]) <= set(names) for row in quarantined)
-    result = ReleaseResult(pipeline.name, ledger.grid.name(number), tuple(names), rows, len(quarantined) - rows)
+    result = ReleaseResult(pipeline.name, ledger.grid.label(number), tuple(names), rows, len(quarantined) - rows)
     tables = {} if expectation is None and not rows else _stage_rows(spark, ledger, number, entry.run, names)
     _commit(spark, ledger, entry, StagedRun(entry.run, range(number, number + 1), tables), result, user)
     return result
@@ -160,24 +162,19 @@ def _cast_to_emissions(rows: DataFrame, path: str) -> DataFrame:
 def _commit(
     spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun, result: ReleaseResult, user: str
 ) -> None:
-    opened: OpenTables = {}
-    slice_ = ledger.grid.datetime_of(entry.number)
-    ready = prepare_commit(spark, ledger.tables, ledger.grid, [staged], (), opened, released=[entry.number])
-    before, now, commit = newest_row(ledger.tables, slice_), datetime.now(UTC), ledger.number + 1
-    release_ = {"rows": result.rows, "expectations": result.expectations, "user": user, "at": format_instant(now)}
-    row = before | {
-        "commit": commit,
-        "committed_at": now,
-        "format": FORMAT,
-        "emissions": before["emissions"] + result.rows,
-        "quarantined": result.remaining_rows,
-        "quality": "quarantined" if result.remaining_rows else "released",
-        "released": json.dumps([*json.loads(before["released"] or "[]"), release_]),
-        "ran_in": entry.commit,
-        "brought": None,
-    }
-    ledger.commit([row], commit, ready.references, ready.before, opened)
-    apply_to_tables(ledger.tables, ledger.grid, commit, ready.references, opened)
+    transaction = LedgerTransaction.prepare(spark, ledger, ledger.number + 1, [staged], released=[entry.number])
+    stored = read_newest_row(ledger.tables, ledger.grid.datetime_of(entry.number))
+    at = format_instant(transaction.committed_at)
+    release_ = {"rows": result.rows, "expectations": result.expectations, "user": user, "at": at}
+    row = transaction.amend_row(
+        stored,
+        entry.commit,
+        emissions=stored["emissions"] + result.rows,
+        quarantined=result.remaining_rows,
+        quality="quarantined" if result.remaining_rows else "released",
+        releases=json.dumps([*json.loads(stored["releases"] or "[]"), release_]),
+    )
+    transaction.commit([row])
 
 
 def _format_value(value: Any) -> Any:

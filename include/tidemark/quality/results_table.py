@@ -1,4 +1,4 @@
-"""Read and write the tables `quality` and `refused`: measurements by slice and expectation."""
+"""Read and write the tables `quality` and `rejection_results`: measurements by slice and expectation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
 from tidemark.config.quality import create_default_expectations
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.retry import append_with_retry
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
 from tidemark.quality.gx.expectations import get_expectation_name
 from tidemark.quality.results import ValidationResult
-from tidemark.tables.append import append
 from tidemark.timegrid.slices import Grid
 
 SCHEMA = pa.schema(
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 """Columns of `quality`. `value` as in `Measurement`. `min_value` and `max_value` bound it, inclusive unless the
 expectation is strict."""
 REJECTED_AT = pa.field("rejected_at", pa.timestamp("us", tz="UTC"))
-"""Additional column of `refused`: instant of the rejection, which no commit of the ledger records."""
+"""Additional column of `rejection_results`: instant of the rejection, which no commit of the ledger records."""
 OUTCOMES = ("passed", "warned", "failed", "waived", "quarantined")
 
 
@@ -96,14 +96,14 @@ def create_result_rows(pipeline: Pipeline, grid: Grid, first: int, run: str, res
 
 
 def append_rejection_results(tables: PipelineTables, rows: pa.Table) -> None:
-    """Append the failed rows of a rejected slice to `refused`; `quality` contains committed slices only.
+    """Append the failed rows of a rejected slice to `rejection_results`; `quality` contains committed slices only.
 
     Every rejected attempt adds rows. Passed expectations are left out.
     """
     failed = rows.filter(pc.field("outcome") == "failed")
     if failed.num_rows:
         now = pa.repeat(pa.scalar(datetime.now(UTC), REJECTED_AT.type), failed.num_rows)
-        append(tables.rejection_results, failed.append_column(REJECTED_AT, now))
+        append_with_retry(tables.rejection_results, failed.append_column(REJECTED_AT, now))
 
 
 def get_value_bounds(expectation: Expectation) -> tuple[float | None, float | None]:
@@ -125,7 +125,7 @@ def _to_float(value: object) -> float | None:
 
 
 def read_results(path: str) -> pd.DataFrame:
-    """Read the table `quality` or `refused`, ordered by slice; empty if there is no table."""
+    """Read the table `quality` or `rejection_results`, ordered by slice; empty if there is no table."""
     log = DeltaTableHandle.open(path)
     if log is None:
         return pd.DataFrame(SCHEMA.empty_table().to_pydict())

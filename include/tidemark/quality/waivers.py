@@ -16,13 +16,13 @@ import pyarrow.dataset as ds
 from tidemark.config import Pipeline
 from tidemark.config.types import format_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.retry import append_with_retry
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import UserError
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx.expectations import get_expectation_name
 from tidemark.quality.quarantine import match_expectation_name
 from tidemark.quality.results import ExpectationResult
-from tidemark.tables.append import append
 from tidemark.timegrid.slices import Grid
 
 _SCHEMA = pa.schema(
@@ -122,7 +122,7 @@ def record_waiver(tables: PipelineTables, waiver: Waiver) -> None:
     Raises:
         FaultError: commits of other processes conflicted with every attempt.
     """
-    append(tables.waivers, pa.Table.from_pylist([asdict(waiver)], _SCHEMA))
+    append_with_retry(tables.waivers, pa.Table.from_pylist([asdict(waiver)], _SCHEMA))
 
 
 def read_waivers(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:
@@ -161,7 +161,7 @@ def list_pending_waivers(ledger: Ledger) -> list[dict[str, Any]]:
     for waiver in sorted(waivers, key=lambda waiver: waiver.waived_at):
         number = ledger.grid.number_at(to_micros(waiver.slice))
         if waiver.attempt == get_next_attempt(ledger, number):
-            pending[number, waiver.expectation] = {"slice": ledger.grid.name(number), **waiver.to_dict()}
+            pending[number, waiver.expectation] = {"slice": ledger.grid.label(number), **waiver.to_dict()}
     return list(reversed(pending.values()))
 
 

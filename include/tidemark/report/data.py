@@ -19,7 +19,7 @@ from tidemark.comparison.what_if import WhatIf, vary_setting
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration, format_instant, parse_instant
-from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.report.example_rows import ExampleCollector, ExampleHistory, ExplainedCause
 from tidemark.report.lateness import LatenessSummary, choose_trial_delays, choose_varied_input, summarize_lateness
 
@@ -92,7 +92,7 @@ class ReportData:
     """Content of a report."""
 
     comparison: Comparison
-    made_at: str
+    created_at: str
     version: str
     leading_columns: tuple[str, ...]
     """Most informative columns of an example: keys, event times, bounds of windows."""
@@ -169,7 +169,7 @@ def collect_report_data(
         versions |= dict(zip((source.table.name for source in view.inputs), view.last.versions, strict=True))
     return ReportData(
         comparison=comparison,
-        made_at=format_instant(datetime.now(UTC).replace(second=0, microsecond=0)),
+        created_at=format_instant(datetime.now(UTC).replace(second=0, microsecond=0)),
         version=version("tidemark"),
         leading_columns=comparison.leading_columns,
         causes=causes,
@@ -330,7 +330,7 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> Iterator[str]:
     names = (invocation.pipeline, invocation.reference or views[-1].pipeline.name)
     for name, view in zip(names, views, strict=False):
-        yield _join_command("run", name, "--to", view.grid.name(view.end), *_get_lake_option(invocation))
+        yield _join_command("run", name, "--to", view.grid.label(view.end), *_get_lake_option(invocation))
     yield _join_command(*invocation.arguments)
 
 

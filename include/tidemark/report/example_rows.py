@@ -98,7 +98,7 @@ class ExampleCollector:
         return self.histories.get(identity)
 
 
-_DETAIL_COLUMNS = {"_input", "_watermark", "_lateness_ms", "_held_by", "_detail", "_left", "_right"}
+_DETAIL_COLUMNS = {"_input", "_watermark", "_lateness_ms", "_limiting_side", "_detail", "_left", "_right"}
 """Columns of an example that are not its own: details of the cause, and hashes of its input rows."""
 
 
@@ -109,7 +109,7 @@ def _format_details(row: Mapping[str, Any]) -> str:
 def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
     if "_lateness_ms" in row:
         watermark = format_instant(from_micros(row["_watermark"] * 1000))
-        suffix = f", determined by the {row['_held_by']} input" if "_held_by" in row else ""
+        suffix = f", determined by the {row['_limiting_side']} input" if "_limiting_side" in row else ""
         lateness = format_span(row["_lateness_ms"])
         yield f"its {row['_input']} row was {lateness} behind the watermark {watermark}{suffix}"
     elif "_input" in row:

@@ -72,7 +72,7 @@ def summarize_lateness(view: CommittedView, slices: range) -> LatenessSummary:
         late = side_counts[side_counts["bin"].notna()]
         rejected = side_counts[side_counts["bin"].isna()]
         bins = late.groupby("bin")["rows"].sum()
-        by_watermark_input = quantiles[(quantiles["side"] == side) & quantiles["held_by"].notna()]
+        by_watermark_input = quantiles[(quantiles["side"] == side) & quantiles["limiting_side"].notna()]
         delay = getattr(pipeline, side).watermark_delay
         inputs.append(
             InputLateness(
@@ -83,7 +83,7 @@ def summarize_lateness(view: CommittedView, slices: range) -> LatenessSummary:
                 int(late["rows"].sum()),
                 _select_quantiles(quantiles, side, None),
                 tuple(int(bins.get(number, 0)) for number in range(len(BIN_EDGES))),
-                {row["held_by"]: int(row["rows"]) for row in by_watermark_input.to_dict("records")},
+                {row["limiting_side"]: int(row["rows"]) for row in by_watermark_input.to_dict("records")},
                 {row["reason"]: int(row["rows"]) for row in rejected.to_dict("records")},
             )
         )
@@ -103,14 +103,14 @@ def _aggregate_late_rows(view: CommittedView, slices: range) -> tuple[pd.DataFra
     rows = read_committed_rows(view.spark, view.ledger, "late").where(
         _is_in_slices(F.unix_micros("_slice"), view, slices)
     )
-    lateness = F.greatest("behind_ms", F.lit(0))
+    lateness = F.greatest("lateness_ms", F.lit(0))
     bin_number = reduce(Column.__add__, ((lateness >= edge).cast("int") for edge in BIN_EDGES[1:]))
     is_late = F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
     binned = rows.select(
-        "side", "reason", "held_by", lateness.alias("lateness"), F.when(is_late, bin_number).alias("bin")
+        "side", "reason", "limiting_side", lateness.alias("lateness"), F.when(is_late, bin_number).alias("bin")
     )
     counts = binned.groupBy("side", "reason", "bin").agg(F.count("*").alias("rows"))
-    grouped = binned.where("bin IS NOT NULL").cube("side", "held_by")
+    grouped = binned.where("bin IS NOT NULL").cube("side", "limiting_side")
     quantiles = grouped.agg(
         F.count("*").alias("rows"), F.percentile_approx("lateness", list(QUANTILES.values())).alias("lateness")
     )
@@ -124,7 +124,7 @@ def _is_in_slices(start: Column, view: CommittedView, slices: range) -> Column:
 
 def _select_quantiles(quantiles: pd.DataFrame, side: str | None, watermark_input: str | None) -> dict[str, int]:
     for row in quantiles.to_dict("records"):
-        keys = [None if pd.isna(row[name]) else row[name] for name in ("side", "held_by")]
+        keys = [None if pd.isna(row[name]) else row[name] for name in ("side", "limiting_side")]
         if keys == [side, watermark_input]:
             return dict(zip(QUANTILES, map(int, row["lateness"]), strict=True))
     return {}

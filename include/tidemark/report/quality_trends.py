@@ -103,8 +103,8 @@ def collect_trends(pipeline: Pipeline, ledger: Ledger, rows: pd.DataFrame) -> Qu
     with_value = (history for history in histories if history not in without_value)
     return QualityTrends(
         pipeline.name,
-        grid.name(numbers[0]) if numbers else "",
-        grid.name(numbers[-1] + 1) if numbers else "",
+        grid.label(numbers[0]) if numbers else "",
+        grid.label(numbers[-1] + 1) if numbers else "",
         len(numbers),
         format_duration(span_grid.slices_per_span * timedelta(microseconds=grid.every)),
         tuple(_create_expectation_trend(rows, history, span_grid) for history in with_value),
@@ -170,11 +170,11 @@ def _read_lateness(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
     log = DeltaTableHandle.open(ledger.tables.late)
     if log is None:
         return {}
-    rows = log.read(["_slice", "side", "reason", "behind_ms"]).to_pandas()
+    rows = log.read(["_slice", "side", "reason", "lateness_ms"]).to_pandas()
     rows = rows[rows["reason"].isin(["late", *LATE_BUT_BUFFERED_REASONS])]
     quantiles = {}
     for side, group in rows.groupby("side"):
-        by_slice = (group["behind_ms"] / 1000).groupby(group["_slice"])
+        by_slice = (group["lateness_ms"] / 1000).groupby(group["_slice"])
         for name, share in _QUANTILES.items():
             quantiles[str(side), name] = by_slice.quantile(share, interpolation="lower").sort_index()
     return quantiles
@@ -190,5 +190,5 @@ def _create_spans(
     for start, group in present.groupby(numbers - (numbers - numbers[0]) % span_grid.slices_per_span):
         failures = group[:0] if failed is None else group[failed.loc[group.index].to_numpy()]
         worst = float(failures.max()) if len(failures) else 0.0
-        first, end = (span_grid.grid.name(number) for number in (int(start), int(start) + span_grid.slices_per_span))
+        first, end = (span_grid.grid.label(number) for number in (int(start), int(start) + span_grid.slices_per_span))
         yield Span(first, end, float(group.min()), float(group.max()), bool(len(failures)), worst)

@@ -14,11 +14,11 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.config import CommitArrival
-from tidemark.delta.commit_history import Commit, list_commits
+from tidemark.delta.commit_history import Commit, is_outside_table, list_commits
 from tidemark.delta.filesystem import open_filesystem
-from tidemark.delta.pipeline_tables import DeltaInput, read_plain_parquet
 from tidemark.delta.row_commit_times import ArrivalTracker, FileArrival, FileRewrite
-from tidemark.delta.table import DeltaTableHandle, is_outside_table
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table_reader import DeltaInput, read_plain_parquet
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN

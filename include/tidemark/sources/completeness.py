@@ -153,11 +153,11 @@ def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None) -> bool:
 def _find_maximum(values: pa.ChunkedArray, clock: ResolvedTimeColumn, bounds: TimeBounds | None) -> Iterator[int]:
     """Yield the greatest usable clock of a column, if any."""
     latest = to_micros(bounds.latest) if bounds else 2**63 - 1
-    if clock.per_second is None:
+    if clock.units_per_second is None:
         instants = pc.cast(pc.cast(values, pa.timestamp("us", "UTC"), safe=False), pa.int64())
         maximum = pc.max(instants.filter(pc.less(instants, latest))).as_py()
     else:
-        usable = pc.less(values, latest * clock.per_second // 1_000_000)
+        usable = pc.less(values, latest * clock.units_per_second // 1_000_000)
         maximum = clock.convert_value(pc.max(values.filter(usable)).as_py())
     if maximum is not None:
         yield maximum

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tidemark.config.types import to_micros
-from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import get_file_name
+from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.sources.commit_time_source import CommitTimeInput
 from tidemark.sources.file_time_ranges import FileTimeRange, read_commit_time_ranges, read_time_ranges
 from tidemark.sources.normalization import Side

@@ -79,6 +79,6 @@ def _widen(clock: ResolvedTimeColumn, value: Any, direction: Literal[-1, 1]) -> 
         return None
     if isinstance(value, float | Decimal):
         return bound + direction * _ROUNDING
-    if direction > 0 and clock.per_second is None and bound % _TRUNCATION == 0:
+    if direction > 0 and clock.units_per_second is None and bound % _TRUNCATION == 0:
         return bound + _TRUNCATION - 1
     return bound

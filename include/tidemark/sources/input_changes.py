@@ -9,8 +9,8 @@ from functools import reduce
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import get_file_name, read_log_actions
+from tidemark.delta.commit_history import get_file_name, read_log_actions
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash

@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.config.types import format_instant, from_micros
-from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import DeltaTableHandle, get_file_name
+from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.sources.commit_time_source import CommitTimeInput
@@ -64,8 +65,8 @@ class ChangeDetector:
         exact_from = format_instant(from_micros(file.latest_us + _MILLISECOND))
         raise InputError(
             f"input {self.table.name}: arrival times are exact only from {exact_from} on, because "
-            f"{file.ambiguity_reason}, and slice {grid.name(first)} begins before. Let slices begin with "
-            f"{grid.name(grid.number_at(file.latest_us) + 1)} or later, or name an arrival column."
+            f"{file.ambiguity_reason}, and slice {grid.label(first)} begins before. Let slices begin with "
+            f"{grid.label(grid.number_at(file.latest_us) + 1)} or later, or name an arrival column."
         )
 
     def require_unchanged(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> None:
@@ -83,7 +84,7 @@ class ChangeDetector:
                 continue
             first_lost = self._find_first_slice(changes.read_removed_rows, is_consumed, grid)
             if first_lost is not None:
-                start, versions = grid.name(first_lost), ", ".join(map(str, changes.mutating_versions))
+                start, versions = grid.label(first_lost), ", ".join(map(str, changes.mutating_versions))
                 raise InputError(
                     f"input {self.table.name} is not append-only: version {versions} deleted or changed rows that "
                     f"slices from {start} on have read. Run {reprocess} --from {start}"
@@ -105,7 +106,7 @@ class ChangeDetector:
             first_lost = self._find_first_slice_with_lost_rows(self._read_changes(version), grid, spans)
             if first_lost is not None:
                 raise InputError(
-                    f"input {self.table.name} no longer has rows that slices from {grid.name(first_lost)} on have "
+                    f"input {self.table.name} no longer has rows that slices from {grid.label(first_lost)} on have "
                     "read, so rerunning these slices would lose results. Restore the rows, or set "
                     "on_input_delete: refuse to remove the results too."
                 )

@@ -13,7 +13,7 @@ from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, T
 from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.expressions import check_expression, is_column_path
 from tidemark.delta.paths import resolve_path
-from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, PipelineFileError, suggest_name
 from tidemark.joins.keys import find_type, key_path
 from tidemark.ledger.erasure_records import ExcludedPredicates, find_excluded_predicates
@@ -137,7 +137,9 @@ def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
     """
     try:
         key = parse_user_expression(table.spark, expression, InputColumns(tuple(table.schema.names))).column
-        return get_engine(table.spark).create_opaque_empty(table.schema).select(key.alias("key")).schema["key"].dataType
+        return (
+            get_engine(table.spark).create_empty_dataframe(table.schema).select(key.alias("key")).schema["key"].dataType
+        )
     except PipelineFileError as error:
         reason = str(error)
     except PySparkException as error:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.delta.pipeline_tables import DeltaInput
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.sources.file_pruning import Extent, FileStatistics
 from tidemark.sources.late_arrivals import ChangeDetector

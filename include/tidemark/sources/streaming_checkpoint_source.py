@@ -22,8 +22,8 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.config import CheckpointArrival
-from tidemark.delta.pipeline_tables import DeltaInput
-from tidemark.delta.table import get_file_name
+from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.spark.dataframe_utils import get_file_metadata

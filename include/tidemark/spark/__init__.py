@@ -1,1 +1,1 @@
-"""The Spark session: how one is started and tuned, and all that Tidemark asks of its private JVM objects."""
+"""Start and tune Spark sessions, and hide the differences between classic Spark and Spark Connect."""

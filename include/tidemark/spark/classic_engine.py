@@ -1,4 +1,4 @@
-"""A session with a JVM of its own, or of spark-submit's."""
+"""Implement the engine for sessions with a JVM of their own, started here or by spark-submit."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from tidemark.config.allowed_functions import ColumnCheck
 from tidemark.errors import UserError
 from tidemark.spark import jvm
 from tidemark.spark.engine_protocol import AnalyzedFilter
-from tidemark.spark.trees import check_tree
+from tidemark.spark.expression_tree import check_tree
 
 S3_SCHEMES = ("s3a://", "s3://", "s3n://")
-"""Where Spark's own commits are safe among those of one driver alone."""
+"""URI schemes for which Spark's Delta commits are safe only within one driver."""
 
 
 @dataclass(frozen=True)
 class ClassicEngine:
-    """`asked.Engine` by the JVM's objects."""
+    """Implementation of `engine_protocol.Engine` by private JVM objects."""
 
     spark: SparkSession
 
     def get_execution_memory(self) -> int:
-        """Ask the executors that there are."""
+        """Return the sum over the registered executors, in bytes."""
         return jvm.get_execution_memory(self.spark)
 
     def count_cores(self) -> int:
-        """Ask the scheduler."""
+        """Return the scheduler's default parallelism."""
         return self.spark.sparkContext.defaultParallelism
 
-    def create_opaque_empty(self, schema: T.StructType) -> DataFrame:
-        """Give an empty RDD's rows."""
+    def create_empty_dataframe(self, schema: T.StructType) -> DataFrame:
+        """Create it from an empty RDD."""
         return self.spark.createDataFrame(self.spark.sparkContext.emptyRDD(), schema)
 
-    def parse_expression(self, text: str, columns: ColumnCheck) -> jvm.Expression:
-        """Check the tree that Spark's parser gives."""
-        parsed = jvm.Expression.parse(self.spark, text)
-        check_tree(self.spark, text, parsed, columns)
+    def parse_expression(self, expression: str, column_check: ColumnCheck) -> jvm.Expression:
+        """Parse an expression, and check the tree that Spark's parser returns."""
+        parsed = jvm.Expression.parse(self.spark, expression)
+        check_tree(self.spark, expression, parsed, column_check)
         return parsed
 
     def analyze_filter(self, rows: DataFrame, condition: Column) -> AnalyzedFilter:
-        """Look into the plans."""
+        """Read the properties from the analyzed and the optimized plan."""
         return jvm.analyze_filter(rows, condition)
 
     def is_nondeterministic(self, rows: DataFrame) -> bool:
-        """Try the optimizer's rules about the clock."""
+        """True if the plan is not deterministic, or if a rule about the current time changes it."""
         return jvm.is_nondeterministic(rows)
 
     def load_latest_snapshot(self, path: str) -> jvm.DeltaSnapshot:
-        """Ask Delta's log, once."""
+        """Load it from Delta's log."""
         return jvm.DeltaSnapshot.load_latest(self.spark, path)
 
     def supports_conditional_put(self, path: str) -> bool:
-        """Put two, by Hadoop."""
+        """Put two objects through Hadoop's file system."""
         return jvm.supports_conditional_put(self.spark, path)
 
     def load_replaceable_snapshot(self, path: str) -> jvm.DeltaSnapshot:
-        """Give the same; where Spark's commits are not kept apart from others' it is refused."""
+        """Load the latest version, except from S3, where Spark's commits could overwrite those of other drivers."""
         if path.startswith(S3_SCHEMES):
             raise UserError(
-                f"{path} is to have other types, or another format, and Spark would commit that; its log store for S3, "
-                "S3SingleDriverLogStore, can overwrite another driver's commit: name a new `output`"
+                f"The column types or the format of {path} change, which needs a commit by Spark. On S3, Spark's "
+                "S3SingleDriverLogStore can overwrite another driver's commit. Choose a new `output`."
             )
         return self.load_latest_snapshot(path)

@@ -1,7 +1,7 @@
 """Start a Spark Connect server that is ready for pipelines: `python -m tidemark.spark.connect_server`.
 
-It becomes spark-submit. The token of those who may connect is in the environment, `SPARK_CONNECT_AUTHENTICATE_TOKEN`:
-whoever has it may have code run here.
+The process becomes spark-submit. Clients need the token in the environment variable `SPARK_CONNECT_AUTHENTICATE_TOKEN`;
+anybody who has it can run code on the server.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tidemark.spark.session import DELTA_SETTINGS, find_delta_jars
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SERVER_SETTINGS = {
-    # What fails is told to the client in a line; the log would quote the rows that it failed on.
+    # The client prints an error in one line; the server's log would quote the rows that caused it.
     "spark.log.level": "OFF",
-    # Nobody else comes back to a session whose task was killed.
+    # No client reconnects to the session of a killed task.
     "spark.connect.session.manager.defaultSessionTimeout": "15m",
-    # A server of hourly slices has few rows at hand; a pipeline file may ask for more (`cluster.shuffle_partitions`).
+    # Hourly slices have few rows. A pipeline file can set more partitions (`cluster.shuffle_partitions`).
     SHUFFLE_PARTITIONS: LOCAL_SETTINGS[SHUFFLE_PARTITIONS],
 }
 
 
 def build_server_command(host: str, port: int, master: str, memory: str) -> list[str]:
-    """The spark-submit command of a server.
+    """Build the spark-submit command of a server; `memory` is the heap of its JVM, such as `2g`.
 
     Raises:
         FaultError: Delta's jars are missing.
-        UserError: there is no token.
+        UserError: The environment has no token.
     """
     if not os.environ.get(CONNECT_TOKEN_VARIABLE):
         raise UserError(
-            f"a server without a token runs anybody's code; set {CONNECT_TOKEN_VARIABLE}, or use bin/spark-connect"
+            f"A server without a token runs anybody's code. Set {CONNECT_TOKEN_VARIABLE}, or use bin/spark-connect."
         )
     jars = find_delta_jars()
     settings = {**SUBMITTED_SETTINGS, **DELTA_SETTINGS, **_SERVER_SETTINGS, **get_s3_settings()}
@@ -52,21 +52,21 @@ def build_server_command(host: str, port: int, master: str, memory: str) -> list
     if master.startswith("local"):
         settings |= {**TIMEOUT_SETTINGS, "spark.ui.enabled": "false"}
         settings |= {"spark.driver.defaultJavaOptions": create_java_options(jars[0].parent, brief=False)}
-    shown = (argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}"))
-    where = ["--master", master, "--driver-memory", memory, "--jars", ",".join(map(str, jars))]
-    return ["spark-submit", *where, *shown, "--class", _SERVER_CLASS]
+    conf_options = (argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}"))
+    resource_options = ["--master", master, "--driver-memory", memory, "--jars", ",".join(map(str, jars))]
+    return ["spark-submit", *resource_options, *conf_options, "--class", _SERVER_CLASS]
 
 
 def main() -> None:
-    """Become the server, or end with a line that says why not."""
+    """Replace this process by the server, or exit with an error message."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.spark.connect_server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
-    parser.add_argument("--master", default="local[*]", help="where executors are, as spark-submit has it")
-    parser.add_argument("--memory", default="2g", help="of the server's JVM")
-    given = parser.parse_args()
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--master", default="local[*]", help="Spark master (default: %(default)s)")
+    parser.add_argument("--memory", default="2g", help="heap of the server's JVM (default: %(default)s)")
+    options = parser.parse_args()
     try:
-        command = build_server_command(given.host, given.port, given.master, given.memory)
+        command = build_server_command(options.host, options.port, options.master, options.memory)
     except TidemarkError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

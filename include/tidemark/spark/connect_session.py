@@ -1,6 +1,6 @@
-"""A session of its own on a Spark Connect server: what is set there holds for it alone, and ends with it.
+"""Create this process's session on a Spark Connect server: docs/decisions/0037-warm-engine.md.
 
-docs/decisions/0037-warm-engine.md.
+Settings apply to this session only, and end with it.
 """
 
 from __future__ import annotations
@@ -24,73 +24,74 @@ DEFAULT_PORT = 15002
 _CONNECT_TIMEOUT_SECONDS = 10
 """Seconds that a server may take to accept a connection."""
 _CONNECT_SETTINGS = {
-    # Plans are read as texts, which leave out columns behind the 25th otherwise.
+    # Plans are read as text, which by default omits columns after the 25th.
     "spark.sql.debug.maxToStringFields": "100000",
 }
 _CLASSIC_ONLY_SETTINGS = ("spark.python.sql.dataFrameDebugging.enabled",)
-"""Of a process's own JVM, and nothing of a server's."""
+"""Settings that a server does not have."""
 
 
 def get_connect_session(
-    address: str, settings: Mapping[str, str], cluster: Cluster, needed: Mapping[str, str]
+    address: str, settings: Mapping[str, str], cluster: Cluster, server_settings: Mapping[str, str]
 ) -> SparkSession:
-    """The session of this process on a server, or a new one; the package goes there with it.
+    """Return this process's session on a server, or create it and send this package to the server.
 
-    `needed` are settings that only a server can have.
+    `server_settings` are required settings that can only be set when a server starts.
 
     Raises:
-        FaultError: nobody listens there, the token is wrong, or the server is not as it has to be.
+        FaultError: No server listens, the token is wrong, or the server has another version or other settings.
     """
-    where = _check_listening(address)
-    own = {name: value for name, value in settings.items() if name not in _CLASSIC_ONLY_SETTINGS} | _CONNECT_SETTINGS
+    server = _check_listening(address)
+    session_settings = {
+        name: value for name, value in settings.items() if name not in _CLASSIC_ONLY_SETTINGS
+    } | _CONNECT_SETTINGS
     if cluster.shuffle_partitions:
-        own[SHUFFLE_PARTITIONS] = str(cluster.shuffle_partitions)
+        session_settings[SHUFFLE_PARTITIONS] = str(cluster.shuffle_partitions)
     try:
         builder = SparkSession.builder.remote(address)
-        for key, value in own.items():
+        for key, value in session_settings.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-        fresh = not getattr(session, "_has_tidemark", False)
-        if fresh:
-            # A session that is left to Python's end may wait for its channel there, for ever.
+        is_new = not getattr(session, "_has_tidemark", False)
+        if is_new:
+            # A session that is still open when Python exits can wait for its channel forever.
             atexit.register(session.stop)
-        _check_server(session, where, needed)
-        if fresh:
+        _check_server(session, server, server_settings)
+        if is_new:
             session.addArtifacts(str(build_package_archive()), pyfile=True)
             session._has_tidemark = True  # type: ignore[attr-defined]  # noqa: SLF001
     except PySparkException as error:
-        raise FaultError(f"{where} gives no session: {_format_refusal(error)}") from None
+        raise FaultError(f"{server} does not create a session: {_format_refusal(error)}") from None
     return session
 
 
 def _check_listening(address: str) -> str:
-    """Host and port of a server that listens; gRPC would try for minutes."""
+    """Check that a server listens, and return its description; gRPC would retry for minutes."""
     parts = urlsplit(address)
     host, port = parts.hostname or "localhost", parts.port or DEFAULT_PORT
     try:
         socket.create_connection((host, port), _CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise FaultError(
-            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}); start it ('make connect' "
-            "does on this machine), or set TIDEMARK_MASTER to another one"
+            f"No Spark Connect server listens at {host}:{port} ({error.strerror or error}). Start it, on this machine "
+            "with 'make connect', or set TIDEMARK_MASTER to another one."
         ) from None
-    return f"the Spark Connect server at {host}:{port}"
+    return f"The Spark Connect server at {host}:{port}"
 
 
 def _format_refusal(error: PySparkException) -> str:
-    first = [*str(error).strip().splitlines(), ""][0]
     if "UNAUTHENTICATED" in str(error) or "Invalid token" in str(error):
-        given = "another token" if os.environ.get(CONNECT_TOKEN_VARIABLE) else "a token"
-        return f"it wants {given}; set {CONNECT_TOKEN_VARIABLE}"
-    return first
+        required = "another token" if os.environ.get(CONNECT_TOKEN_VARIABLE) else "a token"
+        return f"it requires {required}. Set {CONNECT_TOKEN_VARIABLE}."
+    return [*str(error).strip().splitlines(), ""][0]
 
 
-def _check_server(session: SparkSession, where: str, needed: Mapping[str, str]) -> None:
+def _check_server(session: SparkSession, server: str, server_settings: Mapping[str, str]) -> None:
     if session.version.split(".")[:2] != __version__.split(".")[:2]:
-        raise FaultError(f"{where} is Spark {session.version}, and this is for {__version__}; start one of it")
-    for name, value in needed.items():
+        raise FaultError(f"{server} has Spark {session.version}. Start one with Spark {__version__}.")
+    for name, value in server_settings.items():
         if value not in str(session.conf.get(name, None)).split(","):
             raise FaultError(
-                f"{where} is not ready for Delta: start it with Delta's jars and --conf {name}={value}, as "
-                "bin/spark-connect does"
+                f"{server} is not configured for Delta. Start it with Delta's jars and --conf {name}={value}, as "
+                "bin/spark-connect does."
             )

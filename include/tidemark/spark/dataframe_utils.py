@@ -1,4 +1,4 @@
-"""Columns of DataFrames, in ways that every kind of session has."""
+"""Work with DataFrame columns in ways that both classic Spark and Spark Connect support."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pyspark.sql import types as T
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-    """Rows with more columns, or with none: Spark Connect takes no empty mapping. For `DataFrame.transform`."""
+    """Add columns, for `DataFrame.transform`. The mapping may be empty, which Spark Connect does not accept."""
     return rows.withColumns(dict(columns)) if columns else rows
 
 
-def is_orderable(kind: T.DataType) -> bool:
-    """Whether Spark compares and sorts values of a type: neither maps, variants nor intervals, wherever inside."""
-    match kind:
+def is_orderable(dtype: T.DataType) -> bool:
+    """True if Spark can compare and sort values of a type, so it contains no maps, variants or calendar intervals."""
+    match dtype:
         case T.StructType():
-            return all(is_orderable(field.dataType) for field in kind)
+            return all(is_orderable(field.dataType) for field in dtype)
         case T.ArrayType():
-            return is_orderable(kind.elementType)
-    return not isinstance(kind, T.MapType | T.VariantType | T.CalendarIntervalType)
+            return is_orderable(dtype.elementType)
+    return not isinstance(dtype, T.MapType | T.VariantType | T.CalendarIntervalType)
 
 
 def get_file_metadata(rows: DataFrame, field: str) -> Column:
-    """What Spark knows of the file of each row that it scans, whatever the table's own columns are called."""
+    """Return a field of Spark's file metadata of each row, even if the table has a column called `_metadata`."""
     return rows.metadataColumn("_metadata")[field]

@@ -1,4 +1,4 @@
-"""Which of the two ways a session answers what DataFrames do not."""
+"""Select the engine for a session: classic Spark or Spark Connect."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidemark.spark.lazy_session import resolve_session
 
 
 def get_engine(spark: SparkSession) -> Engine:
-    """The engine behind a session, which starts if need be."""
+    """Return the engine for a session, which is started if it is lazy."""
     session = resolve_session(spark)
     return ClassicEngine(session) if _is_classic(session) else ConnectEngine(session)
 
 
-def require_classic(spark: SparkSession, what: str) -> None:
-    """See that a session is no Spark Connect server's.
+def require_classic_session(spark: SparkSession, feature: str) -> None:
+    """Refuse a feature that needs a JVM in a Spark Connect session.
 
     Raises:
-        UserError: it is; names what asks for another, and the remedy.
+        UserError: The session belongs to a Spark Connect server.
     """
     if not _is_classic(resolve_session(spark)):
-        raise UserError(f"{what} does not run through Spark Connect; unset TIDEMARK_MASTER, or set it to local[*]")
+        raise UserError(f"{feature} does not run through Spark Connect. Unset TIDEMARK_MASTER, or set it to local[*].")
 
 
 def _is_classic(session: object) -> bool:
-    return isinstance(session, SparkSession)  # a session of Connect is no subclass of that
+    return isinstance(session, SparkSession)  # Spark Connect's session class is not a subclass of it

@@ -1,7 +1,7 @@
-"""What Tidemark asks of a session beyond the DataFrames that each kind of session has.
+"""Define the operations that Tidemark needs from Spark beyond the public DataFrame API.
 
-A session of this process's own JVM answers by private objects (`jvm`), one of a Spark Connect server by what the server
-tells everybody (`connect`). `engine.get_engine` has the one for a session.
+`classic_engine` implements them with private JVM objects, `connect_engine` with the public commands of a Spark Connect
+server. `engine.get_engine` selects the implementation for a session.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tidemark.config.allowed_functions import ColumnCheck
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A column compared with a number: `column operator number`."""
+class NumericComparison:
+    """Comparison of a column with a number; the column is the left operand."""
 
     operator: str
     number: float
@@ -26,96 +26,96 @@ class Comparison:
 
 @dataclass(frozen=True)
 class AnalyzedFilter:
-    """What Spark makes of a filter over rows; nothing runs."""
+    """Properties of a filter in Spark's analyzed and optimized plans."""
 
     references: Sequence[str]
-    """The columns that it reads."""
+    """Columns that the filter reads."""
     not_null: Sequence[str]
-    """The columns that its optimized conjuncts ask not to be null."""
-    comparisons: Sequence[Comparison]
-    """Its optimized conjuncts that compare a column with a number."""
+    """Columns with an IS NOT NULL conjunct in the optimized plan."""
+    comparisons: Sequence[NumericComparison]
+    """Conjuncts of the optimized plan that compare a column with a number."""
 
 
 class Expression(Protocol):
-    """A user's expression as Spark has parsed it."""
+    """A user's SQL expression, parsed by Spark."""
 
     @property
     def column(self) -> Column:
         """The expression as a column."""
 
     def split_conjuncts(self) -> Sequence[Expression]:
-        """Take it apart at each AND."""
+        """Split the expression at each AND outside of other operators."""
 
 
 class Snapshot(Protocol):
-    """A Delta table as it stood when it was looked at; what is committed later does not change it."""
+    """One version of a Delta table; later commits do not affect it."""
 
     def read(self) -> DataFrame:
-        """Give the table's rows."""
+        """Return the rows of this version."""
 
     @property
     def version(self) -> int:
-        """Give the version that this is."""
+        """Version of the table."""
 
 
 class ReplaceableSnapshot(Snapshot, Protocol):
-    """One on top of which another table, of other columns or partitions, can be committed."""
+    """A version to which a commit can be made that changes the schema or the partitioning."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Give columns, partitions and properties, as the log has them."""
+        """Columns, partition columns and properties, as in the `metaData` action of the Delta log."""
 
-    def replace(self, actions: list[str]) -> None:
-        """Commit actions, JSON as the log has it, on top of this version: what the table is, too.
+    def commit_replacement(self, actions: list[str]) -> None:
+        """Commit actions, including metadata, on top of this version; each is JSON as in the Delta log.
 
         Raises:
-            DeltaConcurrentModificationException: another process has committed files meanwhile.
+            DeltaConcurrentModificationException: Another process has committed files since this version.
         """
 
 
 class Engine(Protocol):
-    """A session's other answers."""
+    """Operations of a session that differ between classic Spark and Spark Connect."""
 
     def get_execution_memory(self) -> int:
-        """Add up the bytes that executors share between execution and storage."""
+        """Return the bytes that all executors share between execution and storage."""
 
     def count_cores(self) -> int:
-        """Tell how many tasks run at once."""
+        """Return the number of tasks that can run at once."""
 
-    def create_opaque_empty(self, schema: T.StructType) -> DataFrame:
-        """Give no rows, of which the optimizer does not know that they are none."""
+    def create_empty_dataframe(self, schema: T.StructType) -> DataFrame:
+        """Create a DataFrame without rows that the optimizer does not recognize as empty."""
 
-    def parse_expression(self, text: str, columns: ColumnCheck) -> Expression:
-        """Parse SQL that has passed the first parser, and see that to Spark, too, it has nothing else.
+    def parse_expression(self, expression: str, column_check: ColumnCheck) -> Expression:
+        """Parse SQL that has passed `check_expression`, and check that Spark's parse contains allowed parts only.
 
         Raises:
-            ParseException: it is none.
-            ValueError: says what it may not hold.
+            ParseException: The SQL is invalid.
+            ValueError: The expression contains something that is not allowed. The message names it.
         """
 
     def analyze_filter(self, rows: DataFrame, condition: Column) -> AnalyzedFilter:
-        """Analyse and optimize a filter over rows of `empty`.
+        """Analyze and optimize a filter over the result of `create_empty_dataframe`; nothing runs.
 
         Raises:
-            AnalysisException: it makes no sense over these rows.
+            AnalysisException: The condition is invalid for these columns.
         """
 
     def is_nondeterministic(self, rows: DataFrame) -> bool:
-        """Tell whether rows, made of those of `empty`, would be others in another run: by chance or the clock.
+        """True if expressions over `create_empty_dataframe` depend on random numbers or the clock; nothing runs.
 
         Raises:
-            AnalysisException: they make no sense.
+            AnalysisException: An expression is invalid for these columns.
         """
 
     def load_latest_snapshot(self, path: str) -> Snapshot:
-        """Look at a Delta table now; one that is not there is an AnalysisException by the time rows are asked for."""
+        """Load the latest version of a Delta table. If it is missing, this or `read` raises an AnalysisException."""
 
     def supports_conditional_put(self, path: str) -> bool | None:
-        """Whether a store of S3's kind refuses the second of two conditional puts; None where that cannot be told."""
+        """True if an S3 store refuses the second of two puts with `If-None-Match`. None if unknown."""
 
     def load_replaceable_snapshot(self, path: str) -> ReplaceableSnapshot:
-        """Look at a Delta table that is to become another.
+        """Load the latest version of a Delta table to change its schema or partitioning.
 
         Raises:
-            UserError: this kind of session has no commit for that.
+            UserError: The session cannot commit such a change safely. The message has the remedy.
         """

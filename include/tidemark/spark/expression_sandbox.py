@@ -1,7 +1,7 @@
-"""SQL that a pipeline file holds, confined a second time: by what Spark's own parser makes of it.
+"""Check users' SQL expressions twice: in `config.expressions`, and in the form that Spark's parser gives.
 
-Where the parser of `config.expressions` reads a text in another way, this is what Spark would run. What leaves no
-trace in Spark's reading, such as comments, is known to that one alone, so both are asked.
+The two parsers can read the same SQL differently, and Spark runs its own reading. Only the first check sees what
+Spark's parser discards, such as comments.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tidemark.spark.engine import get_engine
 from tidemark.spark.engine_protocol import Expression
 
 
-def parse_user_expression(spark: SparkSession, text: str, columns: ColumnCheck = check_column) -> Expression:
-    """Parse a user's expression over columns, by default a pair's, as Spark will run it.
+def parse_user_expression(spark: SparkSession, expression: str, column_check: ColumnCheck = check_column) -> Expression:
+    """Parse a user's expression as Spark will run it, after both checks. By default its columns are those of a pair.
 
     Raises:
-        ParseException: it is none to Spark.
-        PipelineFileError: it has something that an expression may not have.
+        ParseException: The SQL is invalid for Spark.
+        PipelineFileError: The expression contains something that is not allowed.
     """
     try:
-        check_expression(text, columns)
-        return get_engine(spark).parse_expression(text, columns)
+        check_expression(expression, column_check)
+        return get_engine(spark).parse_expression(expression, column_check)
     except ValueError as error:
-        raise PipelineFileError(f"expression {text!r}: {error}") from None
+        raise PipelineFileError(f"expression {expression!r}: {error}") from None
 
 
 def format_expression_error(error: PySparkException) -> str:
-    """What Spark says of an expression that makes no sense to it."""
+    """Return Spark's message about an invalid expression, in one line, without error class and query text."""
     message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
     return " ".join(message.split())

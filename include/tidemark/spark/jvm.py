@@ -1,6 +1,6 @@
-"""All that Tidemark asks of Spark's private JVM objects, which no public API of PySpark 4.1 tells.
+"""Call private JVM objects of Spark and Delta for what PySpark 4.1 has no public API.
 
-Another version of Spark or Delta may answer otherwise, and a session of Spark Connect has none of them.
+Other versions of Spark or Delta may behave differently. Spark Connect sessions have no JVM objects.
 """
 
 from __future__ import annotations
@@ -16,69 +16,69 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from tidemark.spark.engine_protocol import AnalyzedFilter, Comparison
+from tidemark.spark.engine_protocol import AnalyzedFilter, NumericComparison
 
 _COMPARISONS = {"GreaterThanOrEqual": ">=", "GreaterThan": ">", "LessThanOrEqual": "<=", "LessThan": "<"}
 
 _CACHED_CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
-"""The classes by which PySpark makes columns, as it asks for them."""
+"""Names by which PySpark looks up the JVM classes that create columns."""
 
 
 class _CachedJavaClass(JavaClass):  # type: ignore[misc]  # py4j has no types
-    """A class whose methods are asked for once."""
+    """JVM class that caches its methods."""
 
     def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if isinstance(found, JavaMember):
-            setattr(self, name, found)
-        return found
+        member = super().__getattr__(name)
+        if isinstance(member, JavaMember):
+            setattr(self, name, member)
+        return member
 
 
 def cache_jvm_lookups(spark: SparkSession) -> None:
-    """Let PySpark know what it would ask the JVM twice for each column: which class a name is, which method of it.
+    """Cache the JVM classes and methods that PySpark would otherwise look up twice per column.
 
-    The JVM looks for a class in each jar; it is a tenth of the time in which a small query is planned.
+    The JVM searches every jar for a class. The lookups take a tenth of the planning time of a small query.
     """
     jvm = _get_jvm(spark)
     for name in _CACHED_CLASSES:
         if name not in vars(jvm):
-            found = getattr(jvm, name)
-            setattr(jvm, name, _CachedJavaClass(found._fqn, found._gateway_client))  # noqa: SLF001
+            java_class = getattr(jvm, name)
+            setattr(jvm, name, _CachedJavaClass(java_class._fqn, java_class._gateway_client))  # noqa: SLF001
 
 
 def can_load(spark: SparkSession, class_name: str) -> bool:
-    """Tell whether a class is on the session's class path."""
+    """True if a class is on the session's class path."""
     return bool(_get_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
 
 
 def enable_warnings(spark: SparkSession, class_name: str) -> None:
-    """Let the driver's log have the warnings of one class."""
+    """Enable warnings of one class in the driver's log."""
     log4j = _get_jvm(spark).org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(class_name, log4j.Level.WARN)
 
 
 def get_execution_memory(spark: SparkSession) -> int:
-    """Add up the bytes that Spark's executors share between execution and storage."""
+    """Return the bytes that all executors, or else the driver, share between execution and storage."""
     driver = _get_jvm(spark).org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
-    known = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
-    remote = [one for one in known if (one.host(), one.port()) != (driver.host(), driver.port())]
-    return sum(one.totalOnHeapStorageMemory() for one in remote or known)
+    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
+    remote = [info for info in executors if (info.host(), info.port()) != (driver.host(), driver.port())]
+    return sum(info.totalOnHeapStorageMemory() for info in remote or executors)
 
 
 def list_builtin_functions(spark: SparkSession) -> dict[str, str]:
-    """List Spark's own functions and operators, each with Spark's name of its group, in order."""
+    """Return the names of Spark's built-in functions and operators, sorted, with the group of each."""
     analysis = _get_jvm(spark).org.apache.spark.sql.catalyst.analysis
     registry = getattr(getattr(analysis, "FunctionRegistry$"), "MODULE$").builtin()
-    found = registry.listFunction()
-    known = (found.apply(number) for number in range(found.size()))
-    return dict(sorted((one.funcName(), registry.lookupFunction(one).get().getGroup()) for one in known))
+    identifiers = registry.listFunction()
+    names = (identifiers.apply(index) for index in range(identifiers.size()))
+    return dict(sorted((name.funcName(), registry.lookupFunction(name).get().getGroup()) for name in names))
 
 
 @dataclass(frozen=True)
 class DeltaSnapshot:
-    """A Delta table as it stood when it was looked at; what is committed later does not change it.
+    """One version of a Delta table; later commits do not affect it.
 
-    Spark's own `load` takes the version of the moment at which rows are asked for, and lists the log twice.
+    Spark's `load`, by contrast, reads the version that is the latest when the query runs, and lists the log twice.
     """
 
     spark: SparkSession
@@ -87,76 +87,74 @@ class DeltaSnapshot:
 
     @classmethod
     def load_latest(cls, spark: SparkSession, path: str) -> DeltaSnapshot:
-        """Look at a table now; one that is not there is an AnalysisException once its rows are asked for."""
-        none = _get_jvm(spark).scala.Option.empty()
+        """Load the latest version; for a missing table, `read` raises an AnalysisException."""
+        empty = _get_jvm(spark).scala.Option.empty()
         log = _get_jvm(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)  # noqa: SLF001
-        return cls(spark, log, log.update(False, none, none))
+        return cls(spark, log, log.update(False, empty, empty))
 
     def read(self) -> DataFrame:
-        """Give the table's rows."""
+        """Return the rows of this version."""
         jvm = _get_jvm(self.spark)
         no_filters = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
         option = jvm.scala.Option
         relation = self.log.createRelation(no_filters, option.apply(self.snapshot), option.empty(), True)
-        read = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
-        return DataFrame(read, self.spark)
+        frame = self.spark._jsparkSession.baseRelationToDataFrame(relation)  # noqa: SLF001
+        return DataFrame(frame, self.spark)
 
     @property
     def version(self) -> int:
-        """Give the version that this is."""
+        """Version of the table."""
         return int(self.snapshot.version())
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Give columns, partitions and properties, as the log has them."""
-        told: dict[str, Any] = json.loads(self.snapshot.metadata().json())["metaData"]
-        return told
+        """Columns, partition columns and properties, as in the `metaData` action of the Delta log."""
+        metadata: dict[str, Any] = json.loads(self.snapshot.metadata().json())["metaData"]
+        return metadata
 
-    def replace(self, actions: list[str]) -> None:
-        """Commit actions, JSON as the log has it, on top of this version: what the table is, too.
-
-        Raises:
-            DeltaConcurrentModificationException: another process has committed files meanwhile.
-        """
+    def commit_replacement(self, actions: list[str]) -> None:
+        """Commit Delta actions, including metadata; see `ReplaceableSnapshot`."""
         jvm = _get_jvm(self.spark)
         parsed = [jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action) for action in actions]
         empty = jvm.scala.Option.empty()
         transaction = self.log.startTransaction(empty, jvm.scala.Option.apply(self.snapshot))
-        transaction.readWholeTable()  # or files that come meanwhile would go with it
+        transaction.readWholeTable()  # makes every concurrent commit of files a conflict; it would be lost otherwise
         operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
         transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(parsed), operation)
 
 
 @dataclass(frozen=True)
 class ExpressionNode:
-    """A part of an expression as Spark has parsed it: what it is, the path of names it has, and its parts."""
+    """A node of the tree that Spark's parser returns."""
 
     class_name: str
+    """Spark's class of the node, without its package."""
     name_parts: tuple[str, ...]
+    """Name of a column or function, after its qualifiers."""
     time_literal: str | None
-    """Of a literal that is a date or a timestamp: which, in the session's time zone."""
+    """Value of a date or timestamp literal, in the session's time zone; None for other nodes."""
     children: tuple[ExpressionNode, ...]
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression as Spark has parsed or optimized it."""
+    """Spark's own object of a parsed or optimized expression."""
 
     spark: SparkSession
     node: Any
 
     @classmethod
-    def parse(cls, spark: SparkSession, text: str) -> Expression:
-        """Parse SQL.
+    def parse(cls, spark: SparkSession, expression: str) -> Expression:
+        """Parse an expression.
 
         Raises:
-            ParseException: it is none.
+            ParseException: The SQL is invalid.
         """
-        return cls(spark, spark._jsparkSession.sessionState().sqlParser().parseExpression(text))  # noqa: SLF001
+        return cls(spark, spark._jsparkSession.sessionState().sqlParser().parseExpression(expression))  # noqa: SLF001
 
     @property
     def class_name(self) -> str:
-        """The class of the outermost operator, such as `And`."""
+        """Class of the outermost operator, such as `And`."""
         return str(self.node.getClass().getSimpleName())
 
     @property
@@ -166,23 +164,23 @@ class Expression:
 
     @property
     def references(self) -> list[str]:
-        """The names of the columns that it reads."""
-        found = self.node.references().toSeq()
-        return [found.apply(number).name() for number in range(found.size())]
+        """Names of the columns that it reads."""
+        attributes = self.node.references().toSeq()
+        return [attributes.apply(index).name() for index in range(attributes.size())]
 
     def to_tree(self) -> ExpressionNode:
-        """Give all of it, asking the JVM once."""
+        """Return the entire tree, with a single call to the JVM."""
         return _build_tree(iter(json.loads(self.node.toJSON())))
 
     def split_conjuncts(self) -> list[Expression]:
-        """Take it apart at each AND."""
+        """Split the expression at each AND outside of other operators."""
         if self.class_name != "And":
             return [self]
         sides = (Expression(self.spark, side) for side in (self.node.left(), self.node.right()))
         return [part for side in sides for part in side.split_conjuncts()]
 
-    def to_comparison(self) -> Comparison | None:
-        """Read it as a column compared with a literal number, the column first; None for anything else."""
+    def to_comparison(self) -> NumericComparison | None:
+        """Return the comparison of a column with a literal number, as if the column came first; None if it is none."""
         if self.class_name not in _COMPARISONS:
             return None
         sides = [Expression(self.spark, side) for side in (self.node.left(), self.node.right())]
@@ -193,39 +191,35 @@ class Expression:
         column, number = sides
         if column.class_name != "AttributeReference" or number.class_name != "Literal" or not number._is_numeric:  # noqa: SLF001
             return None
-        return Comparison(operator, float(str(number.node.value())))
+        return NumericComparison(operator, float(str(number.node.value())))
 
     @property
     def _is_numeric(self) -> bool:
-        class_name = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
-        return isinstance(class_name, T.NumericType)
+        dtype = T._parse_datatype_json_string(self.node.dataType().json())  # noqa: SLF001
+        return isinstance(dtype, T.NumericType)
 
 
 def _build_tree(nodes: Iterator[dict[str, Any]]) -> ExpressionNode:
-    """The next node, and those below it: Spark writes each before its parts."""
+    """Build the tree of the next node; Spark lists each node before its children."""
     node = next(nodes)
-    names = node.get("nameParts", "").removeprefix("[").removesuffix("]")
+    name_parts = node.get("nameParts", "").removeprefix("[").removesuffix("]")
     children = tuple(_build_tree(nodes) for _ in range(node["num-children"]))
-    time = node.get("value") if str(node.get("dataType")).startswith(("date", "timestamp")) else None
+    time_literal = node.get("value") if str(node.get("dataType")).startswith(("date", "timestamp")) else None
     return ExpressionNode(
-        node["class"].rpartition(".")[-1].partition("$$")[0], tuple(names.split(", ")), time, children
+        node["class"].rpartition(".")[-1].partition("$$")[0], tuple(name_parts.split(", ")), time_literal, children
     )
 
 
 def is_nondeterministic(rows: DataFrame) -> bool:
-    """Tell whether rows would be others in another run: by chance, the clock, or texts that Spark takes for its time.
-
-    Raises:
-        AnalysisException: they make no sense.
-    """
+    """True if rows depend on random numbers, the clock, or a cast of a string like 'now'; see `Engine`."""
     optimizer = _get_jvm(rows.sparkSession).org.apache.spark.sql.catalyst.optimizer
     plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
     if not plan.deterministic():
         return True
-    # What some functions stand for is a cast, whose text may be the clock's: to_timestamp('now').
-    plain = _get_optimizer_rule(optimizer, "ReplaceExpressions").apply(plan)
+    # Some functions are replaced by casts, whose string can be a time relative to the clock: to_timestamp('now').
+    replaced = _get_optimizer_rule(optimizer, "ReplaceExpressions").apply(plan)
     return any(
-        not _get_optimizer_rule(optimizer, name).apply(plain).fastEquals(plain)
+        not _get_optimizer_rule(optimizer, name).apply(replaced).fastEquals(replaced)
         for name in ("ComputeCurrentTime", "SpecialDatetimeValues")
     )
 
@@ -235,20 +229,16 @@ def _get_optimizer_rule(optimizer: Any, name: str) -> Any:
 
 
 def analyze_filter(rows: DataFrame, condition: Column) -> AnalyzedFilter:
-    """Analyse and optimize a filter over rows; nothing runs.
-
-    Raises:
-        AnalysisException: it makes no sense over these rows.
-    """
+    """Analyze and optimize a filter without running it; see `Engine`."""
     spark, plan = rows.sparkSession, rows.where(condition)._jdf.queryExecution()  # noqa: SLF001
-    read = Expression(spark, plan.analyzed().condition()).references
+    references = Expression(spark, plan.analyzed().condition()).references
     optimized = Expression(spark, plan.optimizedPlan())
-    if optimized.class_name != "Filter":  # it is always true, or never
-        return AnalyzedFilter(read, [], [])
-    parts = Expression(spark, optimized.node.condition()).split_conjuncts()
-    not_null = [part.references[0] for part in parts if part.class_name == "IsNotNull"]
-    compared = (part.to_comparison() for part in parts)
-    return AnalyzedFilter(read, not_null, [one for one in compared if one is not None])
+    if optimized.class_name != "Filter":  # it is always true or always false
+        return AnalyzedFilter(references, [], [])
+    conjuncts = Expression(spark, optimized.node.condition()).split_conjuncts()
+    not_null = [part.references[0] for part in conjuncts if part.class_name == "IsNotNull"]
+    comparisons = (part.to_comparison() for part in conjuncts)
+    return AnalyzedFilter(references, not_null, [comparison for comparison in comparisons if comparison])
 
 
 def _get_jvm(spark: SparkSession) -> Any:
@@ -258,13 +248,16 @@ def _get_jvm(spark: SparkSession) -> Any:
 
 
 def supports_conditional_put(spark: SparkSession, path: str) -> bool:
-    """Put two objects at a place of S3, each on condition that there is none; whether the second was refused."""
-    place = _get_jvm(spark).org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    """True if S3 refuses the second of two puts of an object, each on condition that it does not exist.
+
+    The object at this path is overwritten, and deleted at the end.
+    """
+    hadoop_path = _get_jvm(spark).org.apache.hadoop.fs.Path(path)
+    file_system = hadoop_path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
 
     def put() -> None:
-        made = files.createFile(place).overwrite(True).must("fs.option.create.conditional.overwrite", "true").build()
-        made.close()
+        builder = file_system.createFile(hadoop_path).overwrite(True)
+        builder.must("fs.option.create.conditional.overwrite", "true").build().close()
 
     try:
         put()
@@ -274,5 +267,5 @@ def supports_conditional_put(spark: SparkSession, path: str) -> bool:
             raise
         return True
     finally:
-        files.delete(place, False)
+        file_system.delete(hadoop_path, False)
     return False

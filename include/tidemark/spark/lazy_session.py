@@ -1,4 +1,4 @@
-"""A session that starts once something is asked of it: what reads only metadata never waits for a JVM."""
+"""Start Spark only when it is needed, so that commands that read only metadata do not wait for a JVM."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _LazySession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._resolve(), name)
 
-    def _start_in_background(self, **how: Any) -> Future[SparkSession]:
+    def _start_in_background(self, **options: Any) -> Future[SparkSession]:
         with self._lock:
             if self._starting is None:
                 pool = ThreadPoolExecutor(1)
-                self._starting = pool.submit(self._start, **how)
+                self._starting = pool.submit(self._start, **options)
                 pool.shutdown(wait=False)
             return self._starting
 
@@ -32,21 +32,21 @@ class _LazySession:
 
 
 def create_lazy_session(start: Callable[..., SparkSession]) -> SparkSession:
-    """A session in all that is asked of it, which `start` gives when the first thing is."""
+    """Create a proxy of a session that calls `start` at its first use."""
     return cast(SparkSession, _LazySession(start))
 
 
-def start_in_background(spark: SparkSession, **how: Any) -> None:
-    """Start a session, in the background, as `how` says to its `start`; one that has started is left alone."""
+def start_in_background(spark: SparkSession, **options: Any) -> None:
+    """Start a lazy session in a background thread, unless it has started; `options` are passed to its `start`."""
     if isinstance(spark, _LazySession):
-        spark._start_in_background(**how)  # noqa: SLF001
+        spark._start_in_background(**options)  # noqa: SLF001
 
 
 def is_started(spark: SparkSession) -> bool:
-    """Whether a session has started, or is about to."""
+    """True if a session has started or is starting."""
     return not isinstance(spark, _LazySession) or spark._starting is not None  # noqa: SLF001
 
 
 def resolve_session(spark: SparkSession) -> SparkSession:
-    """The session itself, started if need be: columns can be named from then on."""
+    """Return the real session, started if necessary. `pyspark.sql.functions` need one that runs."""
     return spark._resolve() if isinstance(spark, _LazySession) else spark  # noqa: SLF001

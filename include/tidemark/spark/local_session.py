@@ -1,4 +1,4 @@
-"""A session that is this process's own, unless the environment says otherwise."""
+"""Define settings and JVM options of local sessions, and read from the environment where a session runs."""
 
 from __future__ import annotations
 
@@ -15,81 +15,83 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without the interface nobody reads what it would remember of a thousand jobs and a hundred thousand tasks.
+    # Without the UI, nobody reads the history that it keeps, by default of 1,000 jobs and 100,000 tasks.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.driver.memory": "4g",
-    # A job has some 130 generated classes, and 100 is what Spark keeps: a long process would compile each of them again
-    # in every job, and the JVM after it.
+    # A job has some 130 generated classes, but Spark caches only 100 by default. In a process with several jobs, Spark
+    # and the JVM's JIT would compile all of them again in each job.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # Small hash tables stay in the processor's caches; Spark merges what is small.
+    # Many partitions keep hash tables small enough for the CPU caches. Spark coalesces small partitions.
     SHUFFLE_PARTITIONS: str(16 * (os.cpu_count() or 1)),
 }
 
 SUBMITTED_SETTINGS = {
     name: value for name, value in LOCAL_SETTINGS.items() if ".retained" in name or name.endswith(".maxEntries")
 }
-"""Those that serve wherever a job was submitted to."""
+"""Local settings that are also useful on the cluster of a submitted job."""
 AUTHENTICATION_SETTINGS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105 - a name
 EVENT_LOGS_VARIABLE = "TIDEMARK_EVENT_LOGS"
-"""The environment variable with the folder, a path or a URI, that Spark's history server reads."""
+"""Environment variable with the folder, a path or a URI, that Spark's history server reads."""
 
-# On a busy machine a broadcast may wait minutes for a core, and a heartbeat too. Where the executor is this process,
-# nothing is lost by patience; on a cluster it would take an hour to see that one is gone.
+# On a busy machine, broadcasts and heartbeats can wait minutes for a core. Long timeouts are harmless if the executor
+# is this process. On a cluster, a lost executor would remain unnoticed for an hour.
 TIMEOUT_SETTINGS = {
     "spark.sql.broadcastTimeout": "3600",
     "spark.network.timeout": "3600s",
     "spark.executor.heartbeatInterval": "60s",
 }
 
-# The second compiler takes a core for longer than it saves in a job of one slice; without it the code cache is small.
-# What it makes is garbage once a query is over, so half of a heap that begins large is for what is new.
+# In a job of one slice, the JIT compiler C2 costs more CPU time than it saves; without it, a small code cache suffices.
+# Most objects are garbage after a query, so the heap starts large, and half of it is the young generation.
 _BRIEF_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:InitialRAMPercentage=8 -XX:NewRatio=1"
-# Beside a job over many rows G1's threads take a tenth of the processor's time.
+# In a job over many rows, the concurrent threads of G1, the JVM's default, take a tenth of the CPU time.
 _COLLECTOR_OPTION = {True: "-XX:+UseSerialGC", False: "-XX:+UseParallelGC"}
 CLASS_ARCHIVE = "classes.jsa"
-"""Beside Delta's jars: the JVM's classes, as `bin/archive-classes` has kept them."""
+"""Name of the JVM's class data archive, which `bin/archive-classes` writes to the folder of Delta's jars."""
 
 
-def create_java_options(jars: Path, *, brief: bool) -> str:
-    """What a JVM of this machine is started with; options of the user's own come behind and count."""
+def create_java_options(jar_folder: Path, *, brief: bool) -> str:
+    """Create the options of a local JVM, for a `brief` job or for throughput. Options of the user take precedence."""
     options = [_BRIEF_OPTIONS] if brief else []
-    if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JDK_JAVA_OPTIONS", "")):  # a JVM starts with one alone
+    if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JDK_JAVA_OPTIONS", "")):  # a JVM refuses two
         options.append(_COLLECTOR_OPTION[brief])
-    if (jars / CLASS_ARCHIVE).exists():
-        # One that does not fit, of another Java say, is left aside, and not worth a word.
-        options += [f'"-XX:SharedArchiveFile={jars / CLASS_ARCHIVE}"', "-Xshare:auto", "-Xlog:cds*=off"]
+    if (jar_folder / CLASS_ARCHIVE).exists():
+        # The JVM ignores an archive that does not fit, for example of another Java version, without a warning.
+        options += [f'"-XX:SharedArchiveFile={jar_folder / CLASS_ARCHIVE}"', "-Xshare:auto", "-Xlog:cds*=off"]
     return " ".join(options)
 
 
 def get_event_log_location() -> str | None:
-    """Where Spark's history server reads; None where the operator has set no place for it.
+    """Return the folder for event logs, a path or a URI; None if the environment has none.
 
     Raises:
-        FaultError: it is a folder of this machine, and there is none.
+        FaultError: It is a local folder that does not exist.
     """
-    place = os.environ.get(EVENT_LOGS_VARIABLE)
-    local = urlsplit(place or "")
-    if place and local.scheme in {"", "file"} and not Path(unquote(local.path) if local.scheme else place).is_dir():
-        raise FaultError(f"{EVENT_LOGS_VARIABLE} is {place}, which is no folder here; make it, or unset the variable")
-    return place or None
+    location = os.environ.get(EVENT_LOGS_VARIABLE)
+    url = urlsplit(location or "")
+    if location and url.scheme in {"", "file"} and not Path(unquote(url.path) if url.scheme else location).is_dir():
+        raise FaultError(
+            f"{EVENT_LOGS_VARIABLE} is {location}, which is not a folder. Create it, or unset the variable."
+        )
+    return location or None
 
 
 def get_master() -> str:
-    """Where a session that is started now would run."""
+    """Return the Spark master of a new session."""
     return os.environ.get("TIDEMARK_MASTER", "local[*]")
 
 
 def is_submitted() -> bool:
-    """Whether this process has Spark already, or spark-submit has begun one: its settings hold."""
-    # A session is active in its thread alone.
+    """True if spark-submit started this process, or if Spark is already running in it; its settings then apply."""
+    # SparkSession.getActiveSession() would look at this thread only.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001
     return "PYSPARK_GATEWAY_PORT" in os.environ or running
 
 
 def is_local() -> bool:
-    """Whether a session that is started now would be this process's own."""
+    """True if a new session would run in this process, on a local master."""
     return not is_submitted() and get_master().startswith("local")

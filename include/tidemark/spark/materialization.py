@@ -1,4 +1,4 @@
-"""Rows that several outputs are made of, computed once."""
+"""Compute a DataFrame once if several outputs use it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 SERIALIZED_STORAGE = StorageLevel.MEMORY_AND_DISK
-"""In memory as bytes (in Python's names): as objects, Spark's default, millions of rows are what the JVM then collects
-garbage among, a fifth of all tasks' time."""
+"""Serialized, unlike Scala's level of this name. With millions of rows as JVM objects, Spark's default, garbage
+collection takes a fifth of the task time."""
 
 
 def materialize(rows: DataFrame, *, eager: bool = False) -> DataFrame:
-    """These rows, which Spark keeps from their first use on, in memory or on its disks, until nobody refers to them.
+    """Return the rows with their plan cut off. Spark stores them at first use, in memory or on disk.
 
-    `now` computes them at once, for those that count what they pass by. Their plan ends here. That of `persist` would
-    go into every output, and be analysed anew at each step of it: in a small job that takes longer than all of its
-    tasks.
+    They are stored as long as a DataFrame refers to them. With `persist`, their plan would be part of the plan of every
+    output and would be analyzed again at each step, which in a small job takes longer than all tasks.
+
+    Args:
+        eager: True to compute the rows immediately, for example to get the value of an `Observation`.
     """
     return rows.localCheckpoint(eager=eager, storageLevel=SERIALIZED_STORAGE)
 
 
 def materialize_and_count(rows: DataFrame) -> tuple[DataFrame, int]:
-    """These rows, computed at once, and how many there are."""
-    seen = Observation()
-    kept = materialize(rows.observe(seen, F.count("*").alias("rows")), eager=True)
-    return kept, int(seen.get.get("rows", 0))
+    """Compute the rows immediately, and return them with their number."""
+    observation = Observation()
+    materialized = materialize(rows.observe(observation, F.count("*").alias("rows")), eager=True)
+    return materialized, int(observation.get.get("rows", 0))

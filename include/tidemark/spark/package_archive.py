@@ -1,4 +1,4 @@
-"""This package as one file, which travels with a job to executors that do not have it."""
+"""Package Tidemark as one file for executors on which it is not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @cache
 def build_package_archive() -> Path:
-    """A zip of all modules, from which Python imports; it is there as long as this process."""
+    """Build a zip of all modules that Python can import from; it is deleted when this process exits."""
     folder = tempfile.mkdtemp(prefix="tidemark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, "tidemark.zip")

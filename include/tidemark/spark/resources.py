@@ -1,4 +1,4 @@
-"""What a session has to work with: told by the session, or reckoned from its settings before it has started."""
+"""Determine the memory and cores of a session, if possible without starting it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.spark.engine import get_engine
 from tidemark.spark.lazy_session import is_started
-from tidemark.spark.local_session import LOCAL_SETTINGS, get_master, is_local
+from tidemark.spark.local_session import LOCAL_SETTINGS, SHUFFLE_PARTITIONS, get_master, is_local
 from tidemark.spark.memory import compute_unified_memory
 
 
@@ -21,21 +21,18 @@ class SessionResources:
     memory_bytes: int
     """Bytes that executors share between execution and storage."""
     cores: int
+    """Number of tasks that can run at once."""
     shuffle_partitions: int
-    """Of a shuffle."""
 
     @classmethod
     def from_session(cls, spark: SparkSession) -> SessionResources:
-        """Ask a session, unless it is one of this machine that has not started."""
+        """Read the resources from a session, or from the settings of a local session that has not started."""
         if not is_started(spark) and is_local():
-            heap, shuffle_partitions = (
-                LOCAL_SETTINGS[f"spark.{name}"] for name in ("driver.memory", "sql.shuffle.partitions")
-            )
             cores = re.fullmatch(r"local\[(\d+)\]", get_master())
             return cls(
-                compute_unified_memory(heap),
+                compute_unified_memory(LOCAL_SETTINGS["spark.driver.memory"]),
                 int(cores[1]) if cores else os.cpu_count() or 1,
-                int(shuffle_partitions),
+                int(LOCAL_SETTINGS[SHUFFLE_PARTITIONS]),
             )
-        engine, of_session = get_engine(spark), int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-        return cls(engine.get_execution_memory(), engine.count_cores(), of_session)
+        engine, shuffle_partitions = get_engine(spark), int(spark.conf.get(SHUFFLE_PARTITIONS) or 0)
+        return cls(engine.get_execution_memory(), engine.count_cores(), shuffle_partitions)

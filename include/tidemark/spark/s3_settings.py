@@ -1,4 +1,4 @@
-"""Object stores as Spark is told of them: by the same variables as delta-rs, so that both see one lake."""
+"""Configure Spark's S3 access by the environment variables of delta-rs, so that both read the same store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 def get_s3_settings() -> dict[str, str]:
-    """Where S3 is, by the environment's `AWS_...`; keys Spark takes from there by itself, and hands to executors.
+    """Return endpoint and region from the environment variables `AWS_...`.
 
-    Nothing where they name no address: then it is Amazon's own, and Hadoop finds it.
+    By default, Hadoop uses Amazon's endpoint. Spark itself reads the keys and passes them to executors.
     """
     settings = {}
     if address := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):

@@ -1,4 +1,4 @@
-"""The Spark session that every job runs in: Delta-enabled, UTC, sized for where it runs."""
+"""Create the Spark session of a job: with Delta, in UTC, and with memory and cores for its master."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ from tidemark.spark.s3_settings import get_s3_settings
 
 _PROJECT = Path(__file__).resolve().parents[3]
 
-# Settings that Tidemark's queries rely on, local or on a cluster; all can be set at run time.
+# Settings that Tidemark's queries need on every master. All can be set at run time.
 _QUERY_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Else ${env:NAME} is the environment's, in literals and in the names of an input's columns too.
+    # Otherwise Spark replaces ${env:NAME} by an environment variable, even in literals and in column names of inputs.
     "spark.sql.variable.substitute": "false",
-    # Of a filter over columns that are renamed Spark infers another for each set of them: that none of 20 keys is null
-    # took it more than seven minutes to plan.
+    # From a filter over renamed columns, Spark infers a filter for each combination of old and new names. The plan of
+    # `IS NOT NULL` on 20 keys took more than seven minutes.
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A table of the driver's that is a part of the plan is written out with each step above it, by the planner and for
-    # the tasks; a larger one goes to tasks by itself.
+    # A local relation is copied with each plan node above it, by the planner and for the tasks. A larger table is sent
+    # to the tasks separately.
     "spark.sql.execution.arrow.localRelationThreshold": "64KB",
-    # Shuffled hash join where every partition's build side is small enough, sort-merge elsewhere: 1.8x on interval
-    # joins, without the risk that a hash table outgrows its task (docs/decisions/0003-binned-join.md).
+    # Shuffled hash join if the build side of every partition is small enough, otherwise sort-merge join: 1.8 times as
+    # fast on interval joins, and no hash table exceeds the memory of its task (docs/decisions/0003-binned-join.md).
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
     "spark.sql.parquet.compression.codec": "zstd",
-    # INT96, the default, takes longer to write and to read, and has no statistics.
+    # INT96, the default, is slower to write and to read, and has no statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A writer for the one run that a job writes, instead of sorting its rows by run.
+    # A job writes one partition, its run. With an open writer for it, Spark does not sort the rows by partition.
     "spark.sql.maxConcurrentOutputFileWriters": "1",
-    # Python call sites in Spark's errors cost three calls to the JVM for each function of a query.
+    # Python call sites in Spark's errors cost three JVM calls per function of a query.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # 50 by default; a snapshot of a pipeline's own table is small.
+    # The default is 50. Snapshots of a pipeline's own tables are small.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # A version whose files are all there is read, whatever its age: `as_of`, a replay of inputs.
+    # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }
 DELTA_SETTINGS = {
@@ -73,15 +73,17 @@ DELTA_SETTINGS = {
 
 
 def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
-    """The running session, or a new one on `TIDEMARK_MASTER` (default `local[*]`), ready for Delta.
+    """Return the running session, or create one on the master `TIDEMARK_MASTER` (default `local[*]`).
 
-    Under spark-submit the master and the jars come from there. Delta's jars are looked for in `TIDEMARK_JARS`, else in
-    `.jars` of the project. A session that has `brief` work to do starts sooner and is slower in the long run. `cluster`
-    is what it takes of one, unless spark-submit was told otherwise; this package goes to the executors with it. Where
-    the master is a Spark Connect server, the session is one of that, and no JVM starts here.
+    If the master is a Spark Connect server, no JVM starts here. spark-submit provides master and jars; otherwise the
+    jars are in the folder `TIDEMARK_JARS` (default `.jars` of the project). Executors receive this package.
+
+    Args:
+        brief: True to start faster, at the cost of throughput in long jobs.
+        cluster: Resources to request on a cluster. Options of spark-submit take precedence.
 
     Raises:
-        FaultError: Java or Delta's jars are missing, or the folder for event logs.
+        FaultError: Java, Delta's jars or the folder for event logs are missing, or Spark does not start.
     """
     if get_master().startswith(CONNECT_SCHEME) and not is_submitted():
         return get_connect_session(get_master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
@@ -101,69 +103,69 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     except PySparkException as error:
-        raise FaultError(f"Spark did not start: {error.getMessage()}; see {_get_log_path()}") from error
-    # What fails is told in a line; the log would quote the rows that it failed on.
+        raise FaultError(f"Spark did not start: {error.getMessage()}. See {_get_log_path()}.") from error
+    # Tidemark prints an error in one line; Spark's log would quote the rows that caused it.
     session.sparkContext.setLogLevel("ERROR" if os.environ.get("TIDEMARK_DEBUG") else "OFF")
-    # They print the stack of each error in a user's expression, which is told in one line.
+    # These loggers print a stack trace for each error in a user's expression; Tidemark prints one line.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
     _require_delta(session)
     cache_jvm_lookups(session)
     if not str(session.sparkContext.master).startswith("local"):
         session.sparkContext.addPyFile(str(build_package_archive()))
-        # It says that no executor has come, or that one is gone, and has seen no row.
+        # This class warns about missing and lost executors, and never quotes rows.
         enable_warnings(session, "org.apache.spark.scheduler.TaskSchedulerImpl")
     return session
 
 
 def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
-    """What a session has of its cluster's settings; none where one runs already."""
+    """Return the cluster settings of a new session, except those of spark-submit; empty if Spark already runs."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         return {}
     settings: dict[str, str] = {}
-    where, told = get_master(), SparkConf(loadDefaults=False)
+    master, explicit = get_master(), SparkConf(loadDefaults=False)
     if is_submitted():
         SparkContext._ensure_initialized()  # noqa: SLF001
-        told = SparkConf()
-        where = told.get("spark.master", "local") or "local"
+        explicit = SparkConf()
+        master = explicit.get("spark.master", "local") or "local"
         settings |= SUBMITTED_SETTINGS
-    if not where.startswith("local"):
+    if not master.startswith("local"):
         settings |= cluster.to_spark_config()
     elif is_submitted():
         settings |= {SHUFFLE_PARTITIONS: LOCAL_SETTINGS[SHUFFLE_PARTITIONS]}
-    if where.startswith("spark://") and (secret := os.environ.get(SPARK_SECRET_VARIABLE)):
+    if master.startswith("spark://") and (secret := os.environ.get(SPARK_SECRET_VARIABLE)):
         settings |= {**AUTHENTICATION_SETTINGS, SECRET_SETTING: secret}
     if cluster.event_log and (logs := get_event_log_location()):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
-    return {name: value for name, value in settings.items() if not told.contains(name)}
+    return {name: value for name, value in settings.items() if not explicit.contains(name)}
 
 
 def find_delta_jars() -> list[Path]:
-    """Delta's jars on this machine.
+    """Return the paths of Delta's jars on this machine.
 
     Raises:
-        FaultError: they have not been fetched.
+        FaultError: The jars have not been fetched.
     """
     folder = Path(os.environ.get("TIDEMARK_JARS", _PROJECT / ".jars"))
     jars = sorted(folder.glob("*.jar"))
     if not any("delta-spark" in jar.name for jar in jars):
-        raise FaultError(f"Delta's jars are not in {folder}; run 'make setup', or point TIDEMARK_JARS at them")
+        raise FaultError(f"Delta's jars are not in {folder}. Run 'make setup', or set TIDEMARK_JARS to their folder.")
     return jars
 
 
 def _require_delta(session: SparkSession) -> None:
     if not can_load(session, "io.delta.sql.DeltaSparkSessionExtension"):
-        raise FaultError("Delta's jars were not submitted with this job; pass them with --jars, see 'make setup'")
+        raise FaultError("Delta's jars were not submitted with this job. Pass them with --jars, see 'make setup'.")
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Start a JVM that writes its standard error to a file: it greets with a dozen lines about itself."""
-    if SparkContext._gateway is not None:  # noqa: SLF001 - a process has one JVM, whatever sessions come and go
+    """Start a JVM whose standard error, a dozen lines even without errors, goes to a file."""
+    if SparkContext._gateway is not None:  # noqa: SLF001 - a process has one JVM for all sessions
         return
-    # The gateway's settings stand on the JVM's command line.
-    shown = [(name, value) for name, value in settings.items() if name != SECRET_SETTING]
+    # The gateway's settings are visible on the JVM's command line, so the secret is left out.
+    public_settings = [(name, value) for name, value in settings.items() if name != SECRET_SETTING]
     with nullcontext() if os.environ.get("TIDEMARK_DEBUG") else _get_log_path().open("w") as log:
-        gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown), {"stderr": log})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(public_settings), {"stderr": log})  # type: ignore[no-untyped-call]
         SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
 
 
@@ -174,4 +176,4 @@ def _get_log_path() -> Path:
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
-        raise FaultError("Java is not on this machine's PATH; install Java 17 (or set JAVA_HOME) and run again")
+        raise FaultError("Java is not on this machine's PATH. Install Java 17, or set JAVA_HOME, and run again.")

@@ -1,7 +1,7 @@
-"""A struct of a row in columns of its own, and back.
+"""Flatten a struct column before a join, and rebuild it after.
 
-Spark makes a struct below a join for every row, even where only its fields are asked for, and flat columns shuffle and
-hash faster.
+Spark builds a struct below a join for every row, even if only its fields are used. Flat columns also shuffle and hash
+faster.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tidemark.formatting import quote_identifier
 
 
 def flatten_struct(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
-    """The fields of a struct as columns `NAME_column_0` and so on, and the struct made of such columns again."""
-    kind = rows.schema[name].dataType
-    assert isinstance(kind, T.StructType)
-    flat = {field: f"{name}_column_{number}" for number, field in enumerate(kind.names)}
+    """Return columns `NAME_column_0` and so on with the fields of a struct, and a column that rebuilds the struct."""
+    dtype = rows.schema[name].dataType
+    assert isinstance(dtype, T.StructType)
+    flat = {field: f"{name}_column_{number}" for number, field in enumerate(dtype.names)}
     fields = [F.col(f"{name}.{quote_identifier(field)}").alias(column) for field, column in flat.items()]
     return fields, F.struct(*(F.col(column).alias(field) for field, column in flat.items())).alias(name)

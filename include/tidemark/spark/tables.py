@@ -1,4 +1,4 @@
-"""Small tables of the driver, as Spark's."""
+"""Create DataFrames from small tables on the driver."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def from_pandas(spark: SparkSession, table: pd.DataFrame, schema: str) -> DataFrame:
-    """A pandas table with the columns of this schema, in its order.
+    """Create a DataFrame from a pandas table, whose columns have the order of the schema, a DDL string.
 
-    Strings go as objects: those of more than one frame, or batch, are chunks of Arrow, which Spark takes row by row.
+    Strings become objects first, because Spark converts chunked Arrow strings, as of concatenated tables, row by row.
     """
-    strings = [name for name, kind in table.dtypes.items() if isinstance(kind, pd.StringDtype)]
+    strings = [name for name, dtype in table.dtypes.items() if isinstance(dtype, pd.StringDtype)]
     return spark.createDataFrame(table.astype(dict.fromkeys(strings, object)), schema)

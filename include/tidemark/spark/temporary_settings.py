@@ -1,4 +1,4 @@
-"""Settings that a running session is given for a while, most for the sake of time: no answer depends on those."""
+"""Change settings of a running session temporarily, mostly to make queries of a known size faster."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-# Generating and compiling code for a query takes longer than interpreting it over a few rows.
+# Generating and compiling code takes longer than interpreting a query over few rows. Results are the same.
 _TINY_QUERY_SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    # Small files are read by one task, a table's log among them.
+    # One task reads all small files, including those of a table's log.
     "spark.sql.files.minPartitionNum": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
@@ -24,8 +24,8 @@ _CODEGEN_SETTINGS = {
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
 
-INFERRED_FILTERS = {"spark.sql.constraintPropagation.enabled": "true"}
-"""As Spark itself has it: live queries have the filters that it infers, where our sessions infer none."""
+FILTER_INFERENCE_SETTINGS = {"spark.sql.constraintPropagation.enabled": "true"}
+"""Spark's default: live queries run with inferred filters, while Tidemark's sessions infer none."""
 
 _ALL_CORES_SETTINGS = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
@@ -43,16 +43,16 @@ def tuned_for_tiny_queries(spark: SparkSession) -> Iterator[SparkSession]:
 
 @contextmanager
 def with_codegen(spark: SparkSession) -> Iterator[None]:
-    """Inside `tuned_for_tiny_queries`, queries over some hundred thousand rows: compiled, and by all cores."""
+    """Within `tuned_for_tiny_queries`, compile queries and use all cores, for some 100,000 rows."""
     with override_settings(spark, _CODEGEN_SETTINGS if _is_tuned(spark) else {}):
         yield
 
 
 @contextmanager
 def with_all_cores(spark: SparkSession) -> Iterator[None]:
-    """Inside `tuned_for_tiny_queries`, many different queries over some ten thousand rows: by all cores.
+    """Within `tuned_for_tiny_queries`, use all cores, for many different queries over some 10,000 rows.
 
-    Their projections are compiled, and no whole stages: that would take longer than it saves.
+    Projections are compiled, but no whole stages, which would cost more time than it saves.
     """
     with override_settings(spark, _ALL_CORES_SETTINGS if _is_tuned(spark) else {}):
         yield
@@ -66,13 +66,13 @@ def _is_tuned(spark: SparkSession) -> bool:
 
 @contextmanager
 def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Give a session other settings for a while, those that it does not have already: each is a call to a server."""
-    known = {key: spark.conf.get(key, None) for key in settings}
-    before = {key: earlier for key, earlier in known.items() if earlier != settings[key]}
-    for key in before:
+    """Set settings, and restore them at the end; equal ones are skipped, because on a server each takes a request."""
+    current = {key: spark.conf.get(key, None) for key in settings}
+    changed = {key: earlier for key, earlier in current.items() if earlier != settings[key]}
+    for key in changed:
         spark.conf.set(key, settings[key])
     try:
         yield
     finally:
-        for key, earlier in before.items():
+        for key, earlier in changed.items():
             spark.conf.set(key, earlier) if earlier is not None else spark.conf.unset(key)

@@ -108,10 +108,14 @@ def _already_emitted_column(state: CheckpointRef, rows: DataFrame, join: Join) -
     number, watermark = state.entry.number, state.entry.watermarks.combined
     if not isinstance(join, StreamStreamJoin):
         is_matched = (
-            F.coalesce(F.col("matched_in") <= number, F.lit(False)) if "matched_in" in rows.columns else F.lit(None)
+            F.coalesce(F.col("first_match_slice") <= number, F.lit(False))
+            if "first_match_slice" in rows.columns
+            else F.lit(None)
         )
         return is_matched.cast("boolean")
-    matched = F.coalesce(F.map_filter("matched", lambda _, at: at <= number), F.create_map().cast("map<int, bigint>"))
+    matched = F.coalesce(
+        F.map_filter("first_match_slices", lambda _, at: at <= number), F.create_map().cast("map<int, bigint>")
+    )
     if not join.windows:
         return F.size(matched) > 0
     closed = F.lit(max(0, watermark) * 1000)

@@ -27,7 +27,7 @@ from tidemark.joins.output_schema import check_expressions
 from tidemark.joins.rules.spark import has_state_eviction
 from tidemark.ledger.ledger import Ledger
 from tidemark.sources.resolution import open_inputs
-from tidemark.spark.engine import get_engine, require_classic
+from tidemark.spark.engine import get_engine, require_classic_session
 from tidemark.spark.temporary_settings import override_settings
 from tidemark.streaming.replay_source import Rate, read_feed, write_feed
 from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
@@ -96,7 +96,7 @@ def run_live_query(
         InputError: an input is unusable, or the live query exists already.
         UserError: the session is of Spark Connect.
     """
-    require_classic(spark, "tidemark stream")
+    require_classic_session(spark, "tidemark stream")
     began = time.monotonic()
     if pipeline.dialect != "spark" or pipeline.checkpoint_arrival:
         reason = "replays a trace" if pipeline.checkpoint_arrival else f"has dialect {pipeline.dialect}"
@@ -132,7 +132,7 @@ def run_live_query(
         watermark_ms=trace.batches[-1].watermark,
         checkpoint=paths.checkpoint,
         replay=_write_replay(pipeline, paths, trace, has_feed=rate != "now"),
-        replay_to=replay_grid.name(trace.find_end_slice(replay_grid)),
+        replay_to=replay_grid.label(trace.find_end_slice(replay_grid)),
         seconds=round(time.monotonic() - began, 1),
     )
 
@@ -176,7 +176,7 @@ def _write_replay(pipeline: Pipeline, paths: LiveQueryPaths, trace: QueryTrace, 
     settings |= {
         "name": f"{pipeline.name}_replay",
         "output": f"{pipeline.output}/live_query/replay",
-        "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).name(0)},
+        "slices": {"every": format_duration(_REPLAY_SLICES), "start": _replay_grid(trace).label(0)},
     }
     path = Path(paths.replay)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_sql_over_pair
 from tidemark.joins.window_output import PADDING_TYPES, SEMI_ANTI_TYPES
 from tidemark.sources.stored_input import StoredInput
-from tidemark.spark.temporary_settings import INFERRED_FILTERS
+from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def create_spark_query(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInpu
         select=_list_selected(pipeline, list(provenance)),
         settings={
             "spark.sql.session.timeZone": "UTC",
-            **INFERRED_FILTERS,  # Spark would push filters of null keys below the watermarks
+            **FILTER_INFERENCE_SETTINGS,  # Spark would push filters of null keys below the watermarks
             "spark.sql.streaming.multipleWatermarkPolicy": pipeline.spark.multiple_watermark_policy,
             "spark.sql.streaming.statefulOperator.allowMultiple": str(uses_previous_watermark).lower(),
         },

@@ -1,19 +1,27 @@
-"""Append to small tables that do not follow the ledger."""
+"""Append the rejected rows of a run to a table that does not follow the ledger."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from tidemark.delta.retry import retry_on_conflict
-from tidemark.delta.table import DeltaTableHandle, create_internal_table
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.tables.run_files import stage_run
+from tidemark.tables.schema_evolution import evolve_schema
 
 
-def append(path: str, rows: pa.Table) -> None:
-    """Append rows to a table. Create it if needed.
+def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
+    """Append rows of a run to a table that does not follow the ledger. Create the table if needed.
 
     Raises:
+        UserError: The new type of a column cannot represent all values in the table.
         FaultError: Other processes keep committing to the table.
     """
-    retry_on_conflict(
-        lambda: (DeltaTableHandle.open(path) or create_internal_table(path, rows.schema)).append(rows), path
-    )
+    staged = stage_run(rows, path, run)
+
+    def attempt() -> DeltaTableHandle:
+        handle = DeltaTableHandle.open(path)
+        handle = evolve_schema(rows.sparkSession, handle, path, staged.schema, change_feed=False)
+        return handle.commit(staged.files)
+
+    retry_on_conflict(attempt, path)

@@ -157,7 +157,7 @@ def _replace(spark: SparkSession, log: DeltaTableHandle, snapshot: ReplaceableSn
         supported = "'delta.feature.timestampNtz' = 'supported'"
         spark.sql(f"ALTER TABLE delta.{quote_identifier(log.path)} SET TBLPROPERTIES ({supported})")
         snapshot = get_engine(spark).load_replaceable_snapshot(log.path)
-    snapshot.replace([json.dumps(action) for action in _actions(log, snapshot, staged)])
+    snapshot.commit_replacement([json.dumps(action) for action in _actions(log, snapshot, staged)])
 
 
 def _actions(log: DeltaTableHandle, snapshot: ReplaceableSnapshot, staged: StagedFiles) -> Iterator[dict[str, Any]]:
@@ -167,5 +167,10 @@ def _actions(log: DeltaTableHandle, snapshot: ReplaceableSnapshot, staged: Stage
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         yield {"remove": {"path": path, "deletionTimestamp": now, "dataChange": False, "size": int(size)}}
     for file in staged.files:
-        added = {"path": file.path, "partitionValues": {}, "size": file.size, "modificationTime": file.modified}
+        added = {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": file.modification_time,
+        }
         yield {"add": {**added, "dataChange": False, "stats": file.stats}}

@@ -36,7 +36,7 @@ class TableChanges:
     released: tuple[int, ...] = ()
     """Slices whose quarantined rows are released: files with their rows are removed from `quarantined` only."""
 
-    dropped: Mapping[str, tuple[str, ...]] | None = None
+    removed_files: Mapping[str, tuple[str, ...]] | None = None
     """Paths of files to remove because rows in them are erased, by table; None if the commit erases none."""
 
     def slices_removed_from(self, name: str) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def last_applied_commit(tables: PipelineTables) -> int | None:
 
 
 def apply_to_tables(
-    tables: PipelineTables, grid: Grid, number: int, references: TableChanges, opened: OpenTables | None = None
+    tables: PipelineTables, grid: Grid, number: int, changes: TableChanges, open_tables: OpenTables | None = None
 ) -> None:
     """Apply a commit of the ledger to the tables that lack it.
 
@@ -69,36 +69,34 @@ def apply_to_tables(
         tables: The pipeline's tables.
         grid: The grid of slices.
         number: Number of the commit.
-        references: The commit's changes.
-        opened: Tables that are open, by path. They are replaced by their new versions.
+        changes: The commit's changes.
+        open_tables: Tables that are open, by path. They are replaced by their new versions.
 
     Raises:
         FaultError: Other processes keep committing to a table, or a program other than Tidemark merged its files.
     """
-    handles = OpenTables() if opened is None else opened
+    handles = OpenTables() if open_tables is None else open_tables
     for name in FOLLOWING:
         path = getattr(tables, name)
         retry_on_conflict(
-            partial(_apply_to_table, name, path, grid, number, references, handles),
+            partial(_apply_to_table, name, path, grid, number, changes, handles),
             path,
             f"the slices of commit {number} are committed, but other processes keep writing to {path}. The next "
             "command on this pipeline applies the commit.",
         )
 
 
-def _apply_to_table(
-    name: str, path: str, grid: Grid, number: int, references: TableChanges, handles: OpenTables
-) -> None:
+def _apply_to_table(name: str, path: str, grid: Grid, number: int, changes: TableChanges, handles: OpenTables) -> None:
     """Apply a commit to one table, unless it has applied it. The handle is replaced by its new version."""
     log = handles.pop(path, None) or DeltaTableHandle.open(path)
     if log is None or log.txn_version >= number:
         return
-    log, removed = _find_superseded_files(log, name, grid, references.slices_removed_from(name))
-    log, dropped = _find_dropped_files(log, (references.dropped or {}).get(name, ()))
-    handles[path] = log.commit(references.added.get(name, ()), [*removed, *dropped], number)
+    log, removed = _find_superseded_files(log, name, grid, changes.slices_removed_from(name))
+    log, removed_paths = _restore_removed_files(log, (changes.removed_files or {}).get(name, ()))
+    handles[path] = log.commit(changes.added.get(name, ()), [*removed, *removed_paths], number)
 
 
-def _find_dropped_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[DeltaTableHandle, Collection[str]]:
+def _restore_removed_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[DeltaTableHandle, Collection[str]]:
     """Return the table with the files at these paths, restored if they were compacted, and the paths."""
     if (table := restore_files(log, paths)) is None:
         raise FaultError(
@@ -108,9 +106,9 @@ def _find_dropped_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[
     return table, paths
 
 
-def to_file_rows(references: TableChanges) -> list[dict[str, Any]]:
+def to_file_rows(changes: TableChanges) -> list[dict[str, Any]]:
     """Convert the added files to rows of the ledger's column `files`."""
-    return [{"table": name, **asdict(file)} for name, files in references.added.items() for file in files]
+    return [{"table": name, **asdict(file)} for name, files in changes.added.items() for file in files]
 
 
 def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFile, ...]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from tidemark.delta.commit_history import is_data_change
 from tidemark.delta.staging import read_data_files
-from tidemark.delta.table import DeltaTableHandle, is_data_change
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.tables.run_files import classify_files
 from tidemark.timegrid.slices import Grid, group_consecutive
 

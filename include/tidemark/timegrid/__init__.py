@@ -1,1 +1,1 @@
-"""Time columns as whole microseconds, and the slices that the clock of a pipeline is cut into."""
+"""Time columns in whole microseconds, time zones, and the grid of slices."""

@@ -1,4 +1,4 @@
-"""The grid of slices: half-open intervals of the pipeline's clock, numbered from its start."""
+"""Number the slices of a pipeline: half-open intervals of its clock, from its start."""
 
 from __future__ import annotations
 
@@ -22,118 +22,122 @@ from tidemark.timegrid.time_columns import floor_div, trunc_div
 
 @dataclass(frozen=True)
 class Grid:
-    """Slices [start + n * every, start + (n + 1) * every) in microseconds, UTC; n >= 0."""
+    """Slices [start + n * every, start + (n + 1) * every) in microseconds, UTC, for n >= 0."""
 
     start: int
     every: int
 
     @classmethod
     def from_config(cls, slices: Slices) -> Grid:
-        """The grid that a pipeline file describes."""
+        """Create the grid of a pipeline's slice settings."""
         start, every = to_micros(slices.start), to_micros(slices.every)
         return cls(start, every) if slices.time_zone == "UTC" else LocalDayGrid(start, every, slices.time_zone)
 
     def number_at(self, instant: int) -> int:
-        """Number of the slice that holds an instant (microseconds)."""
+        """Return the number of the slice with an instant (microseconds)."""
         return (instant - self.start) // self.every
 
     def numbers_at(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """`number_at` of many."""
+        """Return the numbers of the slices with the instants (microseconds)."""
         return (instants - self.start) // self.every
 
     def start_of(self, number: int) -> int:
-        """Start of a slice in microseconds, inclusive; the end of the one before, exclusive."""
+        """Return the start of a slice in microseconds (inclusive). It is the end of the slice before (exclusive)."""
         return self.start + number * self.every
 
     def first_from(self, instant: int) -> int:
-        """Number of the first slice that begins at an instant or after."""
+        """Return the number of the first slice that starts at an instant or later."""
         return self.number_at(instant - 1) + 1
 
-    def lengths(self, slices: range) -> frozenset[int]:  # noqa: ARG002
-        """How long slices of a range are, in microseconds."""
+    def get_lengths(self, slices: range) -> frozenset[int]:  # noqa: ARG002
+        """Return the distinct lengths of the slices of a range, in microseconds."""
         return frozenset((self.every,))
 
     def day_of(self, number: int) -> int:
-        """The day in which a slice begins, counted from 1970-01-01: of UTC."""
+        """Return the UTC day in which a slice starts, in days since 1970-01-01."""
         return self.start_of(number) // DAY_MICROS
 
     def start_of_day(self, day: int) -> int:
-        """Start of a day in microseconds."""
+        """Return the start of a day in microseconds."""
         return day * DAY_MICROS
 
     @property
     def description(self) -> str:
-        """What slices are, in a few words."""
+        """Short description of the slices for messages, such as "1 hour long"."""
         return f"{format_duration(timedelta(microseconds=self.every))} long"
 
-    def name(self, number: int) -> str:
-        """A slice's start as people write it."""
+    def label(self, number: int) -> str:
+        """Format a slice's start for people."""
         return format_instant(self.datetime_of(number))
 
     def datetime_of(self, number: int) -> datetime:
-        """A slice's start."""
+        """Return a slice's start as a datetime, UTC."""
         return from_micros(self.start_of(number))
 
     def parse_boundary(self, instant: datetime, option: str) -> int:
-        """Number of the slice that starts at an instant given by the user.
+        """Return the number of the slice that starts at an instant from the user.
+
+        Args:
+            instant: The instant.
+            option: The option with the instant, for the message.
 
         Raises:
-            SliceOrderError: before the pipeline's start, or not on a slice boundary; names the nearest ones.
+            SliceOrderError: The instant is before the pipeline's start, or no slice starts at it.
         """
         number = self.number_at(to_micros(instant))
         if number < 0:
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is before the pipeline's first slice; "
-                f"slices start at {self.name(0)}"
+                f"slices start at {self.label(0)}"
             )
         if self.start_of(number) != to_micros(instant):
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.description}: "
-                f"use {self.name(number)} or {self.name(number + 1)}"
+                f"use {self.label(number)} or {self.label(number + 1)}"
             )
         return number
 
     def number_column(self, clock: Column) -> Column:
-        """`number_at` for a column of microseconds: a long."""
+        """Return `number_at` for a column of microseconds, as a long."""
         return floor_div(clock - F.lit(self.start), self.every)
 
     def nonnegative_number_column(self, clock: Column) -> Column:
-        """The same, in less time, for a column without clocks before the start."""
+        """Return `number_column` in less time, for a column with no clocks before the start."""
         return trunc_div(clock - F.lit(self.start), self.every)
 
     def timestamp_column(self, number: Column) -> Column:
-        """`start_of` for a column of slice numbers: a timestamp."""
+        """Return `start_of` for a column of slice numbers, as a timestamp."""
         return F.timestamp_micros(F.lit(self.start) + number * F.lit(self.every))
 
     def check_time_zone(self, spark: SparkSession, slices: range) -> None:
-        """See that Spark has slices of a range as this has them.
+        """Check that Spark computes the same starts for the slices of a range.
 
         Raises:
-            InputError: it has another version of the time zone database.
+            InputError: Spark's Java has another version of the time zone database.
         """
 
     def offset_column(self, clock: Column, number: Column) -> Column:
-        """How long after the start of their slices clocks are, in microseconds."""
+        """Return the time of clocks since the start of their slice, in microseconds."""
         return clock - self.start - number * self.every
 
     def end_column(self, start: Column) -> Column:
-        """The ends of slices by a column of their starts, both in microseconds."""
+        """Return the ends of slices for a column of their starts, both in microseconds."""
         return start + self.every
 
     def day_column(self, start: Column) -> Column:
-        """`day_of` for a column of starts in microseconds."""
+        """Return `day_of` for a column of starts in microseconds."""
         return floor_div(start, DAY_MICROS)
 
 
 @dataclass(frozen=True)
 class LocalDayGrid(Grid):
-    """Slices that are the days of a time zone: 23 or 25 hours long where its clocks change, and each has a number."""
+    """Slices that are the local days of a time zone. A day with a change of the clocks has 23 or 25 hours."""
 
     zone: str
 
     @cached_property
     def first_day(self) -> int:
-        """The day that the first slice is."""
+        """Local day of the first slice, in days since 1970-01-01."""
         return to_local_day(self.start, self.zone)
 
     @override
@@ -149,12 +153,12 @@ class LocalDayGrid(Grid):
         return self.start_of_day(self.first_day + number)
 
     @override
-    def lengths(self, slices: range) -> frozenset[int]:
+    def get_lengths(self, slices: range) -> frozenset[int]:
         return frozenset(self.start_of(number + 1) - self.start_of(number) for number in slices)
 
     @override
     def day_of(self, number: int) -> int:
-        """The slice's own day."""
+        """Return the slice's local day, in days since 1970-01-01."""
         return self.first_day + number
 
     @override
@@ -187,8 +191,9 @@ class LocalDayGrid(Grid):
         for number, start in zip(range(slices.start, slices.stop + 1), spark_starts, strict=True):
             if start != self.start_of(number):
                 raise InputError(
-                    f"slice {self.name(number)} begins {format_instant(from_micros(start))} by the time zone database "
-                    f"of Spark's Java, where {self.zone} is not as Python has it; bring both to one version"
+                    f"slice {self.label(number)} starts at {format_instant(from_micros(start))} by the time zone "
+                    f"database of Spark's Java, whose version of {self.zone} differs from Python's. "
+                    "Install the same version of the database for both."
                 )
 
     @override

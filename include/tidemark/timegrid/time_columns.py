@@ -1,4 +1,4 @@
-"""Time columns of any type as whole microseconds since 1970-01-01T00:00Z, and back."""
+"""Convert time columns of any type to whole microseconds since 1970-01-01T00:00Z, and back."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tidemark.config.types import to_micros
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MICROS = 1_000_000
+_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MICROS_PER_SECOND = 1_000_000
 
 
 @dataclass(frozen=True)
 class ResolvedTimeColumn:
     """A time column of an input table, checked against the table's schema.
 
-    Numbers finer than a microsecond are floored; values that are no number (NaN, infinity) count as null.
+    Numbers finer than a microsecond are floored. NaN and infinity count as null.
     """
 
     name: str
-    per_second: int | None
-    """Of a column of numbers, how many make a second; None for a column of times."""
+    units_per_second: int | None
+    """Units per second of a numeric column; None for a column of times."""
     is_integral: bool = False
-    """Whether its numbers have no fraction."""
+    """True for a numeric column of an integer type."""
 
     @classmethod
     def from_config(cls, column: TimeColumn, schema: T.StructType, table_label: str) -> ResolvedTimeColumn:
         """Check the column's type and unit against the table's schema.
 
         Raises:
-            InputError: not a time type, or a number without its unit, or a unit without a number.
+            InputError: The column has no time type, is a number without a unit, or is a time with one.
         """
         dtype = schema[column.column].dataType
         if isinstance(dtype, T.NumericType):
@@ -48,7 +48,7 @@ class ResolvedTimeColumn:
                     f"{table_label}: column {column.column} is a number ({dtype.simpleString()}); "
                     f"give its unit, such as {{column: {column.column}, unit: ms}}"
                 )
-            return cls(column.column, _PER_SECOND[column.unit], is_integral=isinstance(dtype, T.IntegralType))
+            return cls(column.column, _UNITS_PER_SECOND[column.unit], is_integral=isinstance(dtype, T.IntegralType))
         if not isinstance(dtype, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InputError(
                 f"{table_label}: column {column.column} is {dtype.simpleString()}; "
@@ -60,109 +60,131 @@ class ResolvedTimeColumn:
 
     @property
     def raw(self) -> Column:
-        """The column as the table has it."""
+        """Column of the table, not converted."""
         return F.col(quote_identifier(self.name))
 
     @property
     def micros(self) -> Column:
-        """The time in microseconds: a long, null where the time is null or no long can hold it."""
-        if self.per_second is None:
+        """Time in microseconds: a long, null if the time is null or out of range."""
+        if self.units_per_second is None:
             return F.unix_micros(self.raw.try_cast("timestamp"))
         if self.is_integral:
             number = self.raw.cast("long")
-            if self.per_second > _MICROS:
-                return floor_div(number, self.per_second // _MICROS)
-            return F.try_multiply(number, F.lit(_MICROS // self.per_second))
+            if self.units_per_second > _MICROS_PER_SECOND:
+                return floor_div(number, self.units_per_second // _MICROS_PER_SECOND)
+            return F.try_multiply(number, F.lit(_MICROS_PER_SECOND // self.units_per_second))
         number = self.raw.try_cast("decimal(38,9)")
-        return F.floor(F.try_multiply(number, F.lit(_MICROS)) / F.lit(self.per_second)).try_cast("long")
+        return F.floor(F.try_multiply(number, F.lit(_MICROS_PER_SECOND)) / F.lit(self.units_per_second)).try_cast(
+            "long"
+        )
 
     def to_ticks(self, tick: int) -> Column:
-        """`micros` in whole ticks of so many microseconds, floored."""
-        if self.per_second is None and tick == 1000:  # noqa: PLR2004 - what Spark has a function for
+        """Return the time in whole ticks of `tick` microseconds, floored."""
+        if self.units_per_second is None and tick == 1000:  # noqa: PLR2004 - Spark has a function for milliseconds
             return F.unix_millis(self.raw.try_cast("timestamp"))
         return self.micros if tick == 1 else floor_div(self.micros, tick)
 
     def convert_value(self, value: Any) -> int | None:
-        """`micros` of one value, as Python has it."""
+        """Convert a Python value of the column to microseconds, as `micros` does."""
         match value:
             case datetime():
                 return to_micros(value if value.tzinfo else value.replace(tzinfo=UTC))
             case date():
                 return to_micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
-        if self.per_second is None or value is None or not isfinite(value):
+        if self.units_per_second is None or value is None or not isfinite(value):
             return None
-        micros = floor(Decimal(value) * _MICROS / self.per_second)
+        micros = floor(Decimal(value) * _MICROS_PER_SECOND / self.units_per_second)
         return micros if -(2**63) <= micros < 2**63 else None
 
     @property
     def sql_timestamp(self) -> str:
-        """The time as a timestamp, in Spark's SQL; null as `micros`."""
+        """Spark SQL for the time as a timestamp, null if `micros` is."""
         column = quote_identifier(self.name)
-        if self.per_second is None:
+        if self.units_per_second is None:
             return f"try_cast({column} AS TIMESTAMP)"
-        number = f"floor(try_multiply(try_cast({column} AS DECIMAL(38, 9)), {_MICROS}) / {self.per_second})"
+        number = (
+            f"floor(try_multiply(try_cast({column} AS DECIMAL(38, 9)), {_MICROS_PER_SECOND}) / {self.units_per_second})"
+        )
         return f"timestamp_micros(try_cast({number} AS BIGINT))"
 
     def is_between(self, start: int, end: int) -> Column:
-        """Whether the time lies in [start, end) microseconds, said so that files can be skipped by their statistics."""
-        if self.per_second is None:
+        """True if the time is in [start, end) microseconds.
+
+        The condition contains a comparison of the raw column, so that files can be skipped by their statistics.
+        """
+        if self.units_per_second is None:
             low, high = (F.timestamp_micros(F.lit(bound)) for bound in (start, end))
             return (self.raw >= low) & (self.raw < high)
-        low, high = (F.lit(bound * self.per_second // _MICROS) for bound in (start, end + _MICROS - 1))
+        low, high = (
+            F.lit(bound * self.units_per_second // _MICROS_PER_SECOND)
+            for bound in (start, end + _MICROS_PER_SECOND - 1)
+        )
         return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
 
 
 def lit_long(number: int) -> Column:
-    """A number as a long whatever its size: as an int, sums of a few could overflow."""
+    """Return a literal of type long. Sums of int literals could overflow."""
     return F.lit(number).cast("long")
 
 
 def floor_div(value: Column, divisor: Column | int) -> Column:
-    """Exact integer division rounding towards minus infinity (`/` would go through a double); size > 0."""
+    """Divide integers exactly, rounding towards minus infinity. The divisor is positive.
+
+    The operator `/` would compute a double.
+    """
     divisor = F.lit(divisor) if isinstance(divisor, int) else divisor
     return trunc_div(value, divisor) - (value % divisor < 0).cast("long")
 
 
 def trunc_div(value: Column, divisor: Column | int) -> Column:
-    """Exact integer division rounding towards zero, in a third of the time."""
+    """Divide integers exactly, rounding towards zero, in a third of the time of `floor_div`."""
     return F.call_function("div", value, F.lit(divisor) if isinstance(divisor, int) else divisor)
 
 
 def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
-    """JSON that tells values apart: with the six digits of a second, where Spark's own has three, and with nulls.
+    """Return JSON that differs for different values.
 
-    `kind` is the column's type, where that may have maps.
+    Unlike Spark's default it has microseconds, null fields, and map keys of any type.
+
+    Args:
+        column: The struct to serialize.
+        dtype: Its type; None if it contains no maps.
     """
     if dtype is not None:
-        column = _with_told_keys(column, dtype)
+        column = _convert_map_keys_to_text(column, dtype)
     second = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
     formats = {"timestampFormat": f"{second}XXX", "timestampNTZFormat": second}
     return F.to_json(column, {**formats, "ignoreNullFields": "false"})
 
 
-def _with_told_keys(column: Column, kind: T.DataType) -> Column:
-    """A value whose maps have text for keys of which Spark's JSON has no more than their place in memory."""
-    if not _has_untold_keys(kind):
+def _convert_map_keys_to_text(column: Column, dtype: T.DataType) -> Column:
+    """Convert binary, array and struct keys of maps to text. Spark's JSON would contain only their object identity."""
+    if not _has_complex_map_keys(dtype):
         return column
-    match kind:
+    match dtype:
         case T.StructType():
-            fields = (_with_told_keys(column.getField(one.name), one.dataType).alias(one.name) for one in kind)
+            fields = (
+                _convert_map_keys_to_text(column.getField(field.name), field.dataType).alias(field.name)
+                for field in dtype
+            )
             return F.when(column.isNotNull(), F.struct(*fields))
         case T.ArrayType():
-            return F.transform(column, lambda one: _with_told_keys(one, kind.elementType))
+            return F.transform(column, lambda element: _convert_map_keys_to_text(element, dtype.elementType))
         case T.MapType():
-            told = F.transform_keys(column, lambda key, _: as_json(F.struct(key.alias("key"))))
-            return F.transform_values(told, lambda _, value: _with_told_keys(value, kind.valueType))
+            with_text_keys = F.transform_keys(column, lambda key, _: as_json(F.struct(key.alias("key"))))
+            return F.transform_values(
+                with_text_keys, lambda _, value: _convert_map_keys_to_text(value, dtype.valueType)
+            )
     return column
 
 
-def _has_untold_keys(kind: T.DataType) -> bool:
-    match kind:
+def _has_complex_map_keys(dtype: T.DataType) -> bool:
+    match dtype:
         case T.StructType():
-            return any(_has_untold_keys(one.dataType) for one in kind)
+            return any(_has_complex_map_keys(field.dataType) for field in dtype)
         case T.ArrayType():
-            return _has_untold_keys(kind.elementType)
+            return _has_complex_map_keys(dtype.elementType)
         case T.MapType():
-            untold = isinstance(kind.keyType, T.BinaryType | T.ArrayType | T.StructType)
-            return untold or _has_untold_keys(kind.valueType)
+            is_complex_key = isinstance(dtype.keyType, T.BinaryType | T.ArrayType | T.StructType)
+            return is_complex_key or _has_complex_map_keys(dtype.valueType)
     return False

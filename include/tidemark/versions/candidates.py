@@ -13,7 +13,8 @@ from tidemark.delta.filesystem import delete_file, has_file, list_file_sizes, op
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.ledger.config_fingerprint import describe_setting_diff, parse_settings, settings_up_to_slice
-from tidemark.ledger.ledger import Entry, Ledger
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.tables.table_changes import open_tables
 from tidemark.timegrid.slices import Grid
 
@@ -113,8 +114,8 @@ def _summarize(ledger: Ledger, name: str, live: Ledger) -> CandidateVersion | No
     return CandidateVersion(
         name,
         len(ledger.entries),
-        ledger.grid.name(next(iter(ledger.entries))),
-        ledger.grid.name(ledger.last.number + 1),
+        ledger.grid.label(next(iter(ledger.entries))),
+        ledger.grid.label(ledger.last.number + 1),
         _describe_setting_diff(live.last, ledger.last, ledger.grid) if live.last else "",
         sum(len(log.files) for log in logs),
         sum(int(log.files["size"].sum()) for log in logs),

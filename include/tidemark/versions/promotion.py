@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -23,15 +23,17 @@ from tidemark.config import Pipeline
 from tidemark.config.types import format_instant
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.staging import StagedFiles, read_data_files
-from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
+from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import FaultError, SliceOrderError, UserError
 from tidemark.ledger.config_fingerprint import parse_settings, serialize_settings, slices_with_other_settings
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import find_last_erasure_commit
-from tidemark.ledger.ledger import FORMAT, Entry, Ledger, newest_rows, read_attempts
-from tidemark.ledger.prepare_commit import prepare_commit
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
 from tidemark.ledger.staleness import stale
+from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import FOLDER, StagedRun, run_of
-from tidemark.tables.table_changes import FOLLOWING, apply_to_tables
+from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import group_consecutive
 from tidemark.versions.candidates import read_candidate_ledger
 
@@ -84,7 +86,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     # The slices keep the order of their commits; the last of them gets the number of this commit.
     later = live.number + 1 - candidate.number
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
-    rows, record = newest_rows(candidate.tables), {"promoted": name, "by": user}
+    rows, record = read_newest_rows(candidate.tables), {"promoted": name, "user": user}
     if Ledger.read_without_sync(candidate.tables, candidate.grid).number != candidate.number:
         raise SliceOrderError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
@@ -120,7 +122,7 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user
         raise UserError(f"no slice was live before candidate {name} was promoted. There is nothing to roll back to.")
     staged = {table: part for table in FOLLOWING if (part := _restore_files(live, table, promoted, name))}
     original_commits = {number: entry.commit for number, entry in earlier.entries.items()}
-    rows, record = newest_rows(live.tables, ds.field("commit") < promoted), {"rolled_back": name, "by": user}
+    rows, record = read_newest_rows(live.tables, ds.field("commit") < promoted), {"rolled_back": name, "user": user}
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
@@ -135,17 +137,17 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
             "on). Give a pipeline whose slices change a new `output`."
         )
     if other := next(slices_with_other_settings(candidate.entries.values(), settings, grid), None):
-        first, setting_diff = grid.name(other[0]), other[1]
+        first, setting_diff = grid.label(other[0]), other[1]
         raise UserError(
             f"slices of candidate {name} from {first} on ran under other settings than the pipeline file has "
             f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess {pipeline.name} "
             f"--candidate {name} --from {first}."
         )
     if stale_slices := stale(candidate):
-        since = grid.name(min(stale_slices))
+        since = grid.label(min(stale_slices))
         raise UserError(f"slices of candidate {name} are stale from {since} on. Recompute them with {command}.")
     if missing := list(group_consecutive(number for number in live.entries if number not in candidate.entries)):
-        first, end = grid.name(missing[0].start), grid.name(missing[-1].stop)
+        first, end = grid.label(missing[0].start), grid.label(missing[-1].stop)
         raise UserError(
             f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command} --to {end}."
         )
@@ -160,7 +162,7 @@ def _find_promotion(stored: pd.DataFrame, name: str) -> int | None:
         UserError: Another candidate was promoted later.
     """
     standing: list[tuple[str, int]] = []
-    records = stored[["commit", "brought"]].dropna().drop_duplicates().sort_values("commit")
+    records = stored[["commit", "promotion"]].dropna().drop_duplicates().sort_values("commit")
     for commit, record_json in records.itertuples(index=False):
         record = json.loads(record_json)
         if "promoted" in record:
@@ -226,37 +228,35 @@ def _commit_promotion(
     record: Mapping[str, str],
 ) -> PromotionResult:
     """Commit files as those of slices, with ledger rows that name each slice's original commit; other files leave."""
-    commit, now = live.number + 1, datetime.now(UTC)
-    grid, opened = live.grid, OpenTables()
+    grid = live.grid
     start, end = min(original_commits), max(original_commits) + 1
     run = StagedRun(uuid4().hex, range(start, end), staged)
     rerun_slices = [number for number in original_commits if live.entry(number)]
-    prepared = prepare_commit(spark, live.tables, grid, [run], rerun_slices, opened)
-    record_json = json.dumps({**record, "at": format_instant(now)})
-    changed_columns = {"commit": commit, "committed_at": now, "format": FORMAT, "brought": record_json}
-    ledger_rows = [
-        {
-            **rows[grid.datetime_of(number)],
-            **changed_columns,
-            "attempt": _next_attempt(live.entry(number)),
-            "ran_in": original_commit,
-        }
-        for number, original_commit in original_commits.items()
-    ]
-    live.commit(ledger_rows, commit, prepared.references, prepared.before, opened)
-    apply_to_tables(live.tables, grid, commit, prepared.references, opened)
+    transaction = LedgerTransaction.prepare(spark, live, live.number + 1, [run], rerun_slices)
+    promotion = json.dumps({**record, "at": format_instant(transaction.committed_at)})
+    transaction.commit(
+        [
+            transaction.amend_row(
+                rows[grid.datetime_of(number)],
+                original_commit,
+                attempt=_next_attempt(live.entry(number)),
+                promotion=promotion,
+            )
+            for number, original_commit in original_commits.items()
+        ]
+    )
     files: list[DataFile] = [file for part in staged.values() for file in part.files]
     stale_slices = group_consecutive(stale(Ledger.read(live.tables, grid)))
     return PromotionResult(
         pipeline.name,
         next(iter(record.values())),
-        commit,
+        transaction.number,
         len(original_commits),
-        grid.name(start),
-        grid.name(end),
+        grid.label(start),
+        grid.label(end),
         len(files),
         sum(file.size for file in files),
-        tuple((grid.name(part.start), grid.name(part.stop)) for part in stale_slices),
+        tuple((grid.label(part.start), grid.label(part.stop)) for part in stale_slices),
     )
 
 

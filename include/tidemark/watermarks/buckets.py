@@ -47,14 +47,14 @@ class Buckets:
         """
         per_slice = per_slice or max(1, min(TARGET_BUCKETS // len(slices), grid.every // 1000))
         if per_slice == 1:
-            return cls(grid, slices, max(grid.lengths(slices)))
+            return cls(grid, slices, max(grid.get_lengths(slices)))
         equal = (count for count in range(per_slice, per_slice // 2, -1) if grid.every % count == 0)
         return cls(grid, slices, -(-grid.every // next(equal, per_slice)))
 
     @cached_property
     def lengths(self) -> frozenset[int]:
         """Lengths of the job's slices, microseconds."""
-        return self.grid.lengths(self.slices)
+        return self.grid.get_lengths(self.slices)
 
     @property
     def per_slice(self) -> int:

@@ -191,7 +191,7 @@ def _find_status_changes(
     statistics: pd.DataFrame, lane: IdleOrPartitionedLane, buckets: Buckets
 ) -> Iterator[_StatusChange]:
     """Yield when each source of a lane becomes active and idle."""
-    last_clocks = {key: source.last for key, source in _initial_sources(lane, buckets).items()}
+    last_clocks = {key: source.last_clock for key, source in _initial_sources(lane, buckets).items()}
     non_empty = statistics[statistics["first"].notna()]
     spans: dict[_SourceKey, list[tuple[int, int]]] = defaultdict(list)
     columns = (non_empty[name] for name in ("side", "partition", "first", "last"))
@@ -273,7 +273,9 @@ class _SourceTracker:
             if partition is not _UNPARTITIONED or side not in partitioned
         ]
         sources.sort(key=lambda source: (source.side, source.partition or ""))
-        return Watermarks(self.inputs["left"], self.inputs["right"], advanced=self.combined, sources=tuple(sources))
+        return Watermarks(
+            self.inputs["left"], self.inputs["right"], sources_combined=self.combined, sources=tuple(sources)
+        )
 
 
 def _compute_timeline(
@@ -301,7 +303,7 @@ def _compute_timeline(
             has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= tracker.combined)
         tracker.apply(change for change in changes_at.get(clock, []) if change.becomes_active)
     if lane.drain is not None:
-        at_end_of_input = Watermarks(END_OF_INPUT, END_OF_INPUT, advanced=END_OF_INPUT)
+        at_end_of_input = Watermarks(END_OF_INPUT, END_OF_INPUT, sources_combined=END_OF_INPUT)
         end_watermarks |= {number: at_end_of_input for number in buckets.slices if number >= lane.drain}
     combined_at_end = {buckets.slices[0] - 1: lane.initial_watermarks.combined}
     combined_at_end |= {number: end_watermarks[number].combined for number in buckets.slices}
@@ -320,7 +322,7 @@ def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, 
     for side, partition, newest, last in zip(*columns, strict=True):
         source = tracker.sources.get((side, partition), SourceWatermark(side, partition, NO_WATERMARK, int(last)))
         watermark = source.watermark if pd.isna(newest) else max(source.watermark, int(newest))
-        tracker.sources[side, partition] = replace(source, watermark=watermark, last=int(last))
+        tracker.sources[side, partition] = replace(source, watermark=watermark, last_clock=int(last))
     tracker.advance()
     after = tracker.snapshot()
     has_increment = (before.left, before.right, combined) != (after.left, after.right, tracker.combined)

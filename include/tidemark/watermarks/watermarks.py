@@ -27,7 +27,7 @@ class SourceWatermark:
     partition: str | None
     watermark: int
     """Watermark of this source alone, ms."""
-    last: int
+    last_clock: int
     """Clock of its last row, microseconds."""
 
 
@@ -43,7 +43,7 @@ class Watermarks:
     """Watermark, at least 0, at which Flink SQL's interval join last removed expired left rows of any key."""
     right_last_cleanup: int = NO_WATERMARK
 
-    advanced: int | None = None
+    sources_combined: int | None = None
     """Combined watermark of a lane with idle or partitioned inputs, which does not follow from `left` and `right`."""
     sources: tuple[SourceWatermark, ...] = ()
     """Watermarks of the sources of such a lane."""
@@ -53,7 +53,7 @@ class Watermarks:
         """The watermark that the join operator sees, ms."""
         if self.batch is not None:
             return self.batch
-        return min(self.left, self.right) if self.advanced is None else self.advanced
+        return min(self.left, self.right) if self.sources_combined is None else self.sources_combined
 
     def newest_event_time(self, lag: WatermarkLag) -> int:
         """Return the greatest event time of any row so far, ms."""

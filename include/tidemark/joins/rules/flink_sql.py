@@ -85,7 +85,7 @@ class IntervalRules(IntervalBounds):
         """
         return event_time + (self.upper - self.lower) + self.lateness + 1
 
-    def requires_row_by_row(self, event_time: Column, wait: Column) -> Column:
+    def requires_replay(self, event_time: Column, wait: Column) -> Column:
         """True if only a row-by-row replay is exact.
 
         With a cleanup interval, removals depend on every advance of the watermark. Times of 0 and below clash with two
@@ -124,10 +124,10 @@ class WindowRules:
         """
         if self.zone is None:
             return local
-        at, next_hour = self.zone.instant(local), self.zone.instant(local + HOUR_MS)
+        at, next_hour = self.zone.to_instant(local), self.zone.to_instant(local + HOUR_MS)
         in_gap = F.when(at == next_hour, at - at % HOUR_MS)
         changed = in_gap.when(next_hour - at > HOUR_MS, at + HOUR_MS)
-        return F.when(self.zone.changes, changed.otherwise(at)).otherwise(at)
+        return F.when(self.zone.has_yearly_changes, changed.otherwise(at)).otherwise(at)
 
     @staticmethod
     def is_dropped(event_time: Column, watermark: Column) -> Column:

@@ -1,1 +1,1 @@
-"""Flink SQL's interval join: a closed form, and a replay row by row where there is none."""
+"""Flink SQL's interval join in closed form, and a row-by-row replay of lanes without one."""

@@ -1,10 +1,15 @@
-"""When Flink SQL's clean-up timers remove the rows that an interval join caches.
+"""Compute the watermark at which Flink SQL's cleanup timers remove each cached row.
 
-Without a clean-up interval a key's rows of one side, a slot, have one timer. It is set for the first row that finds
-none, and when it fires, for the oldest row that is left. A row that expires before the timer pending at its arrival
-stays until that timer fires; every other row leaves at the first advance that expires it. So `leaves_at` is known when
-a row arrives. It is all that a slice has to carry of the timers: the pending one is the least `leaves_at` of the
-cached rows that leave as they expire, because whoever has set it is among these.
+A cache has the rows of one side and key, and at most one timer. An arriving row that finds no timer sets one for its
+own expiry. A timer that fires removes all expired rows of the cache, and sets the next one for the expiry of the oldest
+row left. Rows may arrive out of order, so a row can expire before the timer that was pending at its arrival. It is then
+overdue until that timer fires. Any other row is removed by the first watermark that expires it. Therefore (without a
+cleanup interval):
+
+    cleanup_time = max(expires_at, timer pending at the arrival)
+
+This is fixed at the arrival, and it is all that a slice carries of the timers. The pending timer is the least
+`cleanup_time` among cached rows with `cleanup_time = expires_at`, as the row that the timer was set for is one of them.
 """
 
 from __future__ import annotations
@@ -21,62 +26,83 @@ from tidemark.joins.keys import key_columns
 from tidemark.spark.materialization import materialize
 
 
-def with_leaves_at(rows: DataFrame, *, is_small: bool) -> DataFrame:
-    """Fill in `leaves_at`, the least watermark that removes a row (ms), where no earlier slice has.
+def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
+    """Fill in `cleanup_time`, the least watermark at which a timer removes a row, where no earlier slice has.
 
-    Takes rows with whether each `waits` in the cache, `expires_at`, the `watermark` that they met, and whatever
-    identifies their slot; one that does not wait has no `leaves_at`. A slot is gone through in stretches: where a row
-    comes, all before it may be gone, and the timer with them. Unless they are `few` what is found of them is kept.
+    The rows of a cache are split into busy periods. A row that arrives when the cache is empty, and so without a timer,
+    starts a new one. In a busy period in order of expiry, no row expires before the pending timer, so that all are
+    removed when they expire. Only other busy periods are scanned row by row, in Arrow.
+
+    Args:
+        rows: Rows with `side`, `key_*`, `is_cached`, `expires_at`, `cleanup_time`, and the `watermark` at their
+            arrival. Times are in ms.
+        is_small: True if computing intermediate rows twice costs less than materializing them.
+
+    Returns:
+        The rows with `cleanup_time`; null if they are not cached.
     """
     keys = key_columns(rows)
     order = ("clock", "tiebreak", "watermark", "event_time")
-    slot_window = Window.partitionBy(*keys, "side").orderBy(*order)
-    earlier_rows = slot_window.rowsBetween(Window.unboundedPreceding, -1)
-    up_to_row = slot_window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    is_cached = F.col("waits")
-    last_removal = F.max(F.when(is_cached, F.greatest("expires_at", "leaves_at"))).over(earlier_rows)
-    is_first_of_stretch = is_cached & F.coalesce(F.col("last_gone") <= F.col("watermark"), F.lit(True))
-    is_out_of_order = is_cached & F.col("leaves_at").isNull() & (F.col("last_gone") > F.col("expires_at"))
-    with_stretch = rows.withColumn("last_gone", last_removal).withColumn("begins", is_first_of_stretch)
-    with_stretch = with_stretch.withColumn("stretch", F.sum(F.col("begins").cast("int")).over(up_to_row))
-    is_in_unordered_stretch = is_cached & F.max(is_out_of_order).over(Window.partitionBy(*keys, "side", "stretch"))
-    labelled = with_stretch.withColumn("in_disorder", F.coalesce(is_in_unordered_stretch, F.lit(False))).drop(
-        "last_gone", "stretch"
+    cache_window = Window.partitionBy(*keys, "side").orderBy(*order)
+    earlier_rows = cache_window.rowsBetween(Window.unboundedPreceding, -1)
+    up_to_row = cache_window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    is_cached = F.col("is_cached")
+    # A running maximum: once the watermark has reached it, all earlier rows of the cache have been removed.
+    max_cleanup_time = F.max(F.when(is_cached, F.greatest("expires_at", "cleanup_time"))).over(earlier_rows)
+    starts_busy_period = is_cached & F.coalesce(F.col("max_cleanup_time") <= F.col("watermark"), F.lit(True))
+    is_out_of_order = is_cached & F.col("cleanup_time").isNull() & (F.col("max_cleanup_time") > F.col("expires_at"))
+    with_period = rows.withColumn("max_cleanup_time", max_cleanup_time).withColumn(
+        "starts_busy_period", starts_busy_period
     )
-    if not is_small:  # or slots would be put in order for each of both branches
-        labelled = materialize(labelled)
-    ordered = labelled.where(~F.col("in_disorder"))
-    ordered = ordered.withColumn("leaves_at", F.when(is_cached, F.coalesce("leaves_at", "expires_at")))
-    unordered = labelled.where("in_disorder").sortWithinPartitions(*keys, "side", *order)
-    schema = T.StructType([T.StructField(field.name, field.dataType) for field in unordered.schema])
-    scanned_rows = unordered.mapInArrow(_scan_slots, schema)
-    return ordered.unionByName(scanned_rows if is_small else materialize(scanned_rows)).drop("begins", "in_disorder")
+    with_period = with_period.withColumn("busy_period", F.sum(F.col("starts_busy_period").cast("int")).over(up_to_row))
+    is_in_unordered_period = is_cached & F.max(is_out_of_order).over(Window.partitionBy(*keys, "side", "busy_period"))
+    labelled_rows = with_period.withColumn("needs_scan", F.coalesce(is_in_unordered_period, F.lit(False))).drop(
+        "max_cleanup_time", "busy_period"
+    )
+    if not is_small:  # otherwise both branches below would sort all rows again
+        labelled_rows = materialize(labelled_rows)
+    ordered_rows = labelled_rows.where(~F.col("needs_scan"))
+    ordered_rows = ordered_rows.withColumn("cleanup_time", F.when(is_cached, F.coalesce("cleanup_time", "expires_at")))
+    unordered_rows = labelled_rows.where("needs_scan").sortWithinPartitions(*keys, "side", *order)
+    schema = T.StructType([T.StructField(field.name, field.dataType) for field in unordered_rows.schema])
+    scanned_rows = unordered_rows.mapInArrow(_scan_timers, schema)
+    return ordered_rows.unionByName(scanned_rows if is_small else materialize(scanned_rows)).drop(
+        "starts_busy_period", "needs_scan"
+    )
 
 
-def _scan_slots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Follow the timer of each slot, stretch after stretch, each in the order of arrival."""
+def _scan_timers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Follow the timer of each cache through its busy periods, in order of arrival."""
     timer: int | None = None
     expiries: list[int] = []
     for batch in batches:
-        removal_watermarks = []
-        columns = (batch.column(name).to_pylist() for name in ("begins", "expires_at", "watermark", "leaves_at"))
-        for is_first_of_stretch, expires_at, watermark, carried_leaves_at in zip(*columns, strict=True):
-            if is_first_of_stretch:
+        cleanup_times = []
+        columns = (
+            batch.column(name).to_pylist() for name in ("starts_busy_period", "expires_at", "watermark", "cleanup_time")
+        )
+        for starts_busy_period, expires_at, watermark, carried_cleanup_time in zip(*columns, strict=True):
+            if starts_busy_period:
                 timer, expiries = None, []
-            leaves_at = carried_leaves_at
-            if carried_leaves_at is None:
+            cleanup_time = carried_cleanup_time
+            if carried_cleanup_time is None:
                 timer = _find_pending_timer(timer, expiries, watermark) or expires_at
-                leaves_at = max(expires_at, timer)
-            elif carried_leaves_at == expires_at:
-                timer = carried_leaves_at if timer is None else min(timer, carried_leaves_at)
+                cleanup_time = max(expires_at, timer)
+            elif carried_cleanup_time == expires_at:
+                timer = carried_cleanup_time if timer is None else min(timer, carried_cleanup_time)
             heapq.heappush(expiries, expires_at)
-            removal_watermarks.append(leaves_at)
-        index = batch.schema.get_field_index("leaves_at")
-        yield batch.set_column(index, "leaves_at", pa.array(removal_watermarks, pa.int64()))
+            cleanup_times.append(cleanup_time)
+        index = batch.schema.get_field_index("cleanup_time")
+        yield batch.set_column(index, "cleanup_time", pa.array(cleanup_times, pa.int64()))
 
 
 def _find_pending_timer(timer: int | None, expiries: list[int], watermark: int) -> int | None:
-    """The slot's timer at a watermark, after one that was set earlier; takes expired rows off the heap."""
+    """Return the pending timer of a cache at a watermark; None if the cache is empty.
+
+    Args:
+        timer: The pending timer at the row before; None if there was none.
+        expiries: Heap of the expiries of the cache's rows. Expired rows are popped.
+        watermark: The watermark, ms.
+    """
     if timer is not None and timer > watermark:
         return timer
     while expiries and expiries[0] <= watermark:

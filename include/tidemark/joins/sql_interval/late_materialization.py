@@ -1,7 +1,7 @@
-"""What is found out about many rows without moving what they hold, and set beside them afterwards.
+"""Compute labels on narrow rows and join them to full rows afterwards.
 
-Rows are told by where in the stream they are, their key and their event time: those that agree in that have the same
-watermark, timer and search.
+A label is joined on lane, side, key, position and event time. Rows that agree in all of these have the same watermark,
+cleanup time and removing lookup.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from pyspark.sql import functions as F
 from tidemark.joins.keys import key_columns
 
 NARROW_COLUMNS = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
-"""What is asked of new rows, beside their keys, to find out when they leave."""
+"""Columns of new rows from which, with their keys, their labels are computed."""
 _IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
 MAX_BROADCAST_ROWS = 500_000
-"""So many rows at most go to all tasks: some 60 MB in each executor."""
+"""Most rows in a broadcast join: about 60 MB in each executor."""
 
 
 def select_annotations(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Such columns of some rows, for `beside`."""
+    """Select the named columns as `annotation_*`, with the columns that identify the row, for `join_annotations`."""
     identity = _identity_columns(rows)
-    annotations = rows.select(*(F.col(name).alias(f"met_{name}") for name in (*identity, *names)))
-    return annotations.dropDuplicates([f"met_{name}" for name in identity])
+    annotations = rows.select(*(F.col(name).alias(f"annotation_{name}") for name in (*identity, *names)))
+    return annotations.dropDuplicates([f"annotation_{name}" for name in identity])
 
 
 def join_annotations(rows: DataFrame, annotations: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Rows with these columns as they are `told_of` some of them; the others keep theirs, or have null."""
+    """Set the named columns of rows from their annotations.
+
+    A row without an annotation, or with a null one, keeps its own value. It is null if the rows lack the column.
+    """
     is_same_row: Column = reduce(
-        Column.__and__, (F.col(name).eqNullSafe(F.col(f"met_{name}")) for name in _identity_columns(rows))
+        Column.__and__, (F.col(name).eqNullSafe(F.col(f"annotation_{name}")) for name in _identity_columns(rows))
     )
-    columns = {name: F.col(f"met_{name}") for name in names}
+    columns = {name: F.col(f"annotation_{name}") for name in names}
     columns = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in columns.items()}
     unchanged = [name for name in rows.columns if name not in columns]
     return rows.join(annotations, is_same_row, "left").select(

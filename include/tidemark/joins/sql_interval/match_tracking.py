@@ -1,4 +1,4 @@
-"""Pairs of Flink SQL's interval joins, and which rows have found a partner."""
+"""Find each row's first match, and select pairs and emissions, for Flink SQL's interval joins."""
 
 from __future__ import annotations
 
@@ -14,23 +14,32 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
-_PAIR = ("slice", "left_mark", "right_mark", "left", "right")
+_PAIR = ("slice", "left_match_hash", "right_match_hash", "left", "right")
 
 
-def compute_mark(rows: DataFrame, condition: str | None) -> Column:
-    """A hash: rows of a key that agree in it have the same partners."""
+def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
+    """Return a hash that is equal for rows of a key with the same partners.
+
+    It covers the position and, if there is a condition, the content of a row, so that matches can be tracked without
+    a unique id.
+    """
     payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
     return F.xxhash64("side", *ARRIVAL_ORDER, *payload)
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
-    """Whether a row of a side comes out padded if it finds no partner."""
+    """True if the join pads unmatched rows of a side."""
     left, right = (join_type.is_in(*types) for types in PADDING_TYPES.values())
     return F.when(side == "left", left).otherwise(right)
 
 
 def filter_matches(pairs: DataFrame, condition: str | None) -> DataFrame:
-    """The pairs that meet the join's condition, over `left_*` and `right_*`."""
+    """Select pairs that meet the join's condition.
+
+    Args:
+        pairs: Pairs with the columns of `_PAIR` and `key_*`.
+        condition: SQL over `left_*` and `right_*`; None for all pairs.
+    """
     pairs = pairs.select(*_PAIR, *key_columns(pairs))
     if condition is None:
         return pairs
@@ -45,20 +54,27 @@ def filter_matches(pairs: DataFrame, condition: str | None) -> DataFrame:
 
 
 def find_first_matches(pairs: DataFrame) -> DataFrame:
-    """The slice of the first match of each row that has one, by key and `mark`."""
-    keys, marks = key_columns(pairs), F.array("left_mark", "right_mark")
-    matched = pairs.select(*keys, "slice", F.explode(marks).alias("mark"))
-    return matched.groupBy(*keys, "mark").agg(F.min("slice").alias("first_match"))
+    """Find the slice of each matched row's first match in the job, by key and `match_hash`."""
+    keys, match_hashes = key_columns(pairs), F.array("left_match_hash", "right_match_hash")
+    matched = pairs.select(*keys, "slice", F.explode(match_hashes).alias("match_hash"))
+    return matched.groupBy(*keys, "match_hash").agg(F.min("slice").alias("first_match_in_job"))
 
 
 def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
-    """Fill in `matched_in`, the slice of a row's first match, where no earlier job has; by `first_matches`."""
-    with_matches = rows.join(first_matches, [*key_columns(rows), "mark"], "left")
-    return with_matches.withColumn("matched_in", F.coalesce("matched_in", "first_match")).drop("first_match")
+    """Fill in `first_match_slice` where no earlier job has.
+
+    Args:
+        rows: Rows with `match_hash` and `first_match_slice`.
+        first_matches: Result of `find_first_matches`.
+    """
+    with_matches = rows.join(first_matches, [*key_columns(rows), "match_hash"], "left")
+    return with_matches.withColumn("first_match_slice", F.coalesce("first_match_slice", "first_match_in_job")).drop(
+        "first_match_in_job"
+    )
 
 
 def to_emissions(rows: DataFrame, emission: Column) -> DataFrame:
-    """Rows or pairs as `JoinResult.joined` has them."""
+    """Select rows or pairs as emissions, in `EMISSION_COLUMNS`."""
     null = F.lit(None).cast("long")
     constants = {"emission": emission, "pane": F.lit(0), "result_time": null, "window_start": null, "window_end": null}
     return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in EMISSION_COLUMNS))

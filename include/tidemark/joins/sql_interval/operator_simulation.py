@@ -1,4 +1,8 @@
-"""Flink SQL's interval join, row by row in the order of arrival, for lanes whose answer has no closed form."""
+"""Simulate Flink SQL's interval join row by row, for lanes without a closed form.
+
+A lane is sorted by arrival and replayed in one task. `_Operator` follows the steps of `RowTimeIntervalJoin`: it
+advances the watermark, looks up partners, and then caches the row.
+"""
 
 from __future__ import annotations
 
@@ -22,42 +26,50 @@ _EXTRA_FIELDS = T.StructType([
     T.StructField("left_last_cleanup", T.LongType()),
     T.StructField("right_last_cleanup", T.LongType()),
 ])  # fmt: skip
-_OUTPUT_COLUMNS = ("matched_in", "leaves_at", "timed_from", "gone_in", "eviction_slice")
+_OUTPUT_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice", "eviction_slice")
 _INPUT_COLUMNS = (
     "side",
     "key",
-    "keyless",
+    "has_null_key",
     "event_time",
-    "mark",
+    "match_hash",
     "slice",
     "epoch",
-    "mates",
+    "condition_matches",
     "rejected",
     *_OUTPUT_COLUMNS[:-1],
 )
 _ARRIVAL_ORDER = ("clock", "tiebreak", "watermark", "side", "event_time")
-"""Rows at one place have met one watermark, unless each has recorded its own."""
-_Slot = tuple[str, str]
+"""Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
+_CacheKey = tuple[str, str]
+"""Side, and join key as JSON."""
 
 
 def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice: int) -> DataFrame:
-    """Replay whole lanes; `lines` are theirs, and `first` is the first slice of the job.
+    """Replay lanes, each in one task.
 
-    Takes rows of both sides, carried ones too, with the parameters of their lane (`lower`, `upper`, `lateness`,
-    `min_cleanup`, `pads_left`, `pads_right`), the `epoch` in which they came, the text of their key (`key`), whether it
-    is null (`keyless`), their `mark`, and on the right the marks of all left rows that meet the join's condition
-    (`mates`; null without one).
+    Args:
+        rows: New and carried rows of both sides with these columns:
 
-    Rows that are `rejected` take no part, and bring the watermark that they met.
+            - `lower`, `upper`, `lateness`, `min_cleanup`, `pads_left`, `pads_right`: parameters of the lane.
+            - `epoch`: the epoch of the row's arrival.
+            - `key`: its key as JSON, and `has_null_key`.
+            - `match_hash`: see `match_tracking`.
+            - `condition_matches`: for right rows, the match hashes of the left rows that meet the join's condition with
+              it; null if there is no condition.
+            - `rejected`: not null for rows that only advance the watermark.
+        timelines: The timelines by lane.
+        first_slice: First slice of the job.
 
-    Gives rows with a `role`: `state` for each row taken, with its labels filled in; `matched`, `padded_left` and
-    `padded_right` for emissions; and `end` for each slice, with the watermarks at which each side was last swept.
+    Returns:
+        Rows with a `role`: `state` for each participating row, with its carried columns and `eviction_slice`;
+        `matched`, `padded_left` or `padded_right` for an emission; `end` for each slice, with the last cleanup of each
+        side.
     """
     schema = T.StructType([*(T.StructField(f.name, f.dataType) for f in rows.schema), *_EXTRA_FIELDS])
     arrow_schema = to_arrow_schema(schema)
-    timelines = {
-        lane: replace(line, buckets=line.buckets.iloc[:0]) for lane, line in timelines.items()
-    }  # sent to each worker
+    # Timelines are serialized to each worker, which needs no buckets.
+    timelines = {lane: replace(line, buckets=line.buckets.iloc[:0]) for lane, line in timelines.items()}
 
     def replay_table(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         return _replay_lane(table, timelines[key[0].as_py()], first_slice, arrow_schema)
@@ -68,167 +80,177 @@ def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice
 @dataclass(slots=True, eq=False)
 class _Row:
     offset: int
-    """The row's number in the table."""
+    """Row number in the table."""
     side: str
     key: str
-    keyless: bool
+    has_null_key: bool
     event_time: int
-    mark: int
+    match_hash: int
     slice: int
     epoch: int
-    mates: frozenset[int] | None
+    condition_matches: frozenset[int] | None
     rejected: str | None
-    matched_in: int | None
-    leaves_at: int | None
-    timed_from: int | None
-    gone_in: int | None
+    first_match_slice: int | None
+    cleanup_time: int | None
+    timer_slice: int | None
+    removal_slice: int | None
     eviction_slice: int | None = None
 
     @property
-    def slot(self) -> _Slot:
+    def cache_key(self) -> _CacheKey:
         return self.side, self.key
 
     def can_match(self, partner: _Row) -> bool:
-        """Whether keys and the join's condition let two rows of different sides match."""
+        """True if two rows of equal keys match, times aside."""
         left, right = (self, partner) if self.side == "left" else (partner, self)
-        return not self.keyless and (right.mates is None or left.mark in right.mates)
+        return not self.has_null_key and (right.condition_matches is None or left.match_hash in right.condition_matches)
 
 
 @dataclass
 class _Operator:
-    """The engine's operator: semantics as in `flink_sql.IntervalRules`, step by step."""
+    """State and steps of `RowTimeIntervalJoin`; for the rules see `flink_sql.IntervalRules`."""
 
-    waits: dict[str, int]
+    wait_by_side: dict[str, int]
     padded_sides: frozenset[str]
     lateness: int
     min_cleanup: int
     watermark: int
     last_cleanup: dict[str, int]
-    """Per side, the watermark at which expired rows of any key were last removed."""
+    """Operator time of the last cleanup by side, shared by all keys."""
     combined_by_epoch: Sequence[Mapping[int, int]] = ()
-    """How far the watermark of each execution of the job comes by the end of each slice, if it restarts."""
+    """Watermark of each epoch at the end of each slice, if the job restarts."""
     epoch: int = 0
-    """The execution at hand."""
+    """Current epoch."""
     slice_number: int = 0
-    """The slice at hand."""
+    """Current slice."""
     emissions: list[tuple[str, int | None, int | None, int]] = field(default_factory=list)
-    """Role, offsets of the left and the right row, slice."""
-    cache: defaultdict[_Slot, list[_Row]] = field(default_factory=lambda: defaultdict(list))
-    timers: dict[_Slot, tuple[int, _Row]] = field(default_factory=dict)
-    """A slot's timer and the row that it was set for."""
-    timer_queue: list[tuple[int, _Slot]] = field(default_factory=list)
+    """Role, offsets of the left and the right row, and slice."""
+    caches: defaultdict[_CacheKey, list[_Row]] = field(default_factory=lambda: defaultdict(list))
+    timers: dict[_CacheKey, tuple[int, _Row]] = field(default_factory=dict)
+    """Timer of each cache, and the row that it was set for."""
+    timer_queue: list[tuple[int, _CacheKey]] = field(default_factory=list)
 
     @property
     def operator_time(self) -> int:
         return max(self.watermark, 0)
 
     def restore(self, rows: list[_Row]) -> None:
-        """The state that the slice before has carried: rows, and the timers that some of them stand for."""
+        """Restore the carried rows and their timers.
+
+        A timer without a recorded `timer_slice` is that of the oldest row with `cleanup_time = expires_at`; see
+        `cleanup_timers`.
+        """
         for row in rows:
-            if row.gone_in is None:
-                self.cache[row.slot].append(row)
-            if row.timed_from is not None:
+            if row.removal_slice is None:
+                self.caches[row.cache_key].append(row)
+            if row.timer_slice is not None:
                 self._register_timer(row)
         for row in sorted(rows, key=lambda row: row.event_time):
-            if row.slot not in self.timers and row.leaves_at == self._expires_at(row):
+            if row.cache_key not in self.timers and row.cleanup_time == self._expires_at(row):
                 self._register_timer(row)
 
     def restart_until(self, epoch: int) -> None:
-        """The job fails as often as it takes to come to an epoch: caches and timers are recovered, fields are not."""
+        """Restart the job until it is in an epoch.
+
+        Each epoch ends with its last watermark. Caches and timers are recovered, but the watermark and the last
+        cleanups are fields of the operator that no checkpoint contains.
+        """
         for watermarks in self.combined_by_epoch[self.epoch : epoch]:
             self.advance_watermark(watermarks[self.slice_number])
             self.watermark, self.last_cleanup = NO_WATERMARK, dict.fromkeys(OTHER, NO_WATERMARK)
         self.epoch = max(self.epoch, epoch)
 
     def process_row(self, row: _Row) -> None:
-        """A row, before its own watermark."""
+        """Look up a row's partners, and cache the row."""
         other_side = OTHER[row.side]
-        earliest, latest = row.event_time - self.waits[other_side], row.event_time + self.waits[row.side]
+        earliest, latest = row.event_time - self.wait_by_side[other_side], row.event_time + self.wait_by_side[row.side]
         if self._get_expiration_time(other_side) < latest:
             self._record_cleanup(other_side)
-            for cached_row in self.cache[other_side, row.key]:  # expired or not: a row still there is still joined
+            for cached_row in self.caches[other_side, row.key]:  # an expired row matches once more before it is removed
                 if earliest <= cached_row.event_time <= latest and row.can_match(cached_row):
                     self._emit_match(row, cached_row)
             self._remove_expired((other_side, row.key))
         if self.operator_time < latest:
-            self.cache[row.slot].append(row)
-            if row.slot not in self.timers:
+            self.caches[row.cache_key].append(row)
+            if row.cache_key not in self.timers:
                 self._register_timer(row)
-            row.leaves_at = max(self._expires_at(row), self.timers[row.slot][0])
+            row.cleanup_time = max(self._expires_at(row), self.timers[row.cache_key][0])
         else:
             self._remove(row)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire the timers that a watermark reaches."""
+        """Advance the watermark, and fire the timers that it reaches (inclusive)."""
         self.watermark = max(self.watermark, watermark)
         while self.timer_queue and self.timer_queue[0][0] <= self.watermark:
             self._fire_timer(heapq.heappop(self.timer_queue)[1])
 
-    def _fire_timer(self, slot: _Slot) -> None:
-        _, row = self.timers.pop(slot)
-        if row.gone_in is not None:
+    def _fire_timer(self, cache_key: _CacheKey) -> None:
+        _, row = self.timers.pop(cache_key)
+        if row.removal_slice is not None:
             row.eviction_slice = self.slice_number
-        self._record_cleanup(slot[0])
-        self._remove_expired(slot)
+        self._record_cleanup(cache_key[0])
+        self._remove_expired(cache_key)
         oldest: _Row | None = None
-        for row in self.cache[slot]:
+        for row in self.caches[cache_key]:
             if oldest is None or row.event_time < oldest.event_time or oldest.event_time < 0:
                 oldest = row
         if oldest and oldest.event_time > 0:
             self._register_timer(oldest)
-        else:  # the engine takes a time of 0 or below for "no row left", and loses the rows there are
-            for row in self.cache.pop(slot):
+        else:  # Flink takes a time of 0 or below for "no row left", and drops the whole cache without padding
+            for row in self.caches.pop(cache_key):
                 row.eviction_slice = self.slice_number
 
     def _register_timer(self, row: _Row) -> None:
         time = self._expires_at(row) + self.min_cleanup
-        self.timers[row.slot] = time, row
-        heapq.heappush(self.timer_queue, (time, row.slot))
-        row.timed_from = self.slice_number if row.timed_from is None else row.timed_from
+        self.timers[row.cache_key] = time, row
+        heapq.heappush(self.timer_queue, (time, row.cache_key))
+        row.timer_slice = self.slice_number if row.timer_slice is None else row.timer_slice
 
     def _expires_at(self, row: _Row) -> int:
-        return row.event_time + self.waits[row.side] + self.lateness + 1
+        return row.event_time + self.wait_by_side[row.side] + self.lateness + 1
 
     def _get_expiration_time(self, side: str) -> int:
-        """The event time up to which rows of a side have been removed; the engine begins with 0."""
+        """Return the event time up to which rows of a side have been removed (inclusive), initially 0."""
         last_cleanup = self.last_cleanup[side]
-        return 0 if last_cleanup == NO_WATERMARK else last_cleanup - self.waits[side] - self.lateness - 1
+        return 0 if last_cleanup == NO_WATERMARK else last_cleanup - self.wait_by_side[side] - self.lateness - 1
 
     def _record_cleanup(self, side: str) -> None:
         self.last_cleanup[side] = self.operator_time
 
-    def _remove_expired(self, slot: _Slot) -> None:
-        rows, expiration_time = self.cache[slot], self._get_expiration_time(slot[0])
-        self.cache[slot] = [row for row in rows if row.event_time > expiration_time]
+    def _remove_expired(self, cache_key: _CacheKey) -> None:
+        rows, expiration_time = self.caches[cache_key], self._get_expiration_time(cache_key[0])
+        self.caches[cache_key] = [row for row in rows if row.event_time > expiration_time]
         for row in rows:
             if row.event_time <= expiration_time:
                 self._remove(row)
 
     def _remove(self, row: _Row) -> None:
-        """Out of the cache, or never in it. A row whose timer still stands is carried on for that."""
-        timer = self.timers.get(row.slot)
+        """Evict a row, padded if it has no match. A row with a pending timer is carried until that fires."""
+        timer = self.timers.get(row.cache_key)
         if timer and timer[1] is row:
-            row.gone_in = self.slice_number
+            row.removal_slice = self.slice_number
         else:
             row.eviction_slice = self.slice_number
-        if row.side in self.padded_sides and row.matched_in is None:
+        if row.side in self.padded_sides and row.first_match_slice is None:
             left, right = (row.offset, None) if row.side == "left" else (None, row.offset)
             self.emissions.append((f"padded_{row.side}", left, right, self.slice_number))
 
     def _emit_match(self, row: _Row, partner: _Row) -> None:
         for matched_row in (row, partner):
-            matched_row.matched_in = self.slice_number if matched_row.matched_in is None else matched_row.matched_in
+            matched_row.first_match_slice = (
+                self.slice_number if matched_row.first_match_slice is None else matched_row.first_match_slice
+            )
         left, right = (row, partner) if row.side == "left" else (partner, row)
         self.emissions.append(("matched", left.offset, right.offset, self.slice_number))
 
 
 def _replay_lane(table: pa.Table, timeline: Timeline, first_slice: int, schema: pa.Schema) -> pa.Table:
-    """One lane, in the order of arrival."""
+    """Replay one lane in order of arrival."""
     table = table.sort_by([(name, "ascending") for name in _ARRIVAL_ORDER])
     params = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
     initial = timeline.end_watermarks[first_slice]
     operator = _Operator(
-        waits={"left": params["upper"], "right": -params["lower"]},
+        wait_by_side={"left": params["upper"], "right": -params["lower"]},
         padded_sides=frozenset(side for side in OTHER if table[f"pads_{side}"][0].as_py()),
         lateness=params["lateness"],
         min_cleanup=params["min_cleanup"],
@@ -253,9 +275,10 @@ def _replay_lane(table: pa.Table, timeline: Timeline, first_slice: int, schema: 
         operator.advance_watermark(timeline.combined_at_end[slice_number])
         cleanups.append((slice_number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     participating = [row for row in rows if row.rejected is None]
-    if not any(table["off_the_path"].to_pylist()):
+    if not any(table["requires_replay"].to_pylist()):
         for row in participating:
-            row.timed_from = None  # timers follow from `leaves_at`, and a state is the same whichever way it came about
+            # Timers follow from `cleanup_time`. With this column, the state would differ from that of the closed form.
+            row.timer_slice = None
     states = _build_states(table.take([row.offset for row in participating]), participating, schema)
     outputs = states, _build_emissions(table, operator, schema), _build_cleanups(cleanups, table, schema)
     return pa.concat_tables(outputs)
@@ -265,7 +288,9 @@ def _read_rows(table: pa.Table) -> Iterator[_Row]:
     columns = (table[name].to_pylist() for name in _INPUT_COLUMNS)
     for offset, values in enumerate(zip(*columns, strict=True)):
         fields: dict[str, Any] = dict(zip(_INPUT_COLUMNS, values, strict=True))
-        fields["mates"] = None if fields["mates"] is None else frozenset(fields["mates"])
+        fields["condition_matches"] = (
+            None if fields["condition_matches"] is None else frozenset(fields["condition_matches"])
+        )
         yield _Row(offset, **fields)
 
 
@@ -302,7 +327,7 @@ def _build_cleanups(cleanups: list[tuple[int, int, int]], table: pa.Table, schem
 
 
 def _build_table(rows: pa.Table, columns: dict[str, pa.Array], schema: pa.Schema) -> pa.Table:
-    """Rows with other columns in place of some, or these columns alone where there are no rows; null for the rest."""
+    """Return rows with some columns replaced, or only these columns if there are no rows; null for the rest."""
     size = len(columns["role"])
     row_columns = {name: rows[name] for name in rows.column_names} if len(rows) else {}
     all_columns = {**row_columns, **columns}
@@ -313,5 +338,5 @@ def _build_table(rows: pa.Table, columns: dict[str, pa.Array], schema: pa.Schema
 
 
 def _cast_to(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    # Arrow casts no struct that is null somewhere and has a column that must not be, to its own type either.
+    # Arrow refuses to cast a struct with nulls and a non-nullable field, even to its own type.
     return column if column.type == dtype else column.cast(dtype)

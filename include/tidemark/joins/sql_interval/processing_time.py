@@ -1,9 +1,9 @@
-"""Flink SQL's interval join on processing time, in closed form.
+"""Join by interval on processing time as Flink SQL does, in closed form.
 
-A row's event time is the clock when it came, so none is late, and a pair needs no more than both clocks and, within a
-millisecond, the order of arrival. What is left of the operator's ways is when an unmatched row leaves: by its slot's
-timer, set for the slot's oldest row and then for the oldest one left (`anchored`), or before that by a row of the
-other side with the same key, which removes what has expired.
+A row's time is the clock at its arrival, so no row is late. Pairs follow from both clocks and, within a millisecond,
+from the order of arrival. Only the removal of unmatched rows, which outer joins pad, depends on the state of the
+operator. A row is removed by its cache's timer, or before that by the first row of the other side with the same key
+that arrives after it has expired.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
     ARRIVAL_ORDER,
-    compute_mark,
+    compute_match_hash,
     filter_matches,
     find_first_matches,
     is_padded,
@@ -36,28 +36,31 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.watermarks.job_watermarks import JobWatermarks
 
-_STATE_COLUMNS = ("matched_in", "leaves_at", "gone_in")
-_LABELS = ("slice", "clock", "tiebreak", "mark")
+_STATE_COLUMNS = ("first_match_slice", "cleanup_time", "removal_slice")
+_LABELS = ("slice", "clock", "tiebreak", "match_hash")
 
 
 @dataclass(frozen=True)
 class ProcessingTimeJoin(Join):
-    """`ProcTimeIntervalJoin`: inner, left, right or full.
+    """An inner, left, right or full interval join on processing time (`ProcTimeIntervalJoin`).
 
-    Of a carried row are known `leaves_at`, the clock at which a timer takes it (ms), `matched_in`, the slice of its
-    first match, and `gone_in`, the slice in which a row of the other side has removed it before that.
+    Carried rows have these columns:
+
+    - `first_match_slice`: the slice of the row's first match.
+    - `cleanup_time`: the clock at which a timer removes it, ms.
+    - `removal_slice`: the slice in which a row of the other side removed it before that.
     """
 
     rules: IntervalRules
-    """Over the clock at which rows came, which takes the place of their event time."""
+    """Rules with the clock at a row's arrival in place of its event time."""
     clock: Column
-    """That clock of a row, ms."""
+    """Clock at a row's arrival, ms."""
     join_type: JoinType
     condition: str | None = None
-    """Part of the match, over `left_*` and `right_*`."""
+    """SQL over `left_*` and `right_*` that pairs must meet as well."""
 
     carried_columns = _STATE_COLUMNS
-    slice_valued_columns = ("matched_in", "gone_in")
+    slice_valued_columns = ("first_match_slice", "removal_slice")
 
     @override
     def reject_invalid(self, rows: DataFrame) -> DataFrame:
@@ -68,8 +71,8 @@ class ProcessingTimeJoin(Join):
         return self.rules.is_within(left, right)
 
     def apply(self, job_rows: JobRows) -> JoinResult:
-        """The closed form."""
-        rows, first_slice = self._with_labels(job_rows), job_rows.watermarks.first_slice
+        """Join in closed form."""
+        rows, first_slice = self._label_rows(job_rows), job_rows.watermarks.first_slice
         rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         pairs = self._join_pairs(rows, first_slice)
         states, joined = rows, to_emissions(pairs, F.lit("matched"))
@@ -77,50 +80,50 @@ class ProcessingTimeJoin(Join):
         if self._has_padding:
             first_matches = materialize(find_first_matches(pairs))
             states = with_first_match(self._with_removal_slice(rows, job_rows.watermarks), first_matches)
-            is_unmatched = F.col("matched_in").isNull() & is_padded(F.col("side"), self.join_type)
-            is_removed = F.col("gone_in").isNotNull() & (F.col("gone_in") >= first_slice)
-            padded = states.where(is_unmatched & is_removed).withColumn("slice", F.col("gone_in"))
+            is_unmatched = F.col("first_match_slice").isNull() & is_padded(F.col("side"), self.join_type)
+            is_removed = F.col("removal_slice").isNotNull() & (F.col("removal_slice") >= first_slice)
+            padded = states.where(is_unmatched & is_removed).withColumn("slice", F.col("removal_slice"))
             joined = joined.unionByName(to_emissions(padded, F.concat(F.lit("padded_"), "side")))
-            late_outputs.append(_select_lost_rows(states.where(is_unmatched & F.col("gone_in").isNull()), job_rows))
+            late_outputs.append(
+                _select_lost_rows(states.where(is_unmatched & F.col("removal_slice").isNull()), job_rows)
+            )
         states = states.withColumn("eviction_slice", F.coalesce("eviction_slice", job_rows.watermarks.drain_slice))
         return JoinResult(joined, reduce(DataFrame.unionByName, late_outputs), states)
 
     @property
     def _has_padding(self) -> bool:
-        """Whether rows of some lane come out padded."""
+        """True if the join of some lane pads unmatched rows."""
         return bool(self.join_type.types - {"inner"})
 
-    def _with_labels(self, job_rows: JobRows) -> DataFrame:
-        """All rows that take part, with their timers and `reached`, the slice that these fire in."""
+    def _label_rows(self, job_rows: JobRows) -> DataFrame:
+        """Label participating rows with their cleanup time, and with its slice as `eviction_slice`."""
         rows, first_slice = job_rows.select_participating(), job_rows.watermarks.first_slice
         missing_columns = {name: F.lit(None).cast("long") for name in _STATE_COLUMNS if name not in rows.columns}
         rules, event_time = self.rules, F.col("event_time")
         rows = rows.transform(with_columns, missing_columns)
         wait = rules.wait_for_side(F.col("side"))
-        labelled = rows.withColumns(
+        labelled_rows = rows.withColumns(
             {
                 **{name: F.when(F.col(name) < first_slice, F.col(name)) for name in self.slice_valued_columns},
-                "waits": rules.is_cached_in_processing_time(wait) & ~rules.is_empty,
+                "is_cached": rules.is_cached_in_processing_time(wait) & ~rules.is_empty,
                 "expires_at": rules.expires_at(event_time, wait),
-                "timer_after": rules.cleanup_delay(wait),
-                "mark": compute_mark(rows, self.condition),
+                "cleanup_delay": rules.cleanup_delay(wait),
+                "match_hash": compute_match_hash(rows, self.condition),
             }
         )
-        cached, uncached = (
-            labelled.where("waits"),
-            labelled.where(~F.col("waits")).withColumn("eviction_slice", F.col("slice")),
-        )
+        cached = labelled_rows.where("is_cached")
+        uncached = labelled_rows.where(~F.col("is_cached")).withColumn("eviction_slice", F.col("slice"))
         if not self._has_padding:
-            cached = cached.withColumn("leaves_at", F.coalesce("leaves_at", "expires_at"))
-            return job_rows.watermarks.with_slice_at_clock(cached, F.col("leaves_at"), "eviction_slice").unionByName(
+            cached = cached.withColumn("cleanup_time", F.coalesce("cleanup_time", "expires_at"))
+            return job_rows.watermarks.with_slice_at_clock(cached, F.col("cleanup_time"), "eviction_slice").unionByName(
                 uncached
             )
-        cached = with_leaves_at(cached, self.rules.min_cleanup + 1)
-        with_eviction = job_rows.watermarks.with_slice_at_clock(cached, F.col("leaves_at"), "eviction_slice")
+        cached = with_cleanup_time(cached, self.rules.min_cleanup + 1)
+        with_eviction = job_rows.watermarks.with_slice_at_clock(cached, F.col("cleanup_time"), "eviction_slice")
         return materialize(with_eviction.unionByName(uncached))
 
     def _join_pairs(self, rows: DataFrame, first_slice: int) -> DataFrame:
-        """Each pair once, in the slice of its later row."""
+        """Return each pair once, in the slice of its later row."""
         rules = self.rules
         times = F.col("left_event_time"), F.col("right_event_time")
         left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
@@ -137,94 +140,105 @@ class ProcessingTimeJoin(Join):
         return filter_matches(pairs.withColumn("slice", later_slice), self.condition)
 
     def _with_removal_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
-        """The rows with `gone_in`, null for those still in the buffers: by a timer, or by a row of the other side.
+        """Set `removal_slice`: the slice in which a timer or a lookup removes a row; null if it remains cached.
 
-        The latter matters only to rows whose timer fires in a later slice than the one in which they expire.
+        A lookup makes a difference only if the row expires in an earlier slice than its timer fires.
         """
-        is_in_cache = F.col("waits") & F.col("gone_in").isNull()
-        with_expiry = watermarks.with_slice_at_clock(rows, F.col("expires_at"), "expired_in")
+        is_in_cache = F.col("is_cached") & F.col("removal_slice").isNull()
+        with_expiry = watermarks.with_slice_at_clock(rows, F.col("expires_at"), "expiry_slice")
         is_removed_after_expiry = (
-            is_in_cache & F.col("expired_in").isNotNull() & ~F.col("expired_in").eqNullSafe(F.col("eviction_slice"))
+            is_in_cache & F.col("expiry_slice").isNotNull() & ~F.col("expiry_slice").eqNullSafe(F.col("eviction_slice"))
         )
-        overdue_rows, other_rows = (
-            with_expiry.where(is_removed_after_expiry),
-            with_expiry.where(~is_removed_after_expiry),
-        )
+        overdue_rows = with_expiry.where(is_removed_after_expiry)
+        other_rows = with_expiry.where(~is_removed_after_expiry)
         with_lookup = _with_first_lookup(overdue_rows, rows.where(F.col("slice") >= watermarks.first_slice))
-        removed_rows = with_lookup.withColumn("gone_in", F.least("searched_in", "eviction_slice")).drop("searched_in")
-        other_rows = other_rows.withColumn("gone_in", F.coalesce("gone_in", "eviction_slice"))
-        return other_rows.unionByName(removed_rows).drop("expired_in")
+        removed_rows = with_lookup.withColumn("removal_slice", F.least("lookup_slice", "eviction_slice")).drop(
+            "lookup_slice"
+        )
+        other_rows = other_rows.withColumn("removal_slice", F.coalesce("removal_slice", "eviction_slice"))
+        return other_rows.unionByName(removed_rows).drop("expiry_slice")
 
 
 def _select_lost_rows(rows: DataFrame, job_rows: JobRows) -> DataFrame:
-    """Rows that would come out padded, had the input not ended before their timers: these never run then."""
+    """Select unmatched rows that are never padded, because their timers do not fire once the input has ended."""
     lost_rows = rows.withColumn("slice", job_rows.watermarks.drain_slice).where(F.col("slice").isNotNull())
     null_watermarks = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
     return add_late_reason(
         lost_rows.transform(with_columns, null_watermarks).select(*job_rows.late_candidates.columns),
-        F.lit("lost_at_end"),
+        F.lit("lost_at_end_of_input"),
     )
 
 
 def _with_first_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
-    """Add `searched_in`: the slice of the first row of the same key and other side to come once a row has expired."""
+    """Add `lookup_slice`: the slice of the first row of the other side and same key to arrive after a row's expiry."""
     keys = key_columns(rows)
-    expiry_columns = F.col("side"), F.col("expires_at"), F.col("leaves_at")
+    expiry_columns = F.col("side"), F.col("expires_at"), F.col("cleanup_time")
     lookup_columns = (F.col(name).alias(f"_{name}") for name in ("side", "slice", "event_time", *keys))
-    is_same_slot = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
-    is_before_timer = F.col("_event_time").between(F.col("expires_at"), F.col("leaves_at"))
+    is_same_key = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
+    is_before_timer = F.col("_event_time").between(F.col("expires_at"), F.col("cleanup_time"))
     expiries = rows.select(*expiry_columns, *keys).distinct()
     candidates = expiries.join(
-        lookups.select(*lookup_columns), is_same_slot & is_before_timer & (F.col("side") != F.col("_side"))
+        lookups.select(*lookup_columns), is_same_key & is_before_timer & (F.col("side") != F.col("_side"))
     )
-    first_lookups = candidates.groupBy("side", "expires_at", "leaves_at", *keys).agg(
-        F.min("_slice").alias("searched_in")
+    first_lookups = candidates.groupBy("side", "expires_at", "cleanup_time", *keys).agg(
+        F.min("_slice").alias("lookup_slice")
     )
     first_lookups = first_lookups.withColumnsRenamed(
-        {name: f"_{name}" for name in ("side", "expires_at", "leaves_at", *keys)}
+        {name: f"_{name}" for name in ("side", "expires_at", "cleanup_time", *keys)}
     )
-    is_same_slot &= (F.col("side") == F.col("_side")) & (F.col("expires_at") == F.col("_expires_at"))
-    with_lookup = rows.join(first_lookups, is_same_slot & (F.col("leaves_at") == F.col("_leaves_at")), "left")
-    return with_lookup.select(*rows.columns, "searched_in")
+    is_same_key &= (F.col("side") == F.col("_side")) & (F.col("expires_at") == F.col("_expires_at"))
+    with_lookup = rows.join(first_lookups, is_same_key & (F.col("cleanup_time") == F.col("_cleanup_time")), "left")
+    return with_lookup.select(*rows.columns, "lookup_slice")
 
 
-def with_leaves_at(rows: DataFrame, span: Column) -> DataFrame:
-    """Fill in `leaves_at` of cached rows: the clock at which a timer takes them (ms), where no earlier job has.
+def with_cleanup_time(rows: DataFrame, span: Column) -> DataFrame:
+    """Fill in `cleanup_time` of cached rows, the clock at which a timer removes them, where no earlier job has.
 
-    A slot, the rows of a key and side, has one timer at a time, set for its first row, the anchor; it takes all rows up
-    to `span` ms after that, and the first row behind them is the next anchor. Rows that follow each other within the
-    span of one are told natively; where that goes on for longer, they are scanned in order, in Arrow.
+    The rows of one side and key have one timer at a time. It is set for the first row, the anchor, and removes all rows
+    up to `span` after it. The next row is the next anchor. A gap longer than the span starts a new run of rows, and its
+    first row is an anchor. Runs not longer than the span have no other one. Only longer runs are scanned in order, in
+    Arrow.
+
+    Args:
+        rows: Cached rows with `side`, `key_*`, `cleanup_time`, and `cleanup_delay`, the time from an anchor to its
+            timer. Times are in ms.
+        span: Longest time from an anchor to a row that its timer removes, ms.
     """
     keys = key_columns(rows)
-    slot_window, order = Window.partitionBy(*keys, "side"), [F.col(name) for name in ARRIVAL_ORDER]
-    up_to_row = slot_window.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    is_after_gap = F.col("event_time") - F.lag("event_time").over(slot_window.orderBy(*order)) > span
+    cache_window, order = Window.partitionBy(*keys, "side"), [F.col(name) for name in ARRIVAL_ORDER]
+    up_to_row = cache_window.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    is_after_gap = F.col("event_time") - F.lag("event_time").over(cache_window.orderBy(*order)) > span
     is_first_of_run = F.coalesce(is_after_gap, F.lit(True))
-    with_runs = rows.withColumns({"span": span, "begins": is_first_of_run})
-    with_runs = with_runs.withColumn("run_from", F.max(F.when(F.col("begins"), F.col("event_time"))).over(up_to_row))
-    run_window = Window.partitionBy(*keys, "side", "run_from")
-    is_longer_than_span = (F.col("event_time") - F.col("run_from") > F.col("span")) | F.col("leaves_at").isNotNull()
-    with_runs = with_runs.withColumn("scanned", F.max(is_longer_than_span).over(run_window))
-    within_span = with_runs.where(~F.col("scanned")).withColumn("leaves_at", F.col("run_from") + F.col("timer_after"))
-    longer_runs = with_runs.where("scanned").sortWithinPartitions(*keys, "side", *order)
+    with_runs = rows.withColumns({"span": span, "starts_run": is_first_of_run})
+    with_runs = with_runs.withColumn(
+        "run_start", F.max(F.when(F.col("starts_run"), F.col("event_time"))).over(up_to_row)
+    )
+    run_window = Window.partitionBy(*keys, "side", "run_start")
+    is_longer_than_span = (F.col("event_time") - F.col("run_start") > F.col("span")) | F.col("cleanup_time").isNotNull()
+    with_runs = with_runs.withColumn("needs_scan", F.max(is_longer_than_span).over(run_window))
+    within_span = with_runs.where(~F.col("needs_scan")).withColumn(
+        "cleanup_time", F.col("run_start") + F.col("cleanup_delay")
+    )
+    longer_runs = with_runs.where("needs_scan").sortWithinPartitions(*keys, "side", *order)
     schema = T.StructType([T.StructField(field.name, field.dataType) for field in longer_runs.schema])
-    helper_columns = ("span", "begins", "run_from", "scanned")
-    return within_span.unionByName(longer_runs.mapInArrow(_scan_runs, schema)).drop(*helper_columns)
+    helper_columns = ("span", "starts_run", "run_start", "needs_scan")
+    return within_span.unionByName(longer_runs.mapInArrow(_scan_timers, schema)).drop(*helper_columns)
 
 
-def _scan_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Follow the anchors of each run of rows, each in the order of arrival."""
+def _scan_timers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Follow the anchors of each run of rows, in order of arrival."""
     anchor = 0
     for batch in batches:
-        removal_clocks = []
+        cleanup_times = []
         columns = (
-            batch.column(name).to_pylist() for name in ("begins", "event_time", "span", "timer_after", "leaves_at")
+            batch.column(name).to_pylist()
+            for name in ("starts_run", "event_time", "span", "cleanup_delay", "cleanup_time")
         )
-        for is_first_of_run, event_time, span, timer_after, carried_leaves_at in zip(*columns, strict=True):
-            if carried_leaves_at is not None:
-                anchor = carried_leaves_at - timer_after
-            elif is_first_of_run or event_time > anchor + span:
+        for starts_run, event_time, span, cleanup_delay, carried_cleanup_time in zip(*columns, strict=True):
+            if carried_cleanup_time is not None:
+                anchor = carried_cleanup_time - cleanup_delay
+            elif starts_run or event_time > anchor + span:
                 anchor = event_time
-            removal_clocks.append(anchor + timer_after)
-        index = batch.schema.get_field_index("leaves_at")
-        yield batch.set_column(index, "leaves_at", pa.array(removal_clocks, pa.int64()))
+            cleanup_times.append(anchor + cleanup_delay)
+        index = batch.schema.get_field_index("cleanup_time")
+        yield batch.set_column(index, "cleanup_time", pa.array(cleanup_times, pa.int64()))

@@ -1,0 +1,101 @@
+"""Collect the facts that a plan is made from, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from tidemark.config import Pipeline
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.staleness import consumed_versions, find_slices_to_reprocess
+from tidemark.planning.plan import format_reprocess_command
+from tidemark.planning.request import Request
+from tidemark.sources.completeness import InputCompleteness, measure_completeness
+from tidemark.sources.stored_input import StoredInput
+from tidemark.spark.lazy_session import is_started
+from tidemark.timegrid.slices import Grid
+
+
+@dataclass(frozen=True)
+class PlanningContext:
+    """Settings, request, ledger and inputs of a plan to create, with the facts that follow from them."""
+
+    pipeline: Pipeline
+    request: Request
+    ledger: Ledger
+    inputs: tuple[StoredInput, StoredInput]
+    available_checkpoints: frozenset[str]
+    """Runs whose checkpoints have not expired."""
+    lake: str
+    spark_queries: list[str] = field(default_factory=list)
+    """Questions answered by Spark so far."""
+
+    @property
+    def grid(self) -> Grid:
+        """Grid of the slices."""
+        return self.ledger.grid
+
+    @property
+    def last(self) -> Entry | None:
+        """Last committed slice."""
+        return self.ledger.last
+
+    @property
+    def spark(self) -> SparkSession:
+        """Session, which may not have started."""
+        return self.inputs[0].table.spark
+
+    @property
+    def reprocess_command(self) -> str:
+        """Command that recomputes committed slices."""
+        return format_reprocess_command(self.pipeline)
+
+    @cached_property
+    def input_completeness(self) -> tuple[InputCompleteness, ...]:
+        """Completeness of the inputs; empty for a reprocess or a drained input, which do not wait."""
+        if self.request.reprocess or self.request.drain:
+            return ()
+        return measure_completeness(self.pipeline, self.lake, assets_updated=self.request.skip_asset_check)
+
+    @cached_property
+    def slices_to_reprocess(self) -> tuple[int, ...]:
+        """Committed slices with late-arriving rows that no slice has read."""
+        if not self.last:
+            return ()
+        recorded, first_new = find_slices_to_reprocess(self.ledger), self.last.number + 1
+        entries = self.ledger.entries.values()
+        numbers = set(recorded[1] if recorded else ())
+        for side, source in enumerate(self.inputs):
+            consumed = consumed_versions(entries, side)
+            if recorded:
+                consumed = replace(consumed, by_slice=((None, recorded[0][side]),))
+            with self.record_spark_query(f"for which slices rows of {source.table.name} arrived late"):
+                deleted = self.pipeline.on_input_delete != "ignore"
+                numbers |= source.changes.find_changed_slices(self.grid, first_new, consumed, includes_deleted=deleted)
+        return tuple(sorted(numbers & self.ledger.entries.keys()))
+
+    def find_slices_with_deleted_inputs(self) -> set[int]:
+        """Find committed slices that read rows which were changed since, with `on_input_delete: reprocess`."""
+        if self.pipeline.on_input_delete != "reprocess" or not self.last:
+            return set()
+        first_new, numbers = self.last.number + 1, set[int]()
+        for side, source in enumerate(self.inputs):
+            consumed = consumed_versions(self.ledger.entries.values(), side)
+            with self.record_spark_query(f"which slices have read rows of {source.table.name} that are gone"):
+                numbers |= source.changes.find_slices_with_lost_rows(
+                    self.grid, first_new, consumed, self.reprocess_command
+                )
+        return numbers & self.ledger.entries.keys()
+
+    @contextmanager
+    def record_spark_query(self, question: str) -> Iterator[None]:
+        """Record a question if the block starts the Spark session."""
+        was_started = is_started(self.spark)
+        yield
+        if is_started(self.spark) and not was_started:
+            self.spark_queries.append(question)

@@ -1,0 +1,126 @@
+"""Find the slices that a run commits for the first time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tidemark.config.types import to_micros
+from tidemark.errors import IncompleteInputError, SliceOrderError
+from tidemark.planning.context import PlanningContext
+from tidemark.planning.plan import SliceRange, SliceSelection
+from tidemark.sources.stored_input import get_query_trace
+
+
+def select_new_slices(context: PlanningContext) -> SliceSelection:
+    """Select the new slices of a request.
+
+    By default, these are the slices after the last committed one, up to the end of the rows or of complete inputs.
+    """
+    request, grid, last = context.request, context.grid, context.last
+    next_slice = last.number + 1 if last else 0
+    first = grid.parse_boundary(request.start, "--from") if request.start else next_slice
+    start = max(first, next_slice)
+    end, notes = _find_end(context)
+    end = _limit_to_pipeline_end(context, end, notes)
+    end = _limit_to_complete_inputs(context, start, end, notes)
+    if request.start and request.end and end <= first:
+        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+    if first > next_slice and not request.from_empty_state:
+        committed = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
+        raise SliceOrderError(
+            f"checkpoint before slice {grid.label(first)} is missing: {committed}; "
+            f"run from {grid.label(next_slice)}, or pass --from-empty-state"
+        )
+    if last and last.drained and end > start:
+        raise SliceOrderError(
+            f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it; "
+            "give the pipeline a new `output` to run it again without --drain"
+        )
+    if end <= start:
+        notes.append(
+            f"all slices up to {grid.label(next_slice)} are committed" if last else "the inputs hold no rows to run"
+        )
+    return SliceSelection(
+        (SliceRange(range(start, end), "new", _explain_start(context, start)),) if end > start else (),
+        tuple(notes),
+        already_committed=max(0, min(start, end) - first),
+        drain_after=end - 1 if request.drain and end > start else None,
+    )
+
+
+def _explain_start(context: PlanningContext, start: int) -> str:
+    last = context.last
+    if last is None and start == 0:
+        return "no slice is committed yet"
+    if last and start == last.number + 1:
+        return f"continues slice {context.grid.label(last.number)}"
+    return "starts from empty state"
+
+
+def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
+    """Find the end of the last slice: the requested one, else that of the trace or of the rows, and not after now."""
+    request, grid = context.request, context.grid
+    trace, now = get_query_trace(context.inputs), grid.number_at(to_micros(datetime.now(UTC)))
+    requested_end = grid.parse_boundary(request.end, "--to") if request.end else None
+    if trace:
+        if request.drain:
+            raise SliceOrderError("--drain: a trace names the batches that ran, and no batch follows the last one")
+        trace_end = trace.find_end_slice(grid)
+        if requested_end is None:
+            note = "the last batch lies in a slice that is not over yet; --to takes it all the same"
+            return max(0, min(trace_end, now)), [note] if now < trace_end else []
+        if requested_end > trace_end:
+            raise SliceOrderError(
+                f"--to {grid.label(requested_end)} is after the end of the trace: the batches of "
+                f"{trace.checkpoint} are known for slices before {grid.label(trace_end)}"
+            )
+    return _find_end_of_rows(context, now) if requested_end is None else (requested_end, [])
+
+
+def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str]]:
+    """Find the end of the last slice with rows, before the slice that contains the current time."""
+    grid, notes, last = context.grid, [], -1
+    for source in context.inputs:
+        extent = source.measure_extent(grid, count_before=context.last is None)
+        newest, before = extent.newest_slice, extent.rows_before_start
+        if not extent.is_from_statistics:
+            context.spark_queries.append(f"how far {source.table.name} reaches")
+        if before:
+            notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
+        if newest is not None and newest >= now:
+            notes.append(f"{source.table.name} reaches to {grid.label(newest)}; slices that are not over yet wait")
+        last = max(last, -1 if newest is None else min(newest, now - 1))
+    return last + 1, notes
+
+
+def _limit_to_pipeline_end(context: PlanningContext, end: int, notes: list[str]) -> int:
+    """Limit the end to that of the pipeline's last slice, with a note; refuse a later requested end."""
+    grid, bound = context.grid, context.pipeline.slices.end
+    if bound is None or end <= (last_end := grid.number_at(to_micros(bound))):
+        return end
+    if context.request.end:
+        raise SliceOrderError(
+            f"--to {grid.label(end)} is after the pipeline's last slice (slices.end is {grid.label(last_end)}); use "
+            f"--to {grid.label(last_end)}"
+        )
+    notes.append(f"rows lie after slices.end, {grid.label(last_end)}, and take no part")
+    return last_end
+
+
+def _limit_to_complete_inputs(context: PlanningContext, first: int, end: int, notes: list[str]) -> int:
+    """Limit the end to slices whose inputs are complete, with a note; refuse a later requested end."""
+    request, grid = context.request, context.grid
+    if end <= first:
+        return end
+    incomplete = [input_ for input_ in context.input_completeness if not input_.covers(grid.datetime_of(end))]
+    if not incomplete or request.ignore_completeness:
+        return end
+    reached = min(0 if input_.until is None else grid.number_at(to_micros(input_.until)) for input_ in incomplete)
+    details = "; ".join(input_.explain() for input_ in incomplete)
+    if request.end:
+        alternative = f"run up to {grid.label(reached)}, or " if reached > first else "wait for it, or "
+        raise IncompleteInputError(
+            f"slices up to {grid.label(end)} are not complete yet: {details}; {alternative}pass --ignore-completeness"
+        )
+    notes.append(f"slices from {grid.label(max(reached, first))} on wait: {details}")
+    return max(reached, first)

@@ -1,0 +1,143 @@
+"""Create a plan: select slices, check their preconditions, and cut them into Spark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import SparkSession
+
+from tidemark.config import Pipeline
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.joins.output_schema import check_expressions
+from tidemark.joins.rules.spark import list_unbounded_sides
+from tidemark.ledger.checkpoint_files import list_available_checkpoints
+from tidemark.ledger.ledger import Ledger
+from tidemark.planning.context import PlanningContext
+from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
+from tidemark.planning.job_sizing import JobCapacity, cut_into_jobs, list_slices_run_alone
+from tidemark.planning.plan import Plan, SliceRange
+from tidemark.planning.preconditions import require_same_local_days
+from tidemark.planning.request import Request
+from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
+from tidemark.planning.slice_selection import select_slices
+from tidemark.sources.resolution import open_inputs
+from tidemark.sources.stored_input import get_schemas
+from tidemark.spark.lazy_session import resolve_session
+
+
+def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
+    """Plan the slices of a request against the current ledger and inputs.
+
+    Settings and Delta logs answer nearly everything. Spark queries answer the rest (`Plan.spark_queries`) and start the
+    session if needed (`spark.lazy_session`).
+
+    Raises:
+        SliceOrderError: The range is off the grid or has a gap, a predecessor is missing, settings changed, or the
+            input was drained.
+        IncompleteInputError: Inputs are incomplete up to the requested end, by the rules of the pipeline file.
+        InputError: An input is not valid, or rows that slices read were deleted.
+        PipelineFileError: The condition or the output columns do not fit the inputs.
+    """
+    PipelineTables.from_config(pipeline, lake).check_writable()
+    inputs, ledger = open_inputs(spark, pipeline, lake), Ledger.from_pipeline(pipeline, lake)
+    entries = ledger.entries.values()
+    available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
+    context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake)
+    require_same_local_days(context)
+    selection, last = select_slices(context), context.last
+    slice_ranges = selection.slice_ranges
+    arrival_notes = list(_note_unknown_arrivals(context, slice_ranges))
+    files = [InputFiles.from_input(source, context.grid) for source in inputs] if slice_ranges else []
+    rows_by_job, capacity = _create_jobs(context, slice_ranges, files)
+    left_scan, right_scan = [
+        input_files.estimate_scan(slice_range.slices for slice_range in slice_ranges) for input_files in files
+    ] or [ScanEstimate(0, 0, 0)] * 2
+    reads_late_arrivals = pipeline.on_late_arriving_rows == "reprocess"
+    slices_to_reprocess = context.slices_to_reprocess if reads_late_arrivals else None
+    expression_queries = _list_expression_queries(pipeline) if rows_by_job else []
+    plan = Plan(
+        pipeline, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
+        scan_estimates=(left_scan, right_scan),
+        capacity=capacity,
+        estimate=estimate_duration(list_past_jobs(ledger.rows), sum(rows_by_job.values()), len(rows_by_job)),
+        available_checkpoints=available_checkpoints,
+        already_committed=selection.already_committed,
+        notes=(*selection.notes, *arrival_notes, *_note_unbounded_state(context, slice_ranges, files)),
+        drain_after=last.number if last and last.drained else selection.drain_after,
+        slices_to_reprocess=slices_to_reprocess,
+        atomic=request.atomic,
+        input_completeness=context.input_completeness,
+        spark_queries=(*context.spark_queries, *expression_queries),
+    )  # fmt: skip
+    if expression_queries:
+        check_expressions(resolve_session(plan.spark), pipeline, plan.grid, *get_schemas(inputs).values())
+        _ = plan.join
+    return plan
+
+
+def _create_jobs(
+    context: PlanningContext, slice_ranges: Sequence[SliceRange], files: Sequence[InputFiles]
+) -> tuple[dict[range, float], JobCapacity | None]:
+    """Cut slices into jobs.
+
+    Returns:
+        The jobs in order with the approximate number of rows that each reads, and the capacity by which they are sized;
+        None if the user sized them.
+    """
+    if not slice_ranges:
+        return {}, None
+    size: JobCapacity | int
+    if context.request.slices_per_job == "auto":
+        carried = sum(context.last.carried) if context.last else 0
+        size = JobCapacity.from_session(context.spark, context.inputs, carried)
+    else:
+        size = context.request.slices_per_job
+    run_alone = list_slices_run_alone(context.pipeline, context.grid)
+    rows_by_job = {
+        job: rows
+        for slice_range in slice_ranges
+        for job, rows in cut_into_jobs(slice_range.slices, files, size, run_alone)
+    }
+    return rows_by_job, size if isinstance(size, JobCapacity) else None
+
+
+def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
+    """Yield a note for each input whose arrivals are known only from an instant on; refuse earlier slices."""
+    for source in context.inputs:
+        if slice_ranges:
+            first = min(slice_range.slices[0] for slice_range in slice_ranges)
+            source.changes.require_exact_arrivals(context.grid, first)
+        if (exact_start := source.changes.find_exact_arrival_start()) is not None:
+            since, why = exact_start
+            yield f"arrivals of {source.table.name} are known from {format_instant(since)} on: {why}"
+
+
+def _note_unbounded_state(
+    context: PlanningContext, slice_ranges: Sequence[SliceRange], files: Sequence[InputFiles]
+) -> Iterator[str]:
+    """Yield a note for each input whose rows are never evicted, with the growth of its state."""
+    if not slice_ranges or context.pipeline.dialect != "spark":
+        return
+    slice_count = sum(len(slice_range.slices) for slice_range in slice_ranges)
+    for side, why in list_unbounded_sides(context.pipeline):
+        index = SIDES.index(side)
+        carried = context.last.carried[index] if context.last else 0
+        rows = sum(float(files[index].rows_per_slice(slice_range.slices).sum()) for slice_range in slice_ranges)
+        yield (
+            f"no row of {context.inputs[index].table.name} is ever evicted, because {why}: {carried:,} are "
+            f"carried, and each slice adds about {rows / slice_count:,.0f}"
+        )
+
+
+def _list_expression_queries(pipeline: Pipeline) -> list[str]:
+    """List the questions about the SQL expressions of the pipeline file, which Spark answers."""
+    spark_queries = [f"whether `{side}.where` makes sense" for side in SIDES if getattr(pipeline, side).where]
+    if any(pipeline.join.expression_keys):
+        spark_queries.append("which keys are columns, and of which types the others are")
+    if pipeline.join.condition:
+        spark_queries.append("whether `condition` makes sense")
+    if pipeline.select or pipeline.explode:
+        spark_queries.append(f"whether `{'select' if pipeline.select else 'explode'}` makes sense")
+    return spark_queries

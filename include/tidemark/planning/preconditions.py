@@ -1,0 +1,113 @@
+"""Refuse plans whose inputs or settings do not fit the committed slices.
+
+A failed check of the inputs raises `InputError`, one of the settings `SliceOrderError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant
+from tidemark.errors import InputError, SliceOrderError
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.staleness import consumed_versions, find_slices_to_reprocess, reads, stale, start_of_chain
+from tidemark.planning.context import PlanningContext
+from tidemark.planning.plan import SliceRange
+from tidemark.timegrid.slices import LocalDayGrid
+
+
+def require_unchanged_inputs(context: PlanningContext, first: int) -> None:
+    """Check that rows read by slices before `first` still exist, unless `on_input_delete: ignore`."""
+    if context.pipeline.on_input_delete == "ignore":
+        return
+    entries = [entry for entry in context.ledger.entries.values() if entry.number < first]
+    recorded = find_slices_to_reprocess(context.ledger)
+    for side, source in enumerate(context.inputs):
+        consumed = consumed_versions(entries, side)
+        if recorded and consumed.by_slice:
+            consumed = replace(consumed, by_slice=((None, recorded[0][side]),))
+        with context.record_spark_query(f"whether rows of {source.table.name} that were read are still there"):
+            source.changes.require_unchanged(context.grid, first, consumed, context.reprocess_command)
+
+
+def require_rereadable_inputs(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> None:
+    """Check that rows of slices to reprocess still exist, with `on_input_delete: ignore`."""
+    if context.pipeline.on_input_delete != "ignore":
+        return
+    numbers = (number for slice_range in slice_ranges for number in slice_range.slices)
+    entries = [entry for number in numbers if (entry := context.ledger.entry(number))]
+    for side, source in enumerate(context.inputs):
+        with context.record_spark_query(f"whether rows of {source.table.name} are there to be read again"):
+            source.changes.require_rereadable(context.grid, reads(entries, side))
+
+
+def require_emitted_columns(context: PlanningContext) -> None:
+    """Check that the inputs have all columns that earlier slices emitted, if the file does not name them."""
+    pipeline, last = context.pipeline, context.last
+    if last is None or (pipeline.select or pipeline.explode) is not None:
+        return
+    emitted_sides = 1 if pipeline.join.type in SEMI_ANTI_TYPES else len(SIDES)
+    for source, version in zip(context.inputs[:emitted_sides], last.versions, strict=False):
+        before = source.table.get_columns_at(version) if version != source.table.version else None
+        if missing := [name for name in before or () if name not in source.table.schema.names]:
+            raise InputError(
+                f"input {source.table.name} no longer has {', '.join(missing)}, which slices up to "
+                f"{context.grid.label(last.number + 1)} have emitted. Restore it, or name the columns to emit "
+                "in `select`."
+            )
+
+
+def require_same_settings(context: PlanningContext) -> None:
+    """Check that committed slices ran under the present settings, or will be rerun because they did not."""
+    other = next(_find_slices_with_other_settings(context, context.last), None)
+    if other and stale(context.ledger).get(other[0]) != "changed settings":
+        start = context.grid.label(other[0])
+        raise SliceOrderError(
+            f"slices from {start} on were written under other settings ({other[1]}), whose state lacks what the "
+            f"present ones need; restore them, or {context.reprocess_command} --from {start}, or fill "
+            "the new version as a candidate, with tidemark run --candidate NAME"
+        )
+
+
+def require_continuable_settings(context: PlanningContext, first: int) -> None:
+    """Check that the slice before `first` ran under the present settings."""
+    before = context.ledger.entry(first - 1)
+    changed_slices = dict(_find_slices_with_other_settings(context, before))
+    if before and before.number in changed_slices:
+        raise SliceOrderError(
+            f"slice {context.grid.label(before.number)} was written under other settings "
+            f"({changed_slices[before.number]}), so "
+            f"its checkpoint cannot be continued; reprocess from {context.grid.label(min(changed_slices))}"
+        )
+
+
+def require_same_local_days(context: PlanningContext) -> None:
+    """Check that committed local days have the same bounds by the current time zone database."""
+    ledger, grid = context.ledger, context.grid
+    if not isinstance(grid, LocalDayGrid) or ledger.rows.empty:
+        return
+    changed_slices = dict(
+        slices_with_other_settings(ledger.entries.values(), serialize_settings(context.pipeline), grid)
+    )
+    for row in ledger.rows[["number", "slice", "slice_end"]].to_dict("records"):
+        number, committed = int(row["number"]), (row["slice"], row["slice_end"])
+        current = grid.datetime_of(number), grid.datetime_of(number + 1)
+        if committed != current and number not in changed_slices:
+            committed_day, current_day = (" to ".join(map(format_instant, bounds)) for bounds in (committed, current))
+            raise SliceOrderError(
+                f"a slice was committed as the day {committed_day} of {grid.zone}, which is {current_day} by Python's "
+                "time zone database; use the one of then, or give the pipeline a new `output`"
+            )
+
+
+def _find_slices_with_other_settings(context: PlanningContext, last: Entry | None) -> Iterator[tuple[int, str]]:
+    """Return slices of the gapless chain up to `last` that ran under other settings, with the settings that differ."""
+    start = start_of_chain(context.ledger, last)
+    if start is None or last is None:
+        return iter(())
+    chain = (context.ledger.entries[number] for number in range(start.number, last.number + 1))
+    return slices_with_other_settings(chain, serialize_settings(context.pipeline), context.grid)

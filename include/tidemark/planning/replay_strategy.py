@@ -1,0 +1,193 @@
+"""Choose how a replay runs in Spark, by statistics of the job's rows.
+
+A strategy changes how long a replay takes, never its result. It is chosen in two steps: `ReplayStrategy.choose` uses
+the statistics of a job's buckets, and the `refine_by_` methods use counts that only a query over the rows gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Self
+
+import pandas as pd
+
+from tidemark.config.sides import SIDES
+from tidemark.joins.base import Join
+from tidemark.watermarks.lanes import Lane, Timeline
+
+COUNT_COLUMNS = [f"{side}_{name}" for side in SIDES for name in ("rows", "filtered")]
+"""Columns of bucket statistics that count rows, those that `where` filters included."""
+
+
+@dataclass(frozen=True)
+class ReplayLimits:
+    """Thresholds for the choice of a strategy, all inclusive. A share is a fraction (0 to 1) of a job's rows."""
+
+    max_cached_rows: int = 1_000_000
+    """Maximum number of rows of a small job, whose rows are materialized (`spark.materialization`): planning the scan
+    of a Delta table takes longer than reading a small one. A larger job scans its rows once per output, which is faster
+    than caching."""
+    max_increment_share: float = 0.25
+    """Maximum share of rows that raise a watermark for broadcasting watermark increments. With more, all rows are
+    ordered."""
+    max_increments_per_row: float = 32
+    """Maximum average number of broadcast watermark increments that a row is compared with."""
+    max_ordered_share: float = 0.25
+    """Maximum share of late candidates for ordering them directly. With more, only their positions are ordered."""
+    max_broadcast_positions: int = 500_000
+    """Maximum number of late positions that are broadcast: about 60 MB in each executor."""
+    max_retained_share: float = 0.25
+    """Maximum share of rows that outlive their slice for materializing the stateful rows."""
+    max_repartitioned_share: float = 0.1
+    """Maximum share of rows that outlive their slice for repartitioning the carried rows before they are written. With
+    more, each Spark task that reads rows has enough of them for a file."""
+
+    def can_cache(self, rows: float) -> bool:
+        """True if a job with this number of rows is small."""
+        return rows <= self.max_cached_rows
+
+    def describe_expected_strategy(self, rows: float) -> str:
+        """Describe for users how a job will be replayed, by its estimated number of rows."""
+        return "rows cached" if self.can_cache(rows) else "large job, rows scanned once per output"
+
+
+DEFAULT_LIMITS = ReplayLimits()
+
+
+@dataclass(frozen=True)
+class JobStatistics:
+    """Statistics of a job's rows that are known after one scan of them."""
+
+    buckets: pd.DataFrame
+    """One row per bucket, as `watermarks.lanes.Timelines.bucket_statistics`."""
+    timelines: Sequence[Timeline]
+
+    @cached_property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return count_rows(self.buckets)
+
+    @cached_property
+    def late_candidate_share(self) -> float | None:
+        """Estimated share of late candidates; None without mean event times.
+
+        All rows of a bucket count if its mean event time is not later than the watermark after it.
+        """
+        if "mean" not in self.buckets:
+            return None
+        buckets = self._buckets_with_watermarks
+        return count_rows(buckets[buckets["mean"] <= buckets["combined_after"]]) / self.row_count
+
+    @cached_property
+    def increment_share(self) -> float:
+        """Estimated share of rows that raise a watermark.
+
+        All rows of a bucket count if its mean event time is later than all earlier ones of a side.
+        """
+        buckets = self._buckets_with_watermarks
+        left, right = (buckets[f"{side}_before"] + buckets[f"{side}_lag"] for side in SIDES)
+        return count_rows(buckets[buckets["mean"] > left.clip(upper=right)]) / self.row_count
+
+    @cached_property
+    def _buckets_with_watermarks(self) -> pd.DataFrame:
+        return self.buckets.merge(pd.concat([timeline.buckets for timeline in self.timelines]), on="bucket")
+
+
+@dataclass(frozen=True)
+class ReplayStrategy:
+    """Physical choices of a replay."""
+
+    cache_rows: bool
+    """True if all rows are materialized; False if each output scans them."""
+    exact_watermarks: Literal["ordered", "broadcast_increments"] | None
+    """Method to compute the exact watermarks of all rows; None if only late candidates need them."""
+    late_candidates: Literal["all_rows", "ordered", "by_position"]
+    """Method to separate late candidates from rows on time. `all_rows`: all rows are candidates, since all have exact
+    watermarks. `by_position`: late positions are ordered without their rows, and broadcast."""
+    materialize_stateful_rows: bool = False
+    """True if late candidates and rows that may outlive their slice are materialized in one scan."""
+    repartition_carried_rows: bool = True
+    """True if carried rows are moved into few files; False if each task writes a file."""
+
+    @classmethod
+    def choose(cls, statistics: JobStatistics, join: Join, lane_class: type[Lane], limits: ReplayLimits) -> Self:
+        """Choose a strategy without another query.
+
+        | job   | join needs exact watermarks | exact_watermarks | late_candidates | materialize_stateful_rows |
+        |-------|-----------------------------|------------------|-----------------|---------------------------|
+        | small | no                          | None             | ordered         | False                     |
+        | small | yes                         | ordered          | all_rows        | False                     |
+        | large | no                          | None             | (2)             | (3)                       |
+        | large | yes                         | (1)              | all_rows        | False                     |
+        | large | yes, prefers narrow rows    | (1)              | (2)             | False                     |
+
+        (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
+        (2) `by_position` if many rows are late candidates, else `ordered`.
+        (3) True unless many late candidates are ordered.
+        If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
+        `ordered`. Carried rows are repartitioned until `refine_by_retained_rows`.
+
+        Args:
+            statistics: Statistics of the job's rows.
+            join: The join.
+            lane_class: Class of the job's lanes.
+            limits: Thresholds of "small", "few" and "many".
+        """
+        needs_exact, has_positions = join.needs_exact_watermarks, lane_class.is_determined_by_position
+        is_small = limits.can_cache(statistics.row_count)
+        strategy = cls(is_small, "ordered" if needs_exact else None, "all_rows" if needs_exact else "ordered")
+        if is_small:
+            return strategy
+        if needs_exact and has_positions and statistics.increment_share <= limits.max_increment_share:
+            strategy = replace(strategy, exact_watermarks="broadcast_increments")
+        if needs_exact and not join.prefers_narrow_rows:
+            return strategy
+        late_share = statistics.late_candidate_share
+        has_many_candidates = late_share is not None and late_share > limits.max_ordered_share
+        return replace(
+            strategy,
+            late_candidates="by_position" if has_many_candidates and has_positions else "ordered",
+            materialize_stateful_rows=not needs_exact and (has_positions or not has_many_candidates),
+        )
+
+    @property
+    def selects_retained_rows(self) -> bool:
+        """True if the replay selects the rows that outlive their slice, where event times determine them."""
+        return not self.cache_rows and self.exact_watermarks is None
+
+    def refine_by_increments(self, increments_per_row: float, limits: ReplayLimits) -> Self:
+        """Order rows if each would be compared with too many watermark increments, on average."""
+        if increments_per_row <= limits.max_increments_per_row:
+            return self
+        return replace(self, exact_watermarks="ordered")
+
+    def refine_by_late_positions(self, count: int, limits: ReplayLimits) -> Self:
+        """Order late candidates if there are too many late positions to broadcast.
+
+        The candidates are many then, so that they are not worth materializing.
+        """
+        if count <= limits.max_broadcast_positions:
+            return self
+        return replace(self, late_candidates="ordered", materialize_stateful_rows=False)
+
+    def refine_by_retained_rows(self, share: float | None, limits: ReplayLimits) -> Self:
+        """Materialize stateful rows only if they are few, and repartition carried rows unless they are many.
+
+        Args:
+            share: Upper bound of the share of rows that outlive their slice; None if event times do not determine it.
+            limits: The limits.
+        """
+        if share is None:
+            return replace(self, materialize_stateful_rows=False)
+        return replace(
+            self,
+            materialize_stateful_rows=self.materialize_stateful_rows and share <= limits.max_retained_share,
+            repartition_carried_rows=share <= limits.max_repartitioned_share,
+        )
+
+
+def count_rows(counts: pd.DataFrame) -> int:
+    """Count the rows of both sides, those that `where` filters included."""
+    return int(counts[COUNT_COLUMNS].to_numpy().sum())

@@ -1,0 +1,132 @@
+"""Select the slices of a request: new, stale, changed or reprocessed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tidemark.errors import SliceOrderError
+from tidemark.ledger.entry import Entry
+from tidemark.ledger.staleness import restorable, stale
+from tidemark.planning.context import PlanningContext
+from tidemark.planning.new_slices import select_new_slices
+from tidemark.planning.plan import SliceRange, SliceSelection
+from tidemark.planning.preconditions import (
+    require_continuable_settings,
+    require_emitted_columns,
+    require_rereadable_inputs,
+    require_same_settings,
+    require_unchanged_inputs,
+)
+from tidemark.timegrid.slices import group_consecutive
+
+
+def select_slices(context: PlanningContext) -> SliceSelection:
+    """Select the slices of a request, and the slices before them whose state has expired. Errors: `create_plan`."""
+    selection = _select_for_reprocess(context) if context.request.reprocess else _select_for_run(context)
+    rebuilt = _find_range_to_rebuild(context, selection.slice_ranges)
+    if rebuilt is None:
+        return selection
+    first, start = (context.grid.label(number) for number in (rebuilt.slices.stop, rebuilt.slices.start))
+    note = f"the checkpoint that slice {first} continues has expired: slices from {start} on run again"
+    return replace(selection, slice_ranges=(rebuilt, *selection.slice_ranges), notes=(*selection.notes, note))
+
+
+def _select_for_run(context: PlanningContext) -> SliceSelection:
+    """Select stale and changed slices, then new slices."""
+    require_same_settings(context)
+    selection = select_new_slices(context)
+    changed = _find_ranges_with_deleted_inputs(context)
+    repairs = sorted((*_find_stale_ranges(context), *changed), key=lambda slice_range: slice_range.slices.start)
+    slice_ranges = (*repairs, *selection.slice_ranges)
+    if slice_ranges and context.last:
+        require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
+        require_emitted_columns(context)
+    notes = selection.notes
+    if repairs:
+        notes += ("slices after one that runs again follow until the state is again what they have continued",)
+    return replace(selection, slice_ranges=slice_ranges, notes=notes)
+
+
+def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
+    """Select the committed slices of the requested range, or without a range those with late-arriving rows."""
+    request, grid, last = context.request, context.grid, context.last
+    if last is None:
+        raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
+    if request.start is None and request.end is None:
+        because = "rows arrived for them after they were committed"
+        numbers = group_consecutive(context.slices_to_reprocess)
+        slice_ranges = [SliceRange(slices, "late arrival", because) for slices in numbers]
+        notes = [] if slice_ranges else ["no rows have arrived for committed slices since they were read"]
+    else:
+        slice_ranges, notes = _find_requested_ranges(context, last), []
+    if slice_ranges:
+        first = slice_ranges[0].slices[0]
+        require_continuable_settings(context, first)
+        require_unchanged_inputs(context, first)
+        require_rereadable_inputs(context, slice_ranges)
+        following = slice_ranges[0].slices[-1] + 1
+        if following <= last.number:
+            notes.append(
+                f"slices from {grid.label(following)} on follow until the state is again what they have continued, "
+                f"at most up to {grid.label(last.number + 1)}"
+            )
+    return SliceSelection(tuple(slice_ranges), tuple(notes))
+
+
+def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceRange]:
+    """Return the ranges of the request to reprocess; slices that were never committed fill a gap."""
+    request, grid, entries = context.request, context.grid, context.ledger.entries
+    first = grid.parse_boundary(request.start, "--from") if request.start else next(iter(entries))
+    end = grid.parse_boundary(request.end, "--to") if request.end else last.number + 1
+    if end <= first:
+        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+    if end > last.number + 1:
+        raise SliceOrderError(
+            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
+            "at most, and run what comes after"
+        )
+    if first > 0 and first not in entries and first - 1 not in entries:
+        before = max((number for number in entries if number < first), default=-1)
+        raise SliceOrderError(
+            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+        )
+    requested = range(first, end)
+    committed = group_consecutive(number for number in requested if number in entries)
+    gaps = group_consecutive(number for number in requested if number not in entries)
+    slice_ranges = [SliceRange(slices, "reprocess", "asked for") for slices in committed]
+    slice_ranges += [SliceRange(slices, "gap", "never committed") for slices in gaps]
+    return sorted(slice_ranges, key=lambda slice_range: slice_range.slices[0])
+
+
+def _find_stale_ranges(context: PlanningContext) -> Iterator[SliceRange]:
+    """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
+    reasons = stale(context.ledger)
+    for slices in group_consecutive(reasons):
+        why, before = reasons[slices[0]], context.grid.label(slices[0] - 1)
+        if why == "changed settings":
+            yield SliceRange(slices, "changed settings", f"{before} has run under the present settings")
+        elif why == "changed state":
+            yield SliceRange(slices, "stale", f"{before} has another state now")
+        else:
+            yield SliceRange(slices, "stale", f"{before} or an earlier slice now reads rows that this one had read")
+
+
+def _find_ranges_with_deleted_inputs(context: PlanningContext) -> list[SliceRange]:
+    """Return slices to rerun because rows that they read were deleted, except slices that are stale anyway."""
+    numbers = context.find_slices_with_deleted_inputs() - set(stale(context.ledger))
+    because = "rows that they have read were deleted or changed"
+    return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
+
+
+def _find_range_to_rebuild(context: PlanningContext, slice_ranges: tuple[SliceRange, ...]) -> SliceRange | None:
+    """Return the slices to rerun because the checkpoint that the first slice continues has expired, or None."""
+    if not slice_ranges or context.last is None or (first := slice_ranges[0].slices[0]) > context.last.number:
+        return None
+    start = restorable(context.ledger, first, context.available_checkpoints)
+    if start == first:
+        return None
+    before, since = context.grid.label(first - 1), context.grid.label(start)
+    return SliceRange(
+        range(start, first), "expired checkpoint", f"the checkpoint after {before} is rebuilt from {since} on"
+    )

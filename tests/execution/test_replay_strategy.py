@@ -1,0 +1,119 @@
+"""Choose a replay's strategy at and on both sides of each limit, without Spark."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from tidemark.planning.replay_strategy import DEFAULT_LIMITS, JobStatistics, ReplayLimits, ReplayStrategy
+from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
+from tidemark.watermarks.lanes import Lane, Timeline
+
+LIMITS = ReplayLimits(max_cached_rows=99, max_ordered_share=0.25, max_increment_share=0.25)
+SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")
+LARGE_JOB = ReplayStrategy(False, None, "ordered", materialize_stateful_rows=True)
+ALL_ORDERED = ReplayStrategy(False, "ordered", "all_rows")
+ALL_BROADCAST = ReplayStrategy(False, "broadcast_increments", "all_rows")
+PLAIN, EXACT, NARROW = (
+    SimpleNamespace(needs_exact_watermarks=needs_exact, prefers_narrow_rows=is_narrow)
+    for needs_exact, is_narrow in ((False, False), (True, False), (True, True))
+)
+
+
+def create_statistics(rows, late=0, increments=0):
+    """Create three buckets: late candidates, rows that raise a watermark, and the other rows."""
+    buckets = pd.DataFrame({"bucket": range(3), "mean": [0.0, 6.0, 6.0], "left_rows": [late, increments, 0]})
+    counts = {"right_rows": 0, "left_filtered": 0, "right_filtered": [0, 0, rows - late - increments]}
+    watermarks = {"combined_after": 0, "left_before": [0, 5, 9], "left_lag": 0, "right_before": [-2, 3, 4]}
+    timeline = Timeline(pd.DataFrame({"bucket": range(3), **watermarks, "right_lag": 2}), True, {}, {})
+    return JobStatistics(buckets.assign(**counts), [timeline])
+
+
+def choose(join, lane_class=Lane, **counts):
+    return ReplayStrategy.choose(create_statistics(**{"rows": 100, **counts}), join, lane_class, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("join", "counts", "expected"),
+    [
+        (PLAIN, {"rows": 99, "late": 99}, SMALL_JOB),
+        (EXACT, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
+        (NARROW, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
+        (PLAIN, {"late": 25, "increments": 75}, LARGE_JOB),
+        (PLAIN, {"late": 26}, replace(LARGE_JOB, late_candidates="by_position")),
+        (EXACT, {"increments": 25, "late": 75}, ALL_BROADCAST),
+        (EXACT, {"increments": 26}, ALL_ORDERED),
+        (NARROW, {"increments": 25, "late": 25}, replace(ALL_BROADCAST, late_candidates="ordered")),
+        (NARROW, {"increments": 26, "late": 25}, replace(ALL_ORDERED, late_candidates="ordered")),
+        (NARROW, {"increments": 25, "late": 26}, replace(ALL_BROADCAST, late_candidates="by_position")),
+        (NARROW, {"increments": 26, "late": 26}, replace(ALL_ORDERED, late_candidates="by_position")),
+    ],
+)
+def test_choose_by_join_and_statistics(join, counts, expected):
+    assert choose(join, **counts) == expected
+
+
+@pytest.mark.parametrize(
+    ("join", "late", "expected"),
+    [
+        (PLAIN, 25, LARGE_JOB),
+        (PLAIN, 26, replace(LARGE_JOB, materialize_stateful_rows=False)),
+        (EXACT, 0, ALL_ORDERED),
+        (NARROW, 26, replace(ALL_ORDERED, late_candidates="ordered")),
+    ],
+)
+def test_choose_with_idle_sources_orders_rows(join, late, expected):
+    assert choose(join, IdleOrPartitionedLane, late=late) == expected
+
+
+def test_choose_without_mean_event_times_expects_few_late_candidates():
+    statistics = create_statistics(100, late=100)
+    statistics = replace(statistics, buckets=statistics.buckets.drop(columns="mean"))
+
+    assert ReplayStrategy.choose(statistics, PLAIN, IdleOrPartitionedLane, LIMITS) == LARGE_JOB
+
+
+@pytest.mark.parametrize(("increments_per_row", "expected"), [(32, ALL_BROADCAST), (32.1, ALL_ORDERED)])
+def test_refine_by_increments_orders_rows_above_limit(increments_per_row, expected):
+    assert ALL_BROADCAST.refine_by_increments(increments_per_row, DEFAULT_LIMITS) == expected
+
+
+@pytest.mark.parametrize(("count", "is_broadcast"), [(500_000, True), (500_001, False)])
+def test_refine_by_late_positions_orders_candidates_above_limit(count, is_broadcast):
+    by_position = replace(LARGE_JOB, late_candidates="by_position")
+
+    refined = by_position.refine_by_late_positions(count, DEFAULT_LIMITS)
+
+    assert refined == (by_position if is_broadcast else replace(LARGE_JOB, materialize_stateful_rows=False))
+
+
+@pytest.mark.parametrize(
+    ("share", "is_materialized", "is_repartitioned"),
+    [(None, False, True), (0.1, True, True), (0.11, True, False), (0.25, True, False), (0.26, False, False)],
+)
+def test_refine_by_retained_rows_stays_within_limits(share, is_materialized, is_repartitioned):
+    refined = LARGE_JOB.refine_by_retained_rows(share, DEFAULT_LIMITS)
+
+    choices = {"materialize_stateful_rows": is_materialized, "repartition_carried_rows": is_repartitioned}
+    assert refined == replace(LARGE_JOB, **choices)
+
+
+def test_refine_by_retained_rows_materializes_no_strategy_without_stateful_rows():
+    strategy = replace(LARGE_JOB, materialize_stateful_rows=False)
+
+    assert strategy.refine_by_retained_rows(0.0, DEFAULT_LIMITS) == strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [(SMALL_JOB, False), (LARGE_JOB, True), (ALL_ORDERED, False), (ALL_BROADCAST, False)]
+)
+def test_selects_retained_rows_only_in_large_jobs_with_bucket_watermarks(strategy, expected):
+    assert strategy.selects_retained_rows == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(1e6, "rows cached"), (1e6 + 0.5, "large job, rows scanned once per output")]
+)
+def test_describe_expected_strategy_by_estimated_rows(rows, expected):
+    assert DEFAULT_LIMITS.describe_expected_strategy(rows) == expected

@@ -1,0 +1,250 @@
+"""Fill a candidate version next to the live one, compare, promote and roll back."""
+
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+
+from tests.conftest import write_pipeline
+from tests.ledger.reader_assertions import check_every_version
+from tidemark.cli.app import main
+from tidemark.config.candidate_version import cli_arguments, to_candidate
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import SliceOrderError, UserError
+from tidemark.execution.run import execute
+from tidemark.ledger import transaction
+from tidemark.ledger.ledger import Ledger
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+from tidemark.timegrid.slices import Grid
+from tidemark.versions import candidates, promotion
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+ROW = "k string, happened timestamp, arrived timestamp, v int"
+NARROW = {"join__interval": {"lower": "-30 minutes", "upper": "0 seconds"}}
+WIDE = {"join__interval": {"lower": "-50 minutes", "upper": "0 seconds"}}
+
+
+def at(hour, minute=0):
+    return START + timedelta(hours=hour, minutes=minute)
+
+
+def end_options(hour):
+    return ("--to", at(hour).isoformat().replace("+00:00", "Z"))
+
+
+def count_pairs(*distances):
+    """Count pairs by hour and distance in minutes, over three hours."""
+    return Counter((hour, minutes) for hour in range(3) for minutes in distances)
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def drop_candidate_with_kills(run_tidemark, folder, monkeypatch):
+    """Drop a candidate, killed after each tenth file; meanwhile it is not listed and cannot be filled."""
+    delete_file, deleted = candidates.delete_file, []
+
+    def delete_ten(*file):
+        delete_file(*file)
+        deleted.append(file)
+        if len(deleted) % 10 == 0:
+            raise_interrupt()
+
+    monkeypatch.setattr(candidates, "delete_file", delete_ten)
+    assert run_tidemark(WIDE, "versions", "--drop", "wide")[0] != 0
+    assert "that candidate is being deleted" in run_tidemark(WIDE, "run", "--candidate", "wide")[1]
+    while any(file.is_file() for file in folder.rglob("*")):
+        before = len(deleted)
+        assert json.loads(run_tidemark(WIDE, "versions", "--json")[1]) == []
+        message = run_tidemark(WIDE, "versions", "--drop", "wide")[1]
+        assert len(deleted) > before, message
+    monkeypatch.setattr(candidates, "delete_file", delete_file)
+
+
+@pytest.fixture
+def run_tidemark(pipeline, tmp_path, lake, capsys, monkeypatch):
+    """Run a command on the pipeline file with some settings; return exit code and output or error."""
+    monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
+
+    def execute(settings, name, *options):
+        pipeline(**settings)
+        code = main([name, str(tmp_path / "pipeline.yaml"), *options])
+        output = capsys.readouterr()
+        return code, output.out if code == 0 else output.err
+
+    return execute
+
+
+@pytest.fixture
+def append_pairs(write):
+    """Append two pairs per hour, 20 and 40 minutes apart; only the wide bounds join the latter."""
+
+    def append(*hours):
+        left = [(f"{hour}.{distance}", at(hour, 50), at(hour, 51), distance) for hour in hours for distance in (20, 40)]
+        right = [
+            (f"{h}.{distance}", at(h, 50 - distance), at(h, 52 - distance), distance)
+            for h in hours
+            for distance in (20, 40)
+        ]
+        write("left", left, ROW)
+        write("right", right, ROW)
+
+    return append
+
+
+@pytest.fixture
+def read_emissions(lake):
+    """Count the live emissions by hour and `left_v`; also check every version of all tables."""
+
+    def read(pipeline):
+        tables = PipelineTables(f"{lake}/orders")
+        assert check_every_version(tables, Grid.from_config(pipeline.slices))
+        log = DeltaTableHandle.open(tables.emissions)
+        return Counter((row["_slice"].hour, row["left_v"]) for row in log.read(["_slice", "left_v"]).to_pylist())
+
+    return read
+
+
+def test_candidate_with_wider_bounds_is_compared_and_promoted(
+    spark, lake, append_pairs, run_tidemark, read_emissions, pipeline, monkeypatch
+):
+    append_pairs(0, 1, 2)
+    assert run_tidemark(NARROW, "run", *end_options(3))[0] == 0
+
+    code, output = run_tidemark(WIDE, "run", *end_options(3))
+    assert code == 2
+    assert "other settings" in output
+    assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(2))[0] == 0
+
+    code, output = run_tidemark(WIDE, "promote", "wide")
+    assert code == 2
+    assert "lacks live slices from 2024-01-01T02:00Z to 2024-01-01T03:00Z" in output
+    assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(3))[0] == 0
+    assert read_emissions(pipeline()) == count_pairs(20)
+
+    code, output = run_tidemark(WIDE, "compare", "--candidate", "wide", "--json")
+    assert code == 0
+
+    comparison = json.loads(output)
+    causes = [(group["cause"], group["missing_in"], group["rows"]) for group in comparison["causes"]]
+    assert (comparison["same"], causes) == (3, [("other settings", "stream", 3)])
+    assert comparison["causes"][0]["examples"][0]["_detail"] == "join.interval.lower -30 minutes, not -50 minutes"
+
+    old = lake.parent / "old.yaml"
+    write_pipeline(old, **NARROW)
+    code, output = run_tidemark(WIDE, "plan", "--diff", str(old), "--rows", *end_options(3), "--json")
+    assert code == 0
+    assert json.loads(output)["rows"] == {
+        "start": "2024-01-01T00:00Z",
+        "end": "2024-01-01T03:00Z",
+        "added": 3,
+        "removed": 0,
+        "same": 3,
+        "slices": 3,
+    }
+
+    code, output = run_tidemark(NARROW, "promote", "wide")
+    assert code == 2
+    assert "ran under other settings than the pipeline file has (join.interval.lower was" in output
+
+    code, output = run_tidemark({**WIDE, "slices__every": "30 minutes"}, "promote", "wide")
+    assert code == 2
+    assert "has other slices (every 1 hour, from 2024-01-01T00:00Z on)" in output
+
+    settings = pipeline(**WIDE)
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "apply_to_tables", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promotion.promote(spark, settings, str(lake), "wide", "somebody")
+    assert read_emissions(pipeline()) == count_pairs(20)
+    assert run_tidemark(WIDE, "verify")[0] == 1  # the promotion is not applied to the tables yet
+    assert run_tidemark(WIDE, "status")[0] == 0  # applies it
+    assert read_emissions(pipeline()) == count_pairs(20, 40)
+    assert run_tidemark(WIDE, "verify", "--deep")[0] == 0
+    assert "is the live version of orders already" in run_tidemark(WIDE, "promote", "wide")[1]
+
+    code, output = run_tidemark(WIDE, "reprocess", "--json", "--from", end_options(1)[1], *end_options(2))
+    assert code == 0
+    assert [(group["added"], group["removed"], group["same"]) for group in json.loads(output)["changes"]] == [(0, 0, 2)]
+
+
+def test_rollback_restores_previous_version(
+    spark, lake, append_pairs, run_tidemark, read_emissions, pipeline, monkeypatch
+):
+    append_pairs(0, 1, 2)
+    assert run_tidemark(NARROW, "run", *end_options(2))[0] == 0
+    assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(2))[0] == 0
+
+    planned_before = create_plan(spark, pipeline(**NARROW), str(lake), Request(end=at(3)))
+    assert run_tidemark(WIDE, "promote", "wide")[0] == 0
+    with pytest.raises(SliceOrderError, match="another process has committed"):
+        list(execute(spark, planned_before, lambda *_: None))
+    assert run_tidemark(WIDE, "verify")[0] == 0
+
+    code, output = run_tidemark(WIDE, "run", "--json", *end_options(3))
+    assert code == 0
+    assert json.loads(output)["plan"]["slices"] == 1
+    assert read_emissions(pipeline()) == count_pairs(20, 40)
+
+    code, output = run_tidemark(NARROW, "rollback", "wide", "--json")
+    assert code == 0
+
+    rollback = json.loads(output)
+    assert (rollback["slices"], rollback["slices_to_rerun"]) == (2, [["2024-01-01T02:00Z", "2024-01-01T03:00Z"]])
+    assert read_emissions(pipeline()) == count_pairs(20) + Counter({(2, 40): 1})
+    assert "no promotion of candidate wide of orders is live" in run_tidemark(NARROW, "rollback", "wide")[1]
+
+    code, output = run_tidemark(NARROW, "run", "--json", *end_options(3))
+    assert code == 0
+    assert [slice_range["reason"] for slice_range in json.loads(output)["plan"]["slice_ranges"]] == ["changed settings"]
+    assert read_emissions(pipeline()) == count_pairs(20)
+    assert run_tidemark(NARROW, "verify", "--deep")[0] == 0
+
+    assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(3))[0] == 0
+
+    code, output = run_tidemark(WIDE, "versions")
+    assert code == 0
+    assert "wide: join.interval.lower was -30 minutes, now -50 minutes" in " ".join(output.split())
+    assert run_tidemark(WIDE, "promote", "wide", "--user", "ada")[0] == 0
+
+    newest = Ledger.from_pipeline(pipeline(**WIDE), str(lake)).rows.iloc[-1]
+    output = json.loads(newest["promotion"])
+    assert (output["promoted"], output["user"], newest["attempt"]) == ("wide", "ada", 3)
+
+    drop_candidate_with_kills(run_tidemark, lake / "orders" / "candidates" / "wide", monkeypatch)
+    assert json.loads(run_tidemark(WIDE, "versions", "--json")[1]) == []
+    assert "has no candidate wide (there are: none)" in run_tidemark(WIDE, "versions", "--drop", "wide")[1]
+    assert run_tidemark(WIDE, "verify", "--deep")[0] == 0
+    assert read_emissions(pipeline()) == count_pairs(20, 40)
+
+    for file in (lake / "orders" / "emissions").rglob("*.parquet"):
+        file.unlink()
+    code, output = run_tidemark(NARROW, "rollback", "wide")
+    assert code == 2
+    assert "were vacuumed" in output
+
+
+def test_find_promotion_requires_rollback_in_reverse_order():
+    def create_attempts(*promotions):
+        values = [json.dumps(value) if value else None for value in promotions]
+        return pd.DataFrame({"commit": range(1, len(values) + 1), "promotion": values})
+
+    wide, long_ = {"promoted": "wide"}, {"promoted": "long"}
+    assert promotion._find_promotion(create_attempts(None, wide, None, long_), "long") == 4
+    assert promotion._find_promotion(create_attempts(None, wide, None, long_, {"rolled_back": "long"}), "wide") == 2
+    assert promotion._find_promotion(create_attempts(None, wide, {"rolled_back": "wide"}), "wide") is None
+    with pytest.raises(UserError, match="candidate long was promoted after wide. Roll that back first"):
+        promotion._find_promotion(create_attempts(wide, long_), "wide")
+
+
+def test_to_candidate_invalid_name_is_rejected(pipeline):
+    assert cli_arguments(to_candidate(pipeline(), "wide-2")) == "orders --candidate wide-2"
+    assert to_candidate(pipeline(), None) == pipeline()
+    for name in ("", "Wide", "a/b", "..", "a" * 51):
+        with pytest.raises(UserError, match="is not a valid candidate name"):
+            to_candidate(pipeline(), name)
