@@ -26,9 +26,11 @@ def format_count(number: int, noun: str) -> str:
 def format_span(milliseconds: int) -> str:
     """Format a time span rounded to minutes, or to seconds if it is shorter than an hour.
 
-    >>> format_span(90_061_000), format_span(61_000)
-    ('25 h 01 min', '1 min 01 s')
+    >>> format_span(90_061_000), format_span(61_000), format_span(-5_000)
+    ('25 h 01 min', '1 min 01 s', '-0 min 05 s')
     """
+    if milliseconds < 0:
+        return f"-{format_span(-milliseconds)}"
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
