@@ -36,6 +36,17 @@ def format_span(milliseconds: int) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
 
 
+def format_lateness(milliseconds: int) -> str:
+    """Format how far a late row was behind the watermark, or ahead of it if only its window was closed.
+
+    >>> format_lateness(61_000), format_lateness(-5_000)
+    ('1 min 01 s behind the watermark', '0 min 05 s ahead of the watermark, after its window had closed')
+    """
+    if milliseconds < 0:
+        return f"{format_span(-milliseconds)} ahead of the watermark, after its window had closed"
+    return f"{format_span(milliseconds)} behind the watermark"
+
+
 def to_single_line(text: str) -> str:
     r"""Replace line breaks and control characters by spaces, so that text cannot forge log lines.
 

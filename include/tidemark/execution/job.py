@@ -14,20 +14,12 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.staging import stage_arrow_table
-<<<<<<< HEAD
+from tidemark.errors import FaultError
 from tidemark.execution.input_quality_gate import reject_failed_slices, validate_inputs
 from tidemark.execution.job_spec import JobSpec, is_tiny_job
 from tidemark.execution.quality_gate import apply_quality_gate
 from tidemark.execution.quarantine import quarantine_failing_rows
 from tidemark.execution.read import JobInput, read_job_input
-=======
-from tidemark.errors import FaultError
-from tidemark.execution.input_quality_gate import judge_inputs, refused
-from tidemark.execution.job_spec import Task, is_tiny
-from tidemark.execution.quality_gate import judge
-from tidemark.execution.quarantine import Published, publishable
-from tidemark.execution.read import JobInput, read
->>>>>>> 43b6d6d (Read partitioned tables without Delta's filters by generated columns)
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.execution.row_accounting import RowAccounting, account_for_rows
 from tidemark.execution.write import write_output
@@ -101,7 +93,6 @@ def run_job(
         first_slice = plan.grid.label(slices[0])
         resources.enter_context(log_context(pipeline=plan.pipeline.name, slice=first_slice, run=spec.run))
         tuning = resources.enter_context(ExitStack())
-<<<<<<< HEAD
         tuning.enter_context(_tune(spark, is_tiny=spec.is_expected_tiny))
         job_input = read_job_input(spark, spec)
         input_result = validate_inputs(spec, job_input.rows)
@@ -110,20 +101,9 @@ def run_job(
             result = run_job(spark, plan, ledger, passed_slices, uncommitted_runs, progress)
             return replace(result, rejection=result.rejection or rejection)
         replayed = _replay_slices(spec, job_input)
+        _require_complete_read(spec, replayed)
         is_tiny = is_tiny_job(replayed.rows_read, spec.predecessor)
         if is_tiny != spec.is_expected_tiny:
-=======
-        tuning.enter_context(_tuned(spark, tiny=task.is_expected_tiny))
-        job_input = read(spark, task)
-        input_result = judge_inputs(task, job_input.rows)
-        if refusal := refused(task, input_result):
-            before = run_job(spark, plan, ledger, slices[: input_result.publishable_count], uncommitted, progress)
-            return replace(before, refusal=before.refusal or refusal)
-        replayed = _replayed(task, job_input)
-        _require_complete_read(task, replayed)
-        tiny = is_tiny(replayed.rows_read, task.predecessor)
-        if tiny != task.is_expected_tiny:
->>>>>>> 43b6d6d (Read partitioned tables without Delta's filters by generated columns)
             tuning.close()
             tuning.enter_context(_tune(spark, is_tiny=is_tiny))
         progress("joining")
@@ -151,35 +131,28 @@ def _replay_slices(spec: JobSpec, job_input: JobInput) -> ReplayResult:
     return replay(job_input.rows, job_input.carried, [spec.lane], join, buckets, spec.plan.replay_limits)
 
 
-<<<<<<< HEAD
-def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResult) -> StagedRun:
-    """Stage the measurements of publishable slices for the table `quality`, and add them to the run."""
-    plan = spec.plan
-    rows = create_result_rows(plan.pipeline, plan.grid, spec.slices[0], spec.run, result)
-=======
-def _require_complete_read(task: Task, replayed: ReplayResult) -> None:
+def _require_complete_read(spec: JobSpec, replayed: ReplayResult) -> None:
     """Check the number of rows read against the statistics in the inputs' logs.
 
     Raises:
         FaultError: Fewer rows were read than files of these slices have.
     """
-    grid, slices = task.plan.grid, task.slices
-    for source in task.plan.inputs:
+    grid, slices = spec.plan.grid, spec.slices
+    for source in spec.plan.inputs:
         side = source.side.name
         expected, count = source.count_expected_rows(grid, slices), replayed.count_read(side)
         if count < expected:
             raise FaultError(
-                f"input {source.side.settings.table}: Spark read {count:,} rows of {grid.name(slices[0])} up to "
-                f"{grid.name(slices[-1] + 1)}, but the statistics in its Delta log promise at least {expected:,}. "
+                f"input {source.side.settings.table}: Spark read {count:,} rows of {grid.label(slices[0])} up to "
+                f"{grid.label(slices[-1] + 1)}, but the statistics in its Delta log promise at least {expected:,}. "
                 "Nothing was published. Compare the table with its log, and report this if the table is sound."
             )
 
 
-def _with_measures(task: Task, staged: StagedRun, verdict: ValidationResult) -> StagedRun:
-    """The run with what expectations came to in those of its slices that are judged fit."""
-    plan = task.plan
-    rows = create_result_rows(plan.pipeline, plan.grid, task.slices[0], task.run, verdict)
->>>>>>> 43b6d6d (Read partitioned tables without Delta's filters by generated columns)
+def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResult) -> StagedRun:
+    """Stage the measurements of publishable slices for the table `quality`, and add them to the run."""
+    plan = spec.plan
+    rows = create_result_rows(plan.pipeline, plan.grid, spec.slices[0], spec.run, result)
     if not len(rows):
         return staged
     staged_measurements = stage_arrow_table(rows, plan.tables.quality, f"{FOLDER}{spec.run}/{uuid4().hex[:8]}")

@@ -63,14 +63,10 @@ _QUERY_SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # The default is 50. Snapshots of a pipeline's own tables are small.
     "spark.databricks.delta.snapshotPartitions": "2",
-<<<<<<< HEAD
-    # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
-=======
     # Delta derives filters on generated partition columns from filters on their sources. It evaluates the generating
     # expression in this session's time zone, UTC, and loses rows whose partition was written in another zone.
     "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled": "false",
-    # A version whose files are all there is read, whatever its age: `as_of`, a replay of inputs.
->>>>>>> 43b6d6d (Read partitioned tables without Delta's filters by generated columns)
+    # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }
 DELTA_SETTINGS = {
