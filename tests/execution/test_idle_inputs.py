@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from tidemark.execution.run import execute
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, id string, happened timestamp, arrived timestamp"

@@ -8,7 +8,8 @@ import pytest
 from tidemark.errors import FaultError
 from tidemark.execution.run import execute
 from tidemark.ledger.staleness import ConsumedVersions
-from tidemark.planning.plan import Request, create_plan
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import override_settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
