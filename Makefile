@@ -80,6 +80,7 @@ flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink o
 
 flink-vectors: $(DEV) $(FLINK) ## record local-time vectors, and check restarts, with Flink
 	@$(VENV)/python -m tests.flink_parity.local_time
+	@$(VENV)/python -m tests.flink_parity.idle_inputs
 	@$(VENV)/python -m tests.flink_parity.restarts
 
 flink-reference: setup $(FLINK) ## run the join of PIPELINE in a real Flink, for tidemark compare

@@ -26,12 +26,25 @@ def format_count(number: int, noun: str) -> str:
 def format_span(milliseconds: int) -> str:
     """Format a time span rounded to minutes, or to seconds if it is shorter than an hour.
 
-    >>> format_span(90_061_000), format_span(61_000)
-    ('25 h 01 min', '1 min 01 s')
+    >>> format_span(90_061_000), format_span(61_000), format_span(-5_000)
+    ('25 h 01 min', '1 min 01 s', '-0 min 05 s')
     """
+    if milliseconds < 0:
+        return f"-{format_span(-milliseconds)}"
     minutes, seconds = divmod(round(milliseconds / 1000), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+
+
+def format_lateness(milliseconds: int) -> str:
+    """Format how far a late row was behind the watermark, or ahead of it if only its window was closed.
+
+    >>> format_lateness(61_000), format_lateness(-5_000)
+    ('1 min 01 s behind the watermark', '0 min 05 s ahead of the watermark, after its window had closed')
+    """
+    if milliseconds < 0:
+        return f"{format_span(-milliseconds)} ahead of the watermark, after its window had closed"
+    return f"{format_span(milliseconds)} behind the watermark"
 
 
 def to_single_line(text: str) -> str:

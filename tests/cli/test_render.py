@@ -24,7 +24,9 @@ def test_render_comparison_example_has_keys_times_and_changed_columns():
     output = print_wide(render_comparison(comparison))
 
     assert "1: left_k a, left_happened 10:00, left_v 1.5: left_v" in output
-    assert "1: left_k a, left_happened 10:00: left row 12 min 00 s behind, and yet in the stream" in output
+    assert (
+        "1: left_k a, left_happened 10:00: left row 12 min 00 s behind the watermark, and yet in the stream" in output
+    )
     assert "gate" not in output
 
 

@@ -47,8 +47,8 @@ import org.apache.flink.util.OutputTag;
  * Records the output of a Flink join event by event. Compiled and started by tests.flink_parity.recorder.
  *
  * <p>Usage: FlinkStreams STREAMS ANSWER. The lines of a stream are settings of Flink ("set", name, value), its join, its
- * events (side, key, time in ms, the side's watermark after it, id), "restart" where the job fails, and "end"; fields are
- * separated by tabs. The join is a "query" over left_rows and right_rows, or one of the DataStream API: an "interval"
+ * events (side, key, time in ms, the side's watermark after it, id), "idle" and a side that falls idle, "restart" where the
+ * job fails, and "end"; fields are separated by tabs. The join is a "query" over left_rows and right_rows, or one of the DataStream API: an "interval"
  * (lower, upper), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's
  * "watermark" after an event, with the number of the stream and of the event at which it was emitted (or "restart", or
  * "drain"). A row has its timestamp and its fields: ids, and times in ms; times without a zone are converted as UTC. A row
@@ -93,7 +93,7 @@ public final class FlinkStreams {
             switch (fields[0]) {
                 case "set" -> settings.put(fields[1], fields[2]);
                 case "query", "interval", "join", "cogroup" -> join = fields;
-                case "event", "restart" -> events.add(fields);
+                case "event", "idle", "restart" -> events.add(fields);
                 default -> {
                     run(settings, join, events);
                     Files.write(Path.of(arguments[1]), ANSWER);
@@ -228,8 +228,12 @@ public final class FlinkStreams {
                     throw new IOException("told to fail");
                 }
                 synchronized (out.getCheckpointLock()) {
-                    out.collectWithTimestamp(Row.of(event[2], event[5]), Long.parseLong(event[3]));
-                    out.emitWatermark(new Watermark(Long.parseLong(event[4])));
+                    if (event[0].equals("idle")) {
+                        out.markAsTemporarilyIdle();
+                    } else {
+                        out.collectWithTimestamp(Row.of(event[2], event[5]), Long.parseLong(event[3]));
+                        out.emitWatermark(new Watermark(Long.parseLong(event[4])));
+                    }
                     awaited = passed + 1;
                 }
                 FED.release();

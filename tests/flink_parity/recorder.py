@@ -9,6 +9,7 @@ from pathlib import Path
 from jobs.flink_reference import FLINK
 
 JAVA = Path(__file__).with_name("FlinkStreams.java")
+SIDES = {"L": "left", "R": "right"}
 OPENED = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
 
 
@@ -45,13 +46,16 @@ def record_streams(streams):
 
 
 def list_commands(vector):
-    """Yield commands for a vector's events, each with its side's watermark, and for its restarts."""
+    """Yield commands for a vector's events, each with its side's watermark, for idle sides, and for restarts."""
     extra = 1 if vector["watermark"]["kind"] == "datastream" else 0
     restarts = vector.get("restarts", ())
     for step, event in enumerate(vector["events"]):
         if step in restarts:
             yield "restart"
-        side = {"L": "left", "R": "right"}[event["side"]]
+        if "idle" in event:
+            yield f"idle\t{SIDES[event['idle']]}"
+            continue
+        side = SIDES[event["side"]]
         mark = event["ts"] - vector["watermark"][f"delay_ms_{side}"] - extra
         yield "\t".join(map(str, ("event", side, event["key"], event["ts"], mark, event["id"])))
     if len(vector["events"]) in restarts:

@@ -20,6 +20,10 @@ class Input:
     partitions: dict[str | None, Partition]
     watermark: int = NONE
 
+    @property
+    def is_active(self):
+        return any(partition.is_active for partition in self.partitions.values())
+
     def list_idle_clocks(self):
         """Yield the clocks at which partitions fall idle if no row arrives."""
         if self.idle_timeout is not None:
@@ -40,7 +44,10 @@ class Input:
 class Oracle:
     left: Input
     right: Input
+    is_union: bool = False
     combined: int = NONE
+    aligned: set = field(default_factory=lambda: {"left", "right"})
+    """Sides that limit the combined watermark."""
     at_arrival: list = field(default_factory=list)
     """Id of each row, and the left, right and combined watermark before it."""
 
@@ -51,15 +58,30 @@ class Oracle:
     def watermarks(self):
         return self.left.watermark, self.right.watermark, self.combined
 
-    def advance(self):
-        active_inputs = []
+    def advance_inputs(self):
         for source in self.inputs.values():
             active = [p.watermark for p in source.partitions.values() if p.is_active]
             if active:
                 source.watermark = max(source.watermark, min(active))
-                active_inputs.append(source.watermark)
-        if active_inputs:
-            self.combined = max(self.combined, min(active_inputs))
+
+    def advance(self):
+        self.advance_inputs()
+        if self.aligned:
+            self.combined = max(self.combined, min(self.inputs[side].watermark for side in self.aligned))
+
+    def align(self):
+        """Let inputs limit the combined watermark from now on: active ones, and in a union none that lag behind it."""
+        self.advance_inputs()
+        active = {side for side, source in self.inputs.items() if source.is_active}
+        self.aligned = {s for s in active if not self.is_union or self.inputs[s].watermark >= self.combined}
+
+    def flush(self):
+        """Raise watermarks to the greatest where nothing is active any more."""
+        for source in self.inputs.values():
+            if not source.is_active:
+                source.watermark = max(source.watermark, *(p.watermark for p in source.partitions.values()))
+        if not self.left.is_active and not self.right.is_active:
+            self.combined = max(self.combined, self.left.watermark, self.right.watermark)
 
     def advance_clock(self, clock):
         """Let time pass up to a clock, inclusive."""
@@ -67,6 +89,8 @@ class Oracle:
             now = min(at for at, _ in due)
             for at, partition in due:
                 partition.is_active = at > now
+            self.flush()
+            self.align()
             self.advance()
 
     def feed(self, rows):
@@ -82,6 +106,7 @@ class Oracle:
                 self.advance()
             for row in rows_at_clock:
                 self.inputs[row["side"]].activate(row)
+            self.align()
             self.advance()
 
 
@@ -89,4 +114,4 @@ def create_oracle(stream):
     inputs = {}
     for side in ("left", "right"):
         inputs[side] = Input(stream["delay"][side], stream["idle_timeout"][side], {None: Partition(0, is_active=True)})
-    return Oracle(**inputs)
+    return Oracle(**inputs, is_union=stream.get("is_union", False))

@@ -1,6 +1,7 @@
 """Watermarks of idle and partitioned inputs compared with an oracle, for several cuts into jobs."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def streams(draw):
         "rows": sorted((r for r in rows if r["clock"] < SLICES * EVERY), key=lambda r: (r["clock"], r["tiebreak"])),
         "delay": {side: draw(st.integers(0, 4)) for side in ("left", "right")},
         "idle_timeout": {side: draw(idle_timeout) for side in ("left", "right")},
+        "is_union": draw(st.booleans()),
     }
 
 
@@ -52,12 +54,29 @@ def create_overtaking_stream():
         {"side": side, "partition": partition, "clock": clock, "tiebreak": 1, "id": number, "event_time": time}
         for number, (side, partition, clock, time) in enumerate(rows)
     ]
-    return {"rows": rows, "delay": {"left": 4, "right": 0}, "idle_timeout": {"left": 1_000, "right": 1_000}}
+    return {
+        "rows": rows,
+        "delay": {"left": 4, "right": 0},
+        "idle_timeout": {"left": 1_000, "right": 1_000},
+        "is_union": False,
+    }
+
+
+def create_catching_up_stream():
+    """Create a union whose left input wakes up, lags, and catches up between two rows of a bucket."""
+    rows = [("left", 0, 0), ("right", 100, 0), ("right", 2000, 10), ("left", 2100, 3), ("right", 2200, 12)]
+    rows += [("left", 2300, 12), ("right", 2400, 20), ("left", 2500, 13)]
+    rows = [
+        {"side": side, "partition": None, "clock": clock, "tiebreak": 0, "id": number, "event_time": time}
+        for number, (side, clock, time) in enumerate(rows)
+    ]
+    delay = {"left": 0, "right": 0}
+    return {"rows": rows, "delay": delay, "idle_timeout": {"left": 1_000, "right": None}, "is_union": True}
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return [create_overtaking_stream(), *draw_examples(streams(), EXAMPLES)]
+    return [create_overtaking_stream(), create_catching_up_stream(), *draw_examples(streams(), EXAMPLES)]
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
@@ -65,7 +84,10 @@ def drawn():
 def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs, exact):
     oracles = [create_oracle(stream) for stream in drawn]
     lanes = [
-        IdleOrPartitionedLane(WatermarkLag(**stream["delay"]), idle_timeouts=stream["idle_timeout"]) for stream in drawn
+        IdleOrPartitionedLane(
+            WatermarkLag(**stream["delay"]), idle_timeouts=stream["idle_timeout"], is_union=stream["is_union"]
+        )
+        for stream in drawn
     ]
 
     for job in jobs:
@@ -104,7 +126,7 @@ def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs
         ]
         assert ends == expected_ends
         lanes = [
-            IdleOrPartitionedLane(lane.lag, timeline.end_watermarks[job[-1]], idle_timeouts=lane.idle_timeouts)
+            replace(lane, initial_watermarks=timeline.end_watermarks[job[-1]])
             for lane, timeline in zip(lanes, computed.timelines, strict=True)
         ]
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.staging import stage_arrow_table
+from tidemark.errors import FaultError
 from tidemark.execution.input_quality_gate import reject_failed_slices, validate_inputs
 from tidemark.execution.job_spec import JobSpec, is_tiny_job
 from tidemark.execution.quality_gate import apply_quality_gate
@@ -100,6 +101,7 @@ def run_job(
             result = run_job(spark, plan, ledger, passed_slices, uncommitted_runs, progress)
             return replace(result, rejection=result.rejection or rejection)
         replayed = _replay_slices(spec, job_input)
+        _require_complete_read(spec, replayed)
         is_tiny = is_tiny_job(replayed.rows_read, spec.predecessor)
         if is_tiny != spec.is_expected_tiny:
             tuning.close()
@@ -127,6 +129,24 @@ def _replay_slices(spec: JobSpec, job_input: JobInput) -> ReplayResult:
     join = spec.plan.join
     buckets = Buckets.create(spec.plan.grid, spec.slices, join.buckets_per_slice)
     return replay(job_input.rows, job_input.carried, [spec.lane], join, buckets, spec.plan.replay_limits)
+
+
+def _require_complete_read(spec: JobSpec, replayed: ReplayResult) -> None:
+    """Check the number of rows read against the statistics in the inputs' logs.
+
+    Raises:
+        FaultError: Fewer rows were read than files of these slices have.
+    """
+    grid, slices = spec.plan.grid, spec.slices
+    for source in spec.plan.inputs:
+        side = source.side.name
+        expected, count = source.count_expected_rows(grid, slices), replayed.count_read(side)
+        if count < expected:
+            raise FaultError(
+                f"input {source.side.settings.table}: Spark read {count:,} rows of {grid.label(slices[0])} up to "
+                f"{grid.label(slices[-1] + 1)}, but the statistics in its Delta log promise at least {expected:,}. "
+                "Nothing was published. Compare the table with its log, and report this if the table is sound."
+            )
 
 
 def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResult) -> StagedRun:

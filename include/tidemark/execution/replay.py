@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidemark.config.sides import SIDES
+from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
 from tidemark.planning.replay_strategy import (
@@ -74,6 +74,10 @@ class ReplayResult:
     def rows_read(self) -> int:
         """Number of rows of both inputs in the slices, including those that `where` filters."""
         return count_rows(self.row_counts)
+
+    def count_read(self, side: SideName) -> int:
+        """Count the rows of one input in the slices, including those that `where` filters."""
+        return int(self.row_counts[[f"{side}_rows", f"{side}_filtered"]].to_numpy().sum())
 
     def count_evicted(self) -> Counter[str]:
         """Count the rows of each side that the job's slices evict. Call this after `carried` is written."""

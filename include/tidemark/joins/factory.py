@@ -96,7 +96,13 @@ def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | Non
     if not any(source.partition or source.idle_timeout for source in inputs):
         return Lane(lag, initial, drain)
     left, right = (to_micros(source.idle_timeout) if source.idle_timeout else None for source in inputs)
-    return IdleOrPartitionedLane(lag, initial, drain, idle_timeouts={"left": left, "right": right})
+    return IdleOrPartitionedLane(
+        lag,
+        initial,
+        drain,
+        idle_timeouts={"left": left, "right": right},
+        is_union=pipeline.dialect == "flink-datastream" and pipeline.join.window is not None,
+    )
 
 
 def _create_micro_batch_lane(

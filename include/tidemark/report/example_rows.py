@@ -14,7 +14,7 @@ from tidemark.comparison.row_history import RowHistory, read_row_histories
 from tidemark.comparison.row_lookup import find_minimal_key
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
-from tidemark.formatting import format_span
+from tidemark.formatting import format_lateness
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
     if "_lateness_ms" in row:
         watermark = format_instant(from_micros(row["_watermark"] * 1000))
         suffix = f", determined by the {row['_limiting_side']} input" if "_limiting_side" in row else ""
-        lateness = format_span(row["_lateness_ms"])
-        yield f"its {row['_input']} row was {lateness} behind the watermark {watermark}{suffix}"
+        lateness = format_lateness(row["_lateness_ms"])
+        yield f"its {row['_input']} row was {lateness}: the watermark was {watermark}{suffix}"
     elif "_input" in row:
         yield f"its {row['_input']} row"
     if "_detail" in row:

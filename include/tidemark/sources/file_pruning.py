@@ -1,4 +1,16 @@
-"""Select an input's files and measure its extent by the statistics in its Delta log."""
+"""Select an input's files and measure its extent by the statistics in its Delta log.
+
+Skipping a file must never skip a row. It is skipped only by the minimum and maximum of its clock, on these assumptions:
+
+- The statistics contain every row of the file. Their writers may truncate timestamps to milliseconds, and Spark may
+  round fractional numbers: `file_time_ranges` widens the ranges by both.
+- A file without statistics, or with statistics that may include deleted rows, is always read.
+- Statistics are instants in UTC. Partition values are not used: a timestamp in one may lack its time zone, and a
+  generated partition column has values in the time zone of the session that wrote it. Delta's own filters by generated
+  columns are off (`spark.session`).
+
+`count_rows_between` is the check on these assumptions: a job compares its rows with it.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +84,20 @@ class FileStatistics:
             for file in self.files or ()
             if file.is_complete and not file.rows_without_time
             if file.earliest is not None and file.earliest >= start and self._has_usable_times(file)
+        )
+
+    def count_rows_between(self, start: int, end: int) -> int:
+        """Count the rows that certainly have a usable clock in [start, end), in microseconds.
+
+        Returns:
+            A lower bound: the rows of files whose range lies within these bounds.
+        """
+        return sum(
+            int(file.rows or 0) - int(file.rows_without_time or 0)
+            for file in self.files or ()
+            if file.is_complete and self._has_usable_times(file)
+            if file.earliest is not None and file.latest is not None
+            if start <= file.earliest and file.latest < end
         )
 
     def measure_extent(self, grid: Grid, *, count_before: bool) -> Extent | None:

@@ -17,6 +17,7 @@ from tidemark.config.types import to_micros
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_column, key_name
+from tidemark.sources.char_keys import pad_chars
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
@@ -66,6 +67,8 @@ class Side:
     """True if rows with a null event time are not rejected."""
     distinguishes_signed_zeros: bool
     """True if -0.0 and 0.0 are different keys."""
+    pads_char_keys: bool
+    """True if keys of type CHAR are padded with blanks before they are compared."""
     tick_micros: int
     """Resolution in which the dialect compares event times, in microseconds."""
     filters_at_source: bool = False
@@ -148,6 +151,8 @@ class Side:
         dtype, key = self.keys[number][1], self._raw_key(number)
         if isinstance(dtype, T.NumericType):  # other types are equal on both sides
             key = key.cast(dtype)
+        if self.pads_char_keys:
+            key = pad_chars(key, dtype)
         if not (self.distinguishes_signed_zeros and isinstance(dtype, _FRACTIONS)):
             return key
         # Flink distinguishes -0.0 from 0.0 and Spark's equality does not. Their strings differ, and NaN has one string.
@@ -223,6 +228,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         accepts_null_keys=pipeline.can_join_null_keys,
         accepts_null_times=pipeline.can_join_null_times,
         distinguishes_signed_zeros=pipeline.dialect != "spark",
+        pads_char_keys=pipeline.dialect == "spark",
         tick_micros=pipeline.tick_micros,
         recorded_watermark=ResolvedTimeColumn.from_config(settings.recorded_watermark, schema, input_name)
         if settings.recorded_watermark

@@ -17,6 +17,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, PipelineFileError, suggest_name
 from tidemark.joins.keys import find_type, key_path
 from tidemark.ledger.erasure_records import ExcludedPredicates, find_excluded_predicates
+from tidemark.sources.char_keys import find_common_char_type
 from tidemark.sources.commit_time_source import create_commit_time_input
 from tidemark.sources.normalization import Side, create_side
 from tidemark.sources.stored_input import StoredInput
@@ -149,6 +150,13 @@ def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
     )
 
 
+def _find_char_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType | None:
+    """Return the CHAR type to whose lengths both keys are padded in dialect spark, or None."""
+    if left_key not in left.schema.names or right_key not in right.schema.names:
+        return None
+    return find_common_char_type(left.spark, left.schema[left_key], right.schema[right_key])
+
+
 def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     dtypes = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, dtype in zip((left, right), (left_key, right_key), dtypes, strict=True):
@@ -158,7 +166,7 @@ def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_k
                 "Name a column, struct field or expression of another type."
             )
     if dtypes[0].simpleString() == dtypes[1].simpleString():
-        return dtypes[0]
+        return _find_char_type(left, left_key, right, right_key) or dtypes[0]
     if not all(isinstance(dtype, T.NumericType) for dtype in dtypes):
         raise InputError(
             f"keys {left.name}.{left_key} ({dtypes[0].simpleString()}) and {right.name}.{right_key} "

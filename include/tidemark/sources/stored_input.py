@@ -56,6 +56,12 @@ class StoredInput:
             rows = rows.unionByName(late_arriving, allowMissingColumns=True)
         return self.side.normalize(rows, grid, start)
 
+    def count_expected_rows(self, grid: Grid, slices: range) -> int:
+        """Count the rows that `read_slices` certainly returns, by the files' statistics: a lower bound."""
+        if self.side.excluded_predicates or self.side.filters_at_source:
+            return 0
+        return self.statistics.count_rows_between(grid.start_of(slices[0]), grid.start_of(slices[-1] + 1))
+
     def read_accepted_rows(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
         """Read rows that are not rejected, with clocks up to the end of slice `last`.
 

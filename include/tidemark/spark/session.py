@@ -63,6 +63,9 @@ _QUERY_SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # The default is 50. Snapshots of a pipeline's own tables are small.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Delta derives filters on generated partition columns from filters on their sources. It evaluates the generating
+    # expression in this session's time zone, UTC, and loses rows whose partition was written in another zone.
+    "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled": "false",
     # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }

@@ -17,7 +17,7 @@ from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_water
 
 BUCKET_SCHEMA = """
     bucket long, left_before long, right_before long, combined_before long, combined_after long,
-    has_increment boolean, needs_order boolean, left_is_active boolean, right_is_active boolean,
+    has_increment boolean, needs_order boolean, left_is_aligned boolean, right_is_aligned boolean,
     left_lag long, right_lag long, end_watermark long
 """
 """Schema of the watermarks of buckets.
@@ -25,7 +25,8 @@ BUCKET_SCHEMA = """
 - `left_before`, `right_before`, `combined_before`, `combined_after`: watermarks before and after the bucket.
 - `has_increment`: the watermark of an input rises in the bucket.
 - `needs_order`: the combined watermark rises, or another input holds it back, and the bucket has late candidates.
-- `left_is_active`, `right_is_active`: the input is not idle.
+- `left_is_aligned`, `right_is_aligned`: the input limits the combined watermark. It is not idle, and not lagging in a
+  union (`idle_and_partitioned`).
 - `left_lag`, `right_lag`: lag of the input's watermark.
 - `end_watermark`: the combined watermark at the end of the bucket's slice.
 """
@@ -83,8 +84,8 @@ def with_preceding_watermarks(rows: DataFrame, increments: Mapping[str, Column])
 
 def preceding_combined_watermark() -> Column:
     """Return the combined watermark at a row's arrival, given that `left_before` and `right_before` are exact."""
-    active = (F.when(F.col(f"{side}_is_active"), F.col(f"{side}_before")) for side in SIDES)
-    return F.greatest("combined_before", F.least(*active))
+    aligned = (F.when(F.col(f"{side}_is_aligned"), F.col(f"{side}_before")) for side in SIDES)
+    return F.greatest("combined_before", F.least(*aligned))
 
 
 def with_bucket_watermarks(rows: DataFrame) -> DataFrame:

@@ -4,8 +4,16 @@ A source is a partition of an input, or an input without partitions. An input's 
 sources and never goes down. A source is active after the clock of its first row, until it has had no row for longer
 than its idle timeout, and again after its next row. An input without active sources does not hold the join back.
 
-Buckets are cut where a source becomes active or idle. Within a bucket the active sources do not change, so the greatest
-event times of the sources determine the watermarks before and after it, in whatever order rows arrive.
+When the last active source of an input falls idle, the input's watermark rises to the greatest of its sources. When
+the last active input falls idle, the combined watermark rises to the greatest of both inputs. Flink 2.3 does both.
+
+An input is aligned if it limits the combined watermark. Operators with two inputs are limited by each active input. In
+a union of both inputs an active input whose watermark is lower than the combined one, as it may be after idleness, does
+not limit it until its own has caught up (Flink's `StatusWatermarkValve`).
+
+Buckets are cut where a source becomes active or idle, and where an input may become aligned. Within a bucket the active
+sources and aligned inputs do not change, so the greatest event times of the sources determine the watermarks before and
+after it, in whatever order rows arrive.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -49,6 +57,8 @@ class IdleOrPartitionedLane(Lane):
 
     idle_timeouts: dict[str, int | None] = field(default_factory=dict)
     """Microseconds without a row after which a source is idle, by side; None for never."""
+    is_union: bool = False
+    """True if the join reads both inputs as one stream, as windows of the DataStream API do."""
 
     bucket_schema = f"{BUCKET_SCHEMA}, {SOURCES_SCHEMA}"
     is_determined_by_position = False
@@ -70,15 +80,20 @@ class IdleOrPartitionedLane(Lane):
         changes = [
             list(_find_status_changes(part, lane, buckets)) for lane, part in split_by_lane(statistics, lanes, buckets)
         ]
-        if cuts := _find_cuts(statistics, changes, buckets):
-            rows, buckets = _apply_cuts(rows, cuts, buckets)
-            statistics = _compute_source_statistics(rows)
-        lane_statistics = split_by_lane(statistics, lanes, buckets)
-        timelines = [
-            _compute_timeline(part, lane, lane_changes, buckets)
-            for (lane, part), lane_changes in zip(lane_statistics, changes, strict=True)
-        ]
-        return Timelines(rows, buckets, _merge_sources(statistics), timelines)
+        cuts = _find_cuts(statistics, changes, buckets)
+        while True:
+            if cuts:
+                rows, buckets = _apply_cuts(rows, cuts, buckets)
+                statistics = _compute_source_statistics(rows)
+            lane_statistics = split_by_lane(statistics, lanes, buckets)
+            catch_ups: list[_CatchUp] = []
+            timelines = [
+                _compute_timeline(part, lane, lane_changes, buckets, catch_ups)
+                for (lane, part), lane_changes in zip(lane_statistics, changes, strict=True)
+            ]
+            if not catch_ups:
+                return Timelines(rows, buckets, _merge_sources(statistics), timelines)
+            cuts = _find_catch_up_cuts(rows, catch_ups)
 
     @classmethod
     @override
@@ -137,6 +152,16 @@ class _StatusChange:
     def first_affected_clock(self) -> int:
         """First clock whose rows see the change."""
         return self.clock + self.becomes_active
+
+
+@dataclass(frozen=True)
+class _CatchUp:
+    """A lagging input of a union that may become aligned within a bucket."""
+
+    bucket: int
+    side: str
+    least_event_time: int
+    """Least event time of a row that may raise the input to the combined watermark before the bucket."""
 
 
 def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
@@ -226,13 +251,31 @@ def _find_cuts(
     return {bucket: sorted(clocks) for bucket, clocks in cuts.items()}
 
 
+def _find_catch_up_cuts(rows: DataFrame, catch_ups: Sequence[_CatchUp]) -> dict[int, list[int]]:
+    """Return the clocks at which buckets are cut so that inputs become aligned only between buckets.
+
+    These are the clocks of rows that may raise a lagging input to the combined watermark, and the clocks after them.
+    """
+    table = rows.sparkSession.createDataFrame(
+        [(item.bucket, item.side, item.least_event_time) for item in catch_ups],
+        "bucket long, side string, least_event_time long",
+    )
+    is_raising = moves_watermark() & (F.col("event_time") >= F.col("least_event_time"))
+    clocks = rows.join(F.broadcast(table), ["bucket", "side"]).where(is_raising).select("bucket", "clock").distinct()
+    cuts: dict[int, set[int]] = defaultdict(set)
+    for row in clocks.collect():
+        cuts[row["bucket"]] |= {row["clock"], row["clock"] + 1}
+    return {bucket: sorted(bucket_clocks) for bucket, bucket_clocks in cuts.items()}
+
+
 def _apply_cuts(rows: DataFrame, cuts: dict[int, list[int]], buckets: Buckets) -> tuple[DataFrame, Buckets]:
-    finer = replace(buckets, parts=1 + max(map(len, cuts.values())))
+    parts = 1 + max(map(len, cuts.values()))
+    finer = replace(buckets, parts=buckets.parts * parts)
     table = rows.sparkSession.createDataFrame(list(cuts.items()), "bucket long, cuts array<long>")
     cuts_before = F.size(F.filter("cuts", lambda cut: cut <= F.col("clock")))
     part = F.when(F.col("cuts").isNull(), 0).otherwise(cuts_before)
     joined = rows.join(F.broadcast(table), "bucket", "left")
-    return joined.withColumn("bucket", F.col("bucket") * finer.parts + part).drop("cuts"), finer
+    return joined.withColumn("bucket", F.col("bucket") * parts + part).drop("cuts"), finer
 
 
 class _SourceTracker:
@@ -243,6 +286,15 @@ class _SourceTracker:
         self.active = set(self.sources)
         self.inputs = {"left": lane.initial_watermarks.left, "right": lane.initial_watermarks.right}
         self.combined = lane.initial_watermarks.combined
+        self.is_union = lane.is_union
+        self.aligned = set[str]()
+        self.align()
+
+    def align(self) -> None:
+        """Determine the inputs that limit the combined watermark from now on."""
+        self._advance_inputs()
+        active_sides = {side for side, _ in self.active}
+        self.aligned = {side for side in active_sides if not self.is_union or self.inputs[side] >= self.combined}
 
     def apply(self, changes: Iterable[_StatusChange]) -> None:
         """Mark sources as active or idle, and advance the watermarks."""
@@ -252,17 +304,29 @@ class _SourceTracker:
                 self.active.add(change.source)
             else:
                 self.active.discard(change.source)
+                self._flush(change.source[0])
+        self.align()
         self.advance()
 
+    def _flush(self, side: str) -> None:
+        """Raise the watermark of an input without active sources, and the combined one without active inputs."""
+        active_sides = {key[0] for key in self.active}
+        if side not in active_sides:
+            watermarks = [source.watermark for key, source in self.sources.items() if key[0] == side]
+            self.inputs[side] = max(self.inputs[side], *watermarks)
+        if not active_sides:
+            self.combined = max(self.combined, *self.inputs.values())
+
     def advance(self) -> None:
-        """Advance the watermarks as far as the active sources allow."""
-        active_inputs = []
+        """Advance the watermarks as far as the active sources and aligned inputs allow."""
+        self._advance_inputs()
+        self.combined = max(self.combined, min((self.inputs[side] for side in self.aligned), default=NO_WATERMARK))
+
+    def _advance_inputs(self) -> None:
         for side in SIDES:
             watermarks = [self.sources[key].watermark for key in self.active if key[0] == side]
             if watermarks:
                 self.inputs[side] = max(self.inputs[side], min(watermarks))
-                active_inputs.append(self.inputs[side])
-        self.combined = max(self.combined, min(active_inputs, default=NO_WATERMARK))
 
     def snapshot(self) -> Watermarks:
         """Return the current watermarks. Of a partitioned input, sources without a partition are left out."""
@@ -279,8 +343,13 @@ class _SourceTracker:
 
 
 def _compute_timeline(
-    statistics: pd.DataFrame, lane: IdleOrPartitionedLane, changes: list[_StatusChange], buckets: Buckets
+    statistics: pd.DataFrame,
+    lane: IdleOrPartitionedLane,
+    changes: list[_StatusChange],
+    buckets: Buckets,
+    catch_ups: list[_CatchUp],
 ) -> Timeline:
+    """Compute the timeline of a lane, and append the catch-ups that need its buckets to be cut."""
     tracker, processed, end_watermarks = _SourceTracker(lane, buckets), [], {}
     has_late_candidates = bool(statistics["rejected"].any())
     lag = {"left": lane.lag.left, "right": lane.lag.right}
@@ -299,6 +368,7 @@ def _compute_timeline(
         tracker.apply(change for change in changes_at.get(clock, []) if not change.becomes_active)
         if clock in by_clock:
             processed.append(_process_bucket(by_clock[clock], tracker, lag))
+            catch_ups += _find_catch_ups(by_clock[clock], processed[-1], tracker, lag)
             oldest = by_clock[clock]["oldest"].min()
             has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= tracker.combined)
         tracker.apply(change for change in changes_at.get(clock, []) if change.becomes_active)
@@ -313,7 +383,18 @@ def _compute_timeline(
     return Timeline(table, has_late_candidates, {n: end_watermarks[n] for n in buckets.slices}, combined_at_end)
 
 
-def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, int]) -> dict[str, object]:
+def _find_catch_ups(
+    rows: pd.DataFrame, bucket: dict[str, Any], tracker: _SourceTracker, lag: dict[str, int]
+) -> Iterator[_CatchUp]:
+    """Yield the lagging inputs that may become aligned between two rows of a bucket, which was processed."""
+    if rows["first"].min() == rows["last"].max():
+        return
+    for side in {side for side, _ in tracker.active} - tracker.aligned:
+        if tracker.inputs[side] >= bucket["combined_before"]:
+            yield _CatchUp(bucket["bucket"], side, bucket["combined_before"] + lag[side])
+
+
+def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, int]) -> dict[str, Any]:
     """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`."""
     before, combined, active = tracker.snapshot(), tracker.combined, sorted(tracker.active, key=str)
     sources = [(*key, tracker.sources[key].watermark) for key in active]
@@ -339,8 +420,8 @@ def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, 
         "combined_after": tracker.combined,
         "has_increment": has_increment,
         "needs_order": changes and not pd.isna(oldest) and oldest <= tracker.combined,
-        "left_is_active": any(side == "left" for side, _ in active),
-        "right_is_active": any(side == "right" for side, _ in active),
+        "left_is_aligned": "left" in tracker.aligned,
+        "right_is_aligned": "right" in tracker.aligned,
         "left_lag": lag["left"],
         "right_lag": lag["right"],
         "sources": sources if has_increment else [],

@@ -27,7 +27,7 @@ from tidemark.watermarks.exact import (
 )
 
 _BEFORE = ("combined_before", "left_before", "right_before")
-_ACTIVE = ("left_is_active", "right_is_active")
+_ALIGNED = ("left_is_aligned", "right_is_aligned")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class WatermarkIncrements:
         """
         by_side = watermark_increments(watermark_column, exact=True)
         increments = rows.where(advances_watermark(watermark_column, exact=True)).select(
-            *POSITION, *_BEFORE, *_ACTIVE, *(column.alias(f"{side}_increment") for side, column in by_side.items())
+            *POSITION, *_BEFORE, *_ALIGNED, *(column.alias(f"{side}_increment") for side, column in by_side.items())
         )
         preceding = with_preceding_watermarks(increments, {side: F.col(f"{side}_increment") for side in SIDES})
         advances = reduce(Column.__or__, (F.col(f"{side}_increment") > F.col(f"{side}_before") for side in SIDES))

@@ -199,8 +199,8 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
             "combined_after": after,
             "has_increment": has_increment,
             "needs_order": needs_order,
-            "left_is_active": True,
-            "right_is_active": True,
+            "left_is_aligned": True,
+            "right_is_aligned": True,
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
         }

@@ -54,7 +54,7 @@ class LatePositions:
         times = rows.where(is_candidate | advances_watermark(watermark_column, exact=False)).select(
             *POSITION,
             "event_time",
-            *("combined_before", "left_before", "right_before", "left_is_active", "right_is_active"),
+            *("combined_before", "left_before", "right_before", "left_is_aligned", "right_is_aligned"),
             is_candidate.alias("is_candidate"),
             is_rejected().alias("is_rejected"),
             *(increment.alias(f"{side}_increment") for side, increment in increments.items()),

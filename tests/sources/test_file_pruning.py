@@ -1,0 +1,76 @@
+"""Check that no filter on time loses a row: neither ours by file statistics, nor Delta's by partitions."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidemark.errors import FaultError
+from tidemark.execution.run import execute
+from tidemark.ledger.staleness import ConsumedVersions
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+from tidemark.spark.temporary_settings import override_settings
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+ZONES = ["Pacific/Auckland", "America/Los_Angeles", "UTC"]
+GENERATED = "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled"
+COLUMNS = """
+    k STRING, v INT, happened TIMESTAMP, arrived TIMESTAMP, derived_day DATE, hive_hour STRING,
+    day DATE GENERATED ALWAYS AS (CAST(arrived AS DATE)),
+    month STRING GENERATED ALWAYS AS (date_format(arrived, 'yyyy-MM')),
+    hour_of_day INT GENERATED ALWAYS AS (HOUR(arrived)),
+    event_day DATE GENERATED ALWAYS AS (CAST(happened AS DATE))
+"""
+PARTITIONS = "day, month, hour_of_day, event_day, derived_day, hive_hour"
+
+
+@pytest.fixture
+def create_partitioned_table(spark, lake):
+    """Create a function that writes an input table in a session of a time zone, and returns its rows."""
+
+    def create(name, zone, arrivals):
+        rows = [
+            ("a", number, arrived - timedelta(minutes=number % 5), arrived) for number, arrived in enumerate(arrivals)
+        ]
+        with override_settings(spark, {"spark.sql.session.timeZone": zone}):
+            spark.sql(f"CREATE TABLE delta.`{lake}/{name}` ({COLUMNS}) USING delta PARTITIONED BY ({PARTITIONS})")
+            frame = spark.createDataFrame(rows, "k string, v int, happened timestamp, arrived timestamp")
+            frame = frame.selectExpr(
+                "*", "CAST(arrived AS DATE) AS derived_day", "date_format(arrived, 'yyyy-MM-dd-HH') AS hive_hour"
+            )
+            frame.coalesce(1).write.format("delta").mode("append").save(f"{lake}/{name}")
+        return rows
+
+    return create
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_read_slices_of_partitioned_table_returns_rows_of_plain_scan(
+    spark, lake, pipeline, create_partitioned_table, zone
+):
+    generator = random.Random(zone)
+    arrivals = [START + timedelta(microseconds=generator.randrange(3 * 86_400 * 10**6)) for _ in range(12)]
+    rows = create_partitioned_table("left", zone, arrivals)
+    settings = pipeline(right__table="left", slices__every="5 hours", left__where="arrived >= '2024-01-01T12:00:00Z'")
+    plan = create_plan(spark, settings, str(lake), Request())
+    left = plan.inputs[0]
+
+    for first, last in ((0, 2), (3, 3), (4, 8), (9, 15)):
+        start, end = START + timedelta(hours=5 * first), START + timedelta(hours=5 * (last + 1))
+        read = left.read_slices(plan.grid, first, last, ConsumedVersions((), unplaced=0)).collect()
+        in_range = {row[1]: row[3] >= START + timedelta(hours=12) for row in rows if start <= row[3] < end}
+
+        assert {row["left"]["v"]: row["rejected"] is None for row in read} == in_range
+        assert left.count_expected_rows(plan.grid, range(first, last + 1)) <= len(read)
+
+
+def test_run_that_reads_fewer_rows_than_statistics_promise_is_rejected(spark, lake, pipeline, create_partitioned_table):
+    """Delta's filters by generated columns are turned on again: they lose rows written in another time zone."""
+    create_partitioned_table("left", "Pacific/Auckland", [START, START + timedelta(hours=11, minutes=30)])
+    settings = pipeline(right__table="left", slices__every="11 hours")
+    plan = create_plan(spark, settings, str(lake), Request(slices_per_job=1))
+    message = "input left: Spark read 0 rows of .* but the statistics in its Delta log promise at least 1"
+
+    with override_settings(spark, {GENERATED: "true"}), pytest.raises(FaultError, match=message):
+        list(execute(spark, plan, lambda *_: None))
