@@ -9,6 +9,7 @@ import pytest
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS, JobStatistics, ReplayLimits, ReplayStrategy
 from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import Lane, Timeline
+from tidemark.watermarks.micro_batches import MicroBatchLane
 
 LIMITS = ReplayLimits(max_cached_rows=99, max_ordered_share=0.25, max_increment_share=0.25)
 SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")
@@ -72,6 +73,16 @@ def test_choose_without_mean_event_times_expects_few_late_candidates():
     statistics = replace(statistics, buckets=statistics.buckets.drop(columns="mean"))
 
     assert ReplayStrategy.choose(statistics, PLAIN, IdleOrPartitionedLane, LIMITS) == LARGE_JOB
+
+
+def test_choose_for_micro_batches_expects_few_late_candidates():
+    statistics = create_statistics(100, late=100)
+    [timeline] = statistics.timelines
+    micro_batches = replace(timeline, buckets=timeline.buckets.drop(columns="combined_after"))
+
+    strategy = ReplayStrategy.choose(replace(statistics, timelines=[micro_batches]), PLAIN, MicroBatchLane, LIMITS)
+
+    assert strategy == LARGE_JOB
 
 
 @pytest.mark.parametrize(("increments_per_row", "expected"), [(32, ALL_BROADCAST), (32.1, ALL_ORDERED)])

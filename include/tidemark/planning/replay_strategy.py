@@ -71,13 +71,15 @@ class JobStatistics:
 
     @cached_property
     def late_candidate_share(self) -> float | None:
-        """Estimated share of late candidates; None without mean event times.
+        """Estimated share of late candidates; None without mean event times, and for micro-batches.
 
         All rows of a bucket count if its mean event time is not later than the watermark after it.
         """
         if "mean" not in self.buckets:
             return None
         buckets = self._buckets_with_watermarks
+        if "combined_after" not in buckets:
+            return None
         return count_rows(buckets[buckets["mean"] <= buckets["combined_after"]]) / self.row_count
 
     @cached_property
