@@ -25,7 +25,7 @@ from tidemark.quality.quarantine import match_expectation_name
 from tidemark.quality.results import ExpectationResult
 from tidemark.timegrid.slices import Grid
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     {
         "slice": pa.timestamp("us", "UTC"),
         "attempt": pa.int32(),
@@ -122,7 +122,7 @@ def record_waiver(tables: PipelineTables, waiver: Waiver) -> None:
     Raises:
         FaultError: commits of other processes conflicted with every attempt.
     """
-    append_with_retry(tables.waivers, pa.Table.from_pylist([asdict(waiver)], _SCHEMA))
+    append_with_retry(tables.waivers, pa.Table.from_pylist([asdict(waiver)], SCHEMA))
 
 
 def read_waivers(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:
@@ -130,9 +130,9 @@ def read_waivers(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]
     log = DeltaTableHandle.open(tables.waivers)
     if log is None:
         return {}
-    dtype = _SCHEMA.field("slice").type
+    dtype = SCHEMA.field("slice").type
     first, last = (pa.scalar(grid.datetime_of(number), dtype) for number in (min(attempts), max(attempts)))
-    rows = log.read(_SCHEMA.names, (ds.field("slice") >= first) & (ds.field("slice") <= last)).to_pylist()
+    rows = log.read(SCHEMA.names, (ds.field("slice") >= first) & (ds.field("slice") <= last)).to_pylist()
     waivers: dict[int, dict[str, Waiver]] = {}
     for row in sorted(rows, key=lambda row: row["waived_at"]):
         start = to_micros(row["slice"])
@@ -156,7 +156,7 @@ def apply_waivers(
 def list_pending_waivers(ledger: Ledger) -> list[dict[str, Any]]:
     """List the waivers for the next run of their slice, newest first, as JSON-ready dictionaries."""
     log = DeltaTableHandle.open(ledger.tables.waivers)
-    waivers = [] if log is None else [Waiver(**row) for row in log.read(_SCHEMA.names).to_pylist()]
+    waivers = [] if log is None else [Waiver(**row) for row in log.read(SCHEMA.names).to_pylist()]
     pending = {}
     for waiver in sorted(waivers, key=lambda waiver: waiver.waived_at):
         number = ledger.grid.number_at(to_micros(waiver.slice))
