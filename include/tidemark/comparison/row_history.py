@@ -169,7 +169,9 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        sentence = f"{late['reason'].replace('_', ' ')}: {_span(late['lateness_ms'])} behind the watermark"
+        lateness = late["lateness_ms"]
+        position = "behind" if lateness >= 0 else "ahead of"
+        sentence = f"{late['reason'].replace('_', ' ')}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
         recorded = (
             f", as recorded in its column {source.recorded_watermark.column}" if source.recorded_watermark else ""
@@ -178,7 +180,8 @@ class _HistoryReader:
             f" {_instant(late['watermark'])}, which the {late['limiting_side']} input held{recorded}{self._restart}"
         )
         if late["window_start"] is not None:
-            sentence += f", for the window from {self._format_bound(late['window_start'])}"
+            is_closed = ", which had closed" if lateness < 0 else ""
+            sentence += f", for the window from {self._format_bound(late['window_start'])}{is_closed}"
         if late["outcome"]:
             sentence += f"; {late['outcome']}"
         partner = {True: "a partner had arrived", False: "no partner had arrived", None: None}[late["would_match"]]
@@ -205,7 +208,8 @@ class _HistoryReader:
         if match is None:
             return "on time"
         watermark = match["watermark"]
-        if watermark is None or watermark <= NO_WATERMARK:
+        # Spark's watermark begins at 0, which no event time is lower than.
+        if watermark is None or watermark <= (0 if pipeline.dialect == "spark" else NO_WATERMARK):
             return f"on time: there was no watermark yet{self._restart}"
         margin = self.row["event_time"] * pipeline.tick_micros // 1000 - watermark
         return f"on time by {_span(margin)}: the watermark was {_instant(watermark * 1000)}{self._restart}"

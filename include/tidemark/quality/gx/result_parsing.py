@@ -71,7 +71,8 @@ def _parse_failure(result: dict[str, Any]) -> ExpectationResult:
 
 def _describe_observation(result: dict[str, Any]) -> str:
     if "unexpected_count" not in result:
-        return str(result.get("observed_value", result))
+        observed = result.get("observed_value", result)
+        return "no value, because the slice has no rows or only nulls" if observed is None else str(observed)
     examples = result.get("partial_unexpected_list", [])[:3]
     suffix = f", such as {examples}" if examples else ""
     return f"{result['unexpected_count']} of {result['element_count']} values{suffix}"
