@@ -61,6 +61,29 @@ def plan_without_spark(settings, lake, **request):
         return create_plan(create_lazy_session(fail_on_spark), settings, str(lake), Request(**request))
 
 
+@pytest.mark.parametrize(
+    ("partitions", "clock", "stats"),
+    [
+        (["arrived"], "arrived", True),
+        (["arrived"], "arrived", False),
+        (["day"], "day", False),
+        (["place"], "arrived", True),
+        (["place"], "arrived", False),
+    ],
+)
+def test_completeness_by_row_of_partitioned_table_is_its_greatest_clock(lake, pipeline, partitions, clock, stats):
+    times = pa.array([at(1), at(26), None], pa.timestamp("us", "UTC"))
+    days = pa.array([at(0).date(), at(24).date(), None])
+    rows = pa.table({"k": ["a"] * 3, "happened": times, "arrived": times, "day": days, "place": ["a b", "c%d/e", "f"]})
+    configuration = None if stats else {"delta.dataSkippingStatsColumns": "k"}
+    write_deltalake(lake / "left", rows, partition_by=partitions, configuration=configuration)
+    write_deltalake(lake / "right", rows)
+    times = {"event_time": clock, "arrival": clock}
+    settings = pipeline(**{f"left__{name}": value for name, value in times.items()}, left__complete={"by": "row"})
+
+    assert measure_left(settings, lake)[0] == ("2024-01-02T00:00Z" if clock == "day" else "2024-01-02T02:00Z")
+
+
 def test_completeness_by_row_needs_clock_at_end_of_slice(lake, pipeline, inputs, append_rows):
     rule = {"by": "row", "grace_period": "10 minutes"}
     settings = pipeline(left__complete=rule)

@@ -13,7 +13,13 @@ from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import override_settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
-ZONES = ["Pacific/Auckland", "America/Los_Angeles", "UTC"]
+TABLES = [
+    ("Pacific/Auckland", ""),
+    ("Pacific/Auckland", "arrived, "),
+    ("America/Los_Angeles", "arrived, "),
+    ("UTC", ""),
+]
+"""Time zone in which a table is written, and the clock if it is a partition column."""
 GENERATED = "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled"
 COLUMNS = """
     k STRING, v INT, happened TIMESTAMP, arrived TIMESTAMP, derived_day DATE, hive_hour STRING,
@@ -29,12 +35,15 @@ PARTITIONS = "day, month, hour_of_day, event_day, derived_day, hive_hour"
 def create_partitioned_table(spark, lake):
     """Create a function that writes an input table in a session of a time zone, and returns its rows."""
 
-    def create(name, zone, arrivals):
+    def create(name, zone, arrivals, clock_partition=""):
         rows = [
             ("a", number, arrived - timedelta(minutes=number % 5), arrived) for number, arrived in enumerate(arrivals)
         ]
         with override_settings(spark, {"spark.sql.session.timeZone": zone}):
-            spark.sql(f"CREATE TABLE delta.`{lake}/{name}` ({COLUMNS}) USING delta PARTITIONED BY ({PARTITIONS})")
+            spark.sql(
+                f"CREATE TABLE delta.`{lake}/{name}` ({COLUMNS}) USING delta "
+                f"PARTITIONED BY ({clock_partition}{PARTITIONS})"
+            )
             frame = spark.createDataFrame(rows, "k string, v int, happened timestamp, arrived timestamp")
             frame = frame.selectExpr(
                 "*", "CAST(arrived AS DATE) AS derived_day", "date_format(arrived, 'yyyy-MM-dd-HH') AS hive_hour"
@@ -45,13 +54,13 @@ def create_partitioned_table(spark, lake):
     return create
 
 
-@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize(("zone", "clock_partition"), TABLES)
 def test_read_slices_of_partitioned_table_returns_rows_of_plain_scan(
-    spark, lake, pipeline, create_partitioned_table, zone
+    spark, lake, pipeline, create_partitioned_table, zone, clock_partition
 ):
     generator = random.Random(zone)
     arrivals = [START + timedelta(microseconds=generator.randrange(3 * 86_400 * 10**6)) for _ in range(12)]
-    rows = create_partitioned_table("left", zone, arrivals)
+    rows = create_partitioned_table("left", zone, arrivals, clock_partition)
     settings = pipeline(right__table="left", slices__every="5 hours", left__where="arrived >= '2024-01-01T12:00:00Z'")
     plan = create_plan(spark, settings, str(lake), Request())
     left = plan.inputs[0]

@@ -6,6 +6,7 @@ delta-rs does not survive `fork`, so a table is never opened in a process that f
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -89,12 +90,12 @@ class DeltaSnapshot:
     def is_plain_parquet(self) -> bool:
         """True if the table's rows can be read from its Parquet files alone, and all lie in its folder."""
         has_encoded_paths = any("%" in path for path in self.files["path"])
-        return (
-            self.has_exact_statistics
-            and not self.partition_columns
-            and not has_encoded_paths
-            and not self.external_files
-        )
+        return self.has_plain_data_files and not self.partition_columns and not has_encoded_paths
+
+    @property
+    def has_plain_data_files(self) -> bool:
+        """True if columns that are not partitions can be read from the files, which all lie in the table's folder."""
+        return self.has_exact_statistics and not self.external_files
 
     @cached_property
     def external_files(self) -> list[str]:
@@ -164,13 +165,25 @@ class DeltaSnapshot:
 
     def _get_statistic(self, statistic: str, column: str) -> list[Any]:
         actions = self._add_actions
-        if statistic not in actions.schema.names or not self.has_exact_statistics:
+        if not self.has_exact_statistics:
+            return [None] * len(actions)
+        if column in self.partition_columns:
+            return self._get_partition_statistic(statistic, column)
+        if statistic not in actions.schema.names:
             return [None] * len(actions)
         statistic_by_column = actions[statistic]
         if statistic_by_column.type.get_field_index(column) < 0:
             return [None] * len(actions)
         values: list[Any] = statistic_by_column.field(column).to_pylist()
         return values
+
+    def _get_partition_statistic(self, statistic: str, column: str) -> list[Any]:
+        """Return a statistic of a partition column, whose value all rows of a file share."""
+        values: list[Any] = self._add_actions["partition"].field(column).to_pylist()
+        if statistic != "null_count":
+            return values
+        counts = [0 if value is not None else count for value, count in zip(values, self.files["rows"], strict=True)]
+        return [None if math.isnan(count) else int(count) for count in counts]
 
     @cached_property
     def _add_actions(self) -> pa.RecordBatch:

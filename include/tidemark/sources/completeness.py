@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,8 +128,9 @@ def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds 
         raise InputError(f"input {source.table} has no column {column.column}. {_suggest_column(column.column, log)}")
     clock = ResolvedTimeColumn.from_config(column, log.schema, f"input {source.table}")
     files = list(read_time_ranges(log, clock))
-    unresolved = [file.path for file in files if not _has_newest_clock(file, bounds)]
-    if unresolved and not log.is_plain_parquet:
+    is_partition = clock.name in log.partition_columns
+    unresolved = [file.path for file in files if not _has_newest_clock(file, bounds, is_partition=is_partition)]
+    if unresolved and (not log.has_plain_data_files or is_partition):
         raise InputError(
             f"input {source.table}: its log lacks the maximum of {clock.name}, so complete: row would need Spark. "
             "Set `complete` to commit or to a marker."
@@ -139,13 +141,14 @@ def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds 
         if file.path not in unresolved and file.latest is not None
     ]
     if unresolved:
-        clocks += _find_maximum(log.read([clock.name], paths=unresolved)[clock.name], clock, bounds)
+        paths = list(map(unquote, unresolved))
+        clocks += _find_maximum(log.read([clock.name], paths=paths)[clock.name], clock, bounds)
     return max(clocks, default=None)
 
 
-def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None) -> bool:
-    """True if a file's statistics have its greatest usable clock."""
-    if not file.is_complete:
+def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None, *, is_partition: bool) -> bool:
+    """True if a file's statistics or partition value have its greatest usable clock."""
+    if not file.is_complete and not is_partition:
         return False
     return file.latest is None or bounds is None or file.latest < to_micros(bounds.latest)
 

@@ -5,9 +5,9 @@ Skipping a file must never skip a row. It is skipped only by the minimum and max
 - The statistics contain every row of the file. Their writers may truncate timestamps to milliseconds, and Spark may
   round fractional numbers: `file_time_ranges` widens the ranges by both.
 - A file without statistics, or with statistics that may include deleted rows, is always read.
-- Statistics are instants in UTC. Partition values are not used: a timestamp in one may lack its time zone, and a
-  generated partition column has values in the time zone of the session that wrote it. Delta's own filters by generated
-  columns are off (`spark.session`).
+- Statistics are instants in UTC. So are partition values of the clock itself: if one lacks a time zone, it is UTC for
+  this session and for delta-rs alike. Values of generated partition columns are not used, because they are in the time
+  zone of the session that wrote them. Delta's own filters by generated columns are off (`spark.session`).
 
 `count_rows_between` is the check on these assumptions: a job compares its rows with it.
 """
