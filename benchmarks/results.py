@@ -81,7 +81,7 @@ class Results:
         return runs[-1].error or f"did not finish in {self.limit:,.0f} s"
 
     def was_stopped(self, case: str, peer: str) -> bool:
-        """True if all runs exceeded the time limit."""
+        """Return True if all runs exceeded the time limit."""
         runs = self.get_runs(case, peer)
         return bool(runs) and not any(run.measurements or run.error for run in runs)
 

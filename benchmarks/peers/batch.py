@@ -98,7 +98,7 @@ def save(rows: DataFrame, work: Work) -> None:
 
 
 def is_in_interval(work: Work) -> Column:
-    """True if the times of a pair are within the interval."""
+    """Return True if the times of a pair are within the interval."""
     return (F.col("right_ms") - F.col("left_ms")).between(*work.case.shape.interval_ms)
 
 

@@ -18,7 +18,7 @@ _STANDARD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "tas
 
 
 def is_json_enabled() -> bool:
-    """True if the environment asks for JSON log lines."""
+    """Return True if the environment asks for JSON log lines."""
     return os.environ.get("TIDEMARK_LOG_FORMAT") == "json"
 
 

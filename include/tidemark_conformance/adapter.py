@@ -84,7 +84,7 @@ class VectorAdapter(ABC):
         """Yield lane and text of each emission and late row of a replay."""
 
     def is_undecidable(self, cut: Cut, text: str) -> bool:  # noqa: ARG002
-        """True if the engine's output cannot confirm a text, because its job had ended."""
+        """Return True if the engine's output cannot confirm a text, because its job had ended."""
         return False
 
     def param_column(self, name: str) -> Column:

@@ -30,7 +30,7 @@ _NO_INTERVAL = "/ by zero"
 
 
 def has_trigger_settings(vector: Vector) -> bool:
-    """True if a window vector has a trigger, an evictor or a time domain."""
+    """Return True if a window vector has a trigger, an evictor or a time domain."""
     params = vector.get("params")
     return isinstance(params, dict) and not {"trigger", "evictor", "time"}.isdisjoint(params)
 
@@ -161,7 +161,7 @@ class DatastreamTrigger(DatastreamWindow):
 
     @override
     def is_undecidable(self, cut: Cut, text: str) -> bool:
-        """True for firings at a row without a timestamp, which fails the engine's job in an order of its own."""
+        """Return True for firings at a row without a timestamp, which fails the engine's job in an order of its own."""
         failed = _NO_TIMESTAMP in self.vector["expected"].get("error", "")
         return failed and text.startswith(f"slice {cut.slice_of(self._last)}: (")
 

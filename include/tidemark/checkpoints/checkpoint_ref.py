@@ -57,7 +57,7 @@ class CheckpointRef:
         return list_available_checkpoints(self.ledger.tables, self.ledger.entries.values(), self.grid)
 
     def has_checkpoint(self, entry: Entry) -> bool:
-        """True if the checkpoint of a slice has not expired. Empty checkpoints never expire."""
+        """Return True if the checkpoint of a slice has not expired. Empty checkpoints never expire."""
         return not any(entry.carried) or entry.run in self.runs_with_checkpoint
 
     def read_rows(self, entry: Entry) -> DataFrame:

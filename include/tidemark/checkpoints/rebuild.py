@@ -138,7 +138,7 @@ def _get_erasure_predicates(entry: Entry) -> str:
 
 
 def _has_processed(entry: Entry, erased: str) -> bool:
-    """True if a slice ran before some rows of its initial state were erased."""
+    """Return True if a slice ran before some rows of its initial state were erased."""
     excluded = predicates_from_json(entry.excluded_predicates)
     return any(
         predicate not in excluded.get(side, ())

@@ -222,7 +222,7 @@ def _add_changed_columns(rows: DataFrame, names: Sequence[str], key_columns: Seq
 
 
 def _has_counterpart() -> Column:
-    """True if among the differing rows the other table pads a row that this one matches, or vice versa."""
+    """Return True if among the differing rows the other table pads a row that this one matches, or vice versa."""
     is_matched = F.col("_emission").isin(*_MATCHED)
 
     def is_in_other_table(side: SideName, condition: Column) -> Column:

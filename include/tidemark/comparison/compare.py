@@ -113,7 +113,7 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
 
 
 def _is_in_range(request: ComparisonRequest) -> Column:
-    """True for rows of slices in the requested range, and for rows of unknown slices."""
+    """Return True for rows of slices in the requested range, and for rows of unknown slices."""
     slice_start, in_range = F.col("_slice"), F.lit(True)
     if request.start:
         in_range = in_range & (slice_start >= F.lit(request.start))

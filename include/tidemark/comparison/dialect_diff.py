@@ -160,7 +160,7 @@ def _list_version_variants(pipeline: Pipeline) -> dict[str, dict[str, str]]:
 
 
 def _is_comparable(first: _DialectReplay, second: _DialectReplay) -> bool:
-    """True unless the second is another version of a different dialect."""
+    """Return True unless the second is another version of a different dialect."""
     return second.dialect in {first.dialect, second.name}
 
 
@@ -349,7 +349,7 @@ class _DialectPair:
             yield "eviction", F.col("_emission") == "matched"
 
     def _any_row(self, condition: Callable[[SideName], Column]) -> Column:
-        """True if an input row of the emission meets a condition."""
+        """Return True if an input row of the emission meets a condition."""
         sides = SIDES[:1] if self.emitting.pipeline.join.type in SEMI_ANTI_TYPES else SIDES
         return reduce(Column.__or__, (F.col(f"_{side}").isNotNull() & condition(side) for side in sides))
 

@@ -88,7 +88,7 @@ def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]
 
 
 def _has_value(source: StoredInput, name: str, value: str) -> Column:
-    """True for rows of an input with a value, given as text."""
+    """Return True for rows of an input with a value, given as text."""
     dtype = source.side.schema[name].dataType
     if isinstance(dtype, T.TimestampType | T.TimestampNTZType):
         with suppress(ValueError):

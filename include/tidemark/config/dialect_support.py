@@ -117,7 +117,7 @@ def flink_version_defaults(version: str) -> dict[str, Any]:
 
 
 def can_join_null_keys(dialect: str) -> bool:
-    """True if a row with a null key can take part in the join."""
+    """Return True if a row with a null key can take part in the join."""
     return dialect in {"flink-sql", "spark"}
 
 
@@ -194,7 +194,7 @@ def _find_eviction_problems(join: Join, watermarked: set[SideName]) -> Iterator[
 
 
 def _has_wait_limit(join: Join, side: SideName) -> bool:
-    """True if the other side's watermark limits how long rows of a side wait for matches."""
+    """Return True if the other side's watermark limits how long rows of a side wait for matches."""
     if join.window_inequality:
         return join.window_inequality.lesser_side != side
     return join.interval is not None and (join.interval.upper if side == "left" else join.interval.lower) is not None
@@ -254,7 +254,7 @@ def _find_join_problems(dialect: str, join: Join) -> Iterator[str]:
 
 
 def _is_changed(join: Join, name: str) -> bool:
-    """True if a setting of the join differs from its default."""
+    """Return True if a setting of the join differs from its default."""
     return bool(getattr(join, name) != type(join).model_fields[name].default)
 
 

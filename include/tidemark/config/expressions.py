@@ -83,7 +83,7 @@ def split_conjuncts(expression: str) -> list[str]:
 
 
 def is_column_path(text: str) -> bool:
-    """True if text can only be the name of a column or struct field, not an expression.
+    """Return True if text can only be the name of a column or struct field, not an expression.
 
     >>> is_column_path("customer.id"), is_column_path("lower(email)")
     (True, False)
@@ -248,7 +248,7 @@ def _qualifier(call: exp.Expr) -> Iterator[str]:
 
 
 def _is_time_unit(column: exp.Expr) -> bool:
-    """True if a name is a time unit, as in timestampdiff(MINUTE, a, b)."""
+    """Return True if a name is a time unit, as in timestampdiff(MINUTE, a, b)."""
     call = column.parent
     return (
         call is not None
@@ -260,7 +260,7 @@ def _is_time_unit(column: exp.Expr) -> bool:
 
 
 def _is_relative_time(cast: Any) -> bool:
-    """True if a literal such as 'now', which Spark resolves to the time of the run, is cast to a time."""
+    """Return True if a literal such as 'now', which Spark resolves to the time of the run, is cast to a time."""
     is_time: bool = cast.to.sql(dialect="spark").lower().startswith(_TIMES)
     return is_time and cast.this.key in {"literal", "rawstring"} and not _INSTANT.fullmatch(cast.this.name)
 

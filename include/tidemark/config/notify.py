@@ -66,7 +66,7 @@ class Receiver(Settings):
         return connection.connection
 
     def accepts(self, outcome: str) -> bool:
-        """True if results with this outcome (passed, warned, failed) are sent to the receiver."""
+        """Return True if results with this outcome (passed, warned, failed) are sent to the receiver."""
         return {"failed": outcome == "failed", "warned": outcome != "passed", "always": True}[self.when]
 
 

@@ -318,7 +318,7 @@ class Pipeline(Settings):
         return distance + _MAX_CLOCK_SHIFT if distance is not None and self.window_time_zone else distance
 
     def has_filter_before_watermark(self, source: Input) -> bool:
-        """True if rows that an input's `where` removes count as missing from its table."""
+        """Return True if rows that an input's `where` removes count as missing from its table."""
         return source.where is not None and (source.filter or _DEFAULT_FILTER[self.dialect]) == "before_watermark"
 
     @property

@@ -90,7 +90,7 @@ def list_commits(path: str, version: int) -> tuple[Commit, ...]:
 
 
 def is_outside_table(path: str) -> bool:
-    """True if the decoded path of a file is outside the table's folder."""
+    """Return True if the decoded path of a file is outside the table's folder."""
     return _OUTSIDE_TABLE.search(path) is not None
 
 
@@ -115,7 +115,7 @@ def read_log_actions(path: str, version: int, filesystem: pafs.FileSystem | None
 
 
 def is_data_change(path: str, version: int) -> bool:
-    """True if the commit that made a version added or removed rows.
+    """Return True if the commit that made a version added or removed rows.
 
     Raises:
         FileNotFoundError: The log no longer has the commit.

@@ -38,7 +38,7 @@ class _BytesStream:
 
 
 def is_uri(path: str) -> bool:
-    """True if a path is a URI, not a path of this machine."""
+    """Return True if a path is a URI, not a path of this machine."""
     return "://" in path
 
 
@@ -61,7 +61,7 @@ def list_file_sizes(files: pafs.FileSystem, folder: str = "") -> dict[str, int]:
 
 
 def has_file(folder: str, path: str) -> bool:
-    """True if a folder has a file. The folder need not exist."""
+    """Return True if a folder has a file. The folder need not exist."""
     return bool(open_filesystem(folder).get_file_info(path).is_file)
 
 

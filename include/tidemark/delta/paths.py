@@ -44,7 +44,7 @@ def resolve_path(lake: str, name: str) -> str:
 
 
 def is_within(path: str, root: str) -> bool:
-    """True if a path, as returned by `resolve_path`, is a root or lies under it."""
+    """Return True if a path, as returned by `resolve_path`, is a root or lies under it."""
     return f"{path}/".startswith(f"{_normalize(root).rstrip('/')}/")
 
 

@@ -140,7 +140,7 @@ class ArrivalTracker:
         )
 
     def _is_intact(self, rewrite: FileRewrite) -> bool:
-        """True if the table still has all new files of a rewrite, unchanged."""
+        """Return True if the table still has all new files of a rewrite, unchanged."""
         return rewrite.files <= self.live_files and all(
             self._look_up_arrival(path).rewrite is rewrite for path in rewrite.files
         )

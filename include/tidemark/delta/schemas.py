@@ -37,7 +37,7 @@ def _make_nullable(dtype: Any) -> Any:
 
 
 def lacks_fields(present: T.DataType, required: T.DataType) -> bool:
-    """True if a type lacks a struct field of the required type, at any depth."""
+    """Return True if a type lacks a struct field of the required type, at any depth."""
     match present, required:
         case T.StructType(), T.StructType():
             fields = {field.name: field.dataType for field in present}

@@ -110,7 +110,7 @@ def _list_table_files(log: DeltaTableHandle) -> Iterator[pafs.FileInfo]:
 
 
 def _is_readable(log: DeltaTableHandle, info: pafs.FileInfo, columns: Iterable[str]) -> bool:
-    """True if Spark can read a file and it has some columns."""
+    """Return True if Spark can read a file and it has some columns."""
     if any(part.startswith(("_", ".")) for part in info.path.split("/")):
         return False
     try:
@@ -136,7 +136,7 @@ def _find_matching_files(
 
 
 def _has_commits_before(log: DeltaTableHandle, at: str) -> bool:
-    """True if a log has commits before an instant."""
+    """Return True if a log has commits before an instant."""
     limit = datetime.fromisoformat(at).timestamp() * 1000
     first = LogFiles.from_table(log).commit_versions.start
     commits = (

@@ -84,7 +84,7 @@ def list_predicate_columns(
 
 
 def _has_side_columns(pipeline: Pipeline, side: SideName) -> bool:
-    """True if emissions contain rows of a side."""
+    """Return True if emissions contain rows of a side."""
     return side == "left" or pipeline.join.type not in SEMI_ANTI_TYPES
 
 
@@ -133,7 +133,7 @@ def _map_output_columns(pipeline: Pipeline, side: SideName, predicate: str, log:
 
 
 def _is_in_all_files(log: DeltaTableHandle, column: str) -> bool:
-    """True if all files of a table have a column. In files written before it was added, it reads as null."""
+    """Return True if all files of a table have a column. In files written before it was added, it reads as null."""
     for path, nulls in zip(log.files["path"], log.get_null_counts(column), strict=True):
         if nulls is None:  # the log has no statistics of it
             with log.filesystem.open_input_file(unquote(path)) as file:

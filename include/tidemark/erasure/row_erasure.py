@@ -181,7 +181,7 @@ def _create_ledger_rows(
 
 
 def _is_continuation(ledger: Ledger, number: int) -> bool:
-    """True if a slice continued the current state of the slice before."""
+    """Return True if a slice continued the current state of the slice before."""
     entry, before = ledger.entry(number), ledger.entry(number - 1)
     return bool(
         entry and before and entry.carried_in_fingerprint and entry.carried_in_fingerprint == before.fingerprint

@@ -72,5 +72,5 @@ class JobSpec:
 
 
 def is_tiny_job(rows_read: int, predecessor: Entry | None) -> bool:
-    """True if the rows read and carried in are at most `MAX_TINY_JOB_ROWS`."""
+    """Return True if the rows read and carried in are at most `MAX_TINY_JOB_ROWS`."""
     return rows_read + sum(predecessor.carried if predecessor else ()) <= MAX_TINY_JOB_ROWS

@@ -105,7 +105,7 @@ class Join(ABC):
 
     @abstractmethod
     def times_match(self, left: Column, right: Column) -> Column:
-        """True if the join can match two event times, lateness aside."""
+        """Return True if the join can match two event times, lateness aside."""
 
     def eviction_watermark(self, watermark: Column) -> Column | None:  # noqa: ARG002
         """Return the least watermark that evicts an on-time row, or None if its event time does not determine it.

@@ -133,7 +133,7 @@ class CustomTriggerJoin(Join):
         return copies.where(self.firing.is_processing_time | enters)
 
     def _add_session_runs(self, rows: DataFrame) -> DataFrame:
-        """Number runs of rows as `session`. Sessions of different runs never merge."""
+        """Add the number of each row's run as `session`. Sessions of different runs never merge."""
         by_time = Window.partitionBy(*key_columns(rows)).orderBy("window_time")
         starts_run = F.lag("window_time").over(by_time) + self.firing.gap < F.col("window_time")
         numbered = rows.withColumns({**self.firing.columns, "window_time": self._window_time})

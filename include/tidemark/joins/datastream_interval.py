@@ -62,7 +62,7 @@ class DatastreamIntervalJoin(Join):
         return watermarks.with_slice_reaching(rows, self.eviction_watermark(F.col("watermark")), "eviction_slice")
 
     def _is_evicted_before_match(self) -> Column:
-        """True if one row of a pair was evicted before the other arrived."""
+        """Return True if one row of a pair was evicted before the other arrived."""
         left, right = (F.col(f"{side}_event_time") for side in SIDES)
         return self.rules.is_evicted_before_match(left, F.col("left_watermark"), right, F.col("right_watermark"))
 

@@ -170,7 +170,7 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
 
 
 def has_irregular_clock_changes(pipeline: Pipeline) -> bool:
-    """True if clock changes may put Flink's window timers out of order, or before the last rows of a window."""
+    """Return True if clock changes may put Flink's window timers out of order, or before the last rows of a window."""
     zone, bounds = pipeline.window_time_zone, pipeline.time_bounds
     return zone is not None and (bounds is None or not changes_by_full_hours(zone, bounds.earliest, bounds.latest))
 

@@ -30,7 +30,7 @@ def key_columns(rows: DataFrame) -> list[str]:
 
 
 def has_null_key(rows: DataFrame) -> Column:
-    """True if one of a row's keys is null."""
+    """Return True if one of a row's keys is null."""
     return reduce(Column.__or__, (F.col(name).isNull() for name in key_columns(rows)))
 
 

@@ -182,7 +182,7 @@ class StreamStreamJoin(Join):
         return [*key_columns(copies), *window, *times]
 
     def _keys_equal(self, left: Column, right: Column) -> Column:
-        """True if two keys match. Nulls match each other, as only a full join admits them on both sides."""
+        """Return True if two keys match. Nulls match each other, as only a full join admits them on both sides."""
         return left.eqNullSafe(right) if "full" in self.rules.join_type.types else left == right
 
     def _is_match(self, first_slice: int) -> Column:
@@ -192,7 +192,7 @@ class StreamStreamJoin(Join):
         return self._times_of_copies_match(left, right) & self.condition.pair & is_stored & is_in_job
 
     def _times_of_copies_match(self, left: Columns, right: Columns) -> Column:
-        """True if two copies with equal keys match by their times."""
+        """Return True if two copies with equal keys match by their times."""
         return self.rules.is_in_range(left("event_time"), right("event_time"))
 
     def _window_columns(self, left: Columns | None, right: Columns | None) -> dict[str, Column]:

@@ -27,7 +27,7 @@ class WindowTimerRules(Protocol):
         """Return the least watermark at which a window is purged."""
 
     def is_dropped(self, event_time: Column, watermark: Column) -> Column:
-        """True if a row that is in no window counts as late."""
+        """Return True if a row that is in no window counts as late."""
 
 
 class WindowAssigner(Protocol):
@@ -78,7 +78,7 @@ class AlignedWindows:
         return F.when(self.is_cumulating, cumulating).otherwise(sliding)
 
     def overlap(self, left: Column, right: Column) -> Column:
-        """True if two event times have a window in common."""
+        """Return True if two event times have a window in common."""
         if self.is_tumbling:
             left, right = (self._last_start(self._local(time), self.slide) for time in (left, right))
             return left == right

@@ -27,7 +27,7 @@ CLOSED_FORM_TRIGGERS = (
 
 
 def has_closed_form(firing: FiringColumns) -> Column:
-    """True if aligned windows have a closed form. Rows without event times have none under a time evictor."""
+    """Return True if aligned windows have a closed form. Rows without event times have none under a time evictor."""
     is_by_clock = firing.trigger.endswith("processing_time")
     has_own_time = (firing.trigger == "count") | (is_by_clock == firing.is_processing_time)
     has_time_evictor = F.coalesce(firing.evictor == "time", F.lit(False))
@@ -155,7 +155,7 @@ def _first_unpurged_number(firing: FiringColumns) -> Column:
 
 
 def _is_member(firing: FiringColumns) -> Column:
-    """True if a row is in a firing."""
+    """Return True if a row is in a firing."""
     number, count, previous = F.col("number"), F.col("row_count"), F.col("previous_row_count")
     first_retained = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
     is_retained_by_count = number >= first_retained

@@ -19,7 +19,7 @@ def comparable_window(start: Column, end: Column) -> Column:
 
 
 def compare_windows(operator: Column, left: Column, right: Column) -> Column:
-    """True if two windows are in the relation `operator`: `<`, `<=`, `>` or `>=`."""
+    """Return True if two windows are in the relation `operator`: `<`, `<=`, `>` or `>=`."""
     relations = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
     return F.coalesce(*(F.when(operator == symbol, relation) for symbol, relation in relations.items()))
 
@@ -38,7 +38,7 @@ class ComparedWindowAssigner:
         return F.when(F.col("side") == "left", self.left.assign(event_time)).otherwise(self.right.assign(event_time))
 
     def can_match(self, left: Column, right: Column) -> Column:
-        """True if some window of a left event time and some window of a right one are in the relation."""
+        """Return True if some window of a left event time and some window of a right one are in the relation."""
         lefts, rights = self.left.assign(left), self.right.assign(right)
         is_ascending = self.operator.isin("<", "<=")
         left_window = F.when(is_ascending, F.array_min(lefts)).otherwise(F.array_max(lefts))

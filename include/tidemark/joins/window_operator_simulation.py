@@ -192,7 +192,7 @@ class WindowOperator:
         return [row for row in rows if row.event_time is not None and row.event_time > cutoff]
 
     def _fires_on_row(self, pane: _Pane, row: ReplayedRow) -> bool:
-        """True if the trigger fires on a row, which is in the pane already."""
+        """Return True if the trigger fires on a row, which is in the pane already."""
         last, trigger = pane.end - 1, self.spec.trigger
         if trigger in {"event_time", "continuous_event_time"} and last <= row.watermark:
             return True
@@ -220,7 +220,7 @@ class WindowOperator:
         return not is_first
 
     def _fires_on_timer(self, pane: _Pane, domain: str, time: int, level: int) -> bool:
-        """True if the trigger fires on a timer."""
+        """Return True if the trigger fires on a timer."""
         if self.spec.trigger in {"count", "delta"} or self.spec.has_clock_timers != (domain == CLOCK):
             return False
         if self.spec.trigger == "processing_time" or (domain == EVENT and time == pane.end - 1):

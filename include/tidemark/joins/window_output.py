@@ -60,7 +60,7 @@ class JoinType:
         return cls(F.lit(name), frozenset([name]))
 
     def is_in(self, *names: str) -> Column:
-        """True if the type is one of these."""
+        """Return True if the type is one of these."""
         return self.column.isin(*names)
 
 

@@ -183,7 +183,7 @@ def _has_files(log: DeltaTableHandle, merge: Merge) -> bool:
 
 
 def _is_unchanged(ledger: Ledger, slices: range) -> bool:
-    """True if no slice was recomputed since the ledger was read."""
+    """Return True if no slice was recomputed since the ledger was read."""
     log = DeltaTableHandle.open(ledger.tables.ledger)
     if log is not None and log.txn_version == ledger.number:
         return True

@@ -45,7 +45,7 @@ class ReplayLimits:
     more, each Spark task that reads rows has enough of them for a file."""
 
     def can_cache(self, rows: float) -> bool:
-        """True if a job with this number of rows is small."""
+        """Return True if a job with this number of rows is small."""
         return rows <= self.max_cached_rows
 
     def describe_expected_strategy(self, rows: float) -> str:

@@ -65,7 +65,7 @@ def _list_unchanged_columns(output: DataFrame, pipeline: Pipeline) -> dict[str, 
 
 
 def _is_out_of_bounds(dtypes: Mapping[str, str], pipeline: Pipeline) -> Column:
-    """True if a pair's event times violate the join's interval or window."""
+    """Return True if a pair's event times violate the join's interval or window."""
     times = [f"left_{pipeline.left.event_time.column}", f"right_{pipeline.right.event_time.column}"]
     if any(dtypes.get(name) != "timestamp" for name in times) or pipeline.join.time == "processing":
         return F.lit(False)

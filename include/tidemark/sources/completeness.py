@@ -37,7 +37,7 @@ class InputCompleteness:
     """The measurement by the input's rule."""
 
     def covers(self, end: datetime) -> bool:
-        """True if the input is complete up to the end of a slice."""
+        """Return True if the input is complete up to the end of a slice."""
         return self.until is not None and end <= self.until
 
     @property
@@ -147,7 +147,7 @@ def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds 
 
 
 def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None, *, is_partition: bool) -> bool:
-    """True if a file's statistics or partition value have its greatest usable clock."""
+    """Return True if a file's statistics or partition value have its greatest usable clock."""
     if not file.is_complete and not is_partition:
         return False
     return file.latest is None or bounds is None or file.latest < to_micros(bounds.latest)

@@ -122,7 +122,7 @@ class FileStatistics:
         return Extent(newest, before, is_from_statistics=True)
 
     def _has_usable_times(self, file: FileTimeRange) -> bool:
-        """True if all clocks of a file, except nulls, are within the time bounds."""
+        """Return True if all clocks of a file, except nulls, are within the time bounds."""
         bounds = self.side.time_bounds
         if file.earliest is None or file.latest is None:
             return file.rows == file.rows_without_time

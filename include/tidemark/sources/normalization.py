@@ -253,7 +253,7 @@ def _require_no_window(field: T.StructField, input_name: str) -> None:
 
 
 def _is_out_of_range(time: ResolvedTimeColumn, time_bounds: TimeBounds | None) -> Column:
-    """True if a time is null, overflows a long of microseconds, or is outside the bounds; never null."""
+    """Return True if a time is null, overflows a long of microseconds, or is outside the bounds; never null."""
     is_invalid = time.micros.isNull()
     if time_bounds:
         is_invalid = is_invalid | (time.micros < F.lit(to_micros(time_bounds.earliest)))

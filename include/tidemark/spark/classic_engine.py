@@ -46,7 +46,7 @@ class ClassicEngine:
         return jvm.analyze_filter(rows, condition)
 
     def is_nondeterministic(self, rows: DataFrame) -> bool:
-        """True if the plan is not deterministic, or if a rule about the current time changes it."""
+        """Return True if the plan is not deterministic, or if a rule about the current time changes it."""
         return jvm.is_nondeterministic(rows)
 
     def load_latest_snapshot(self, path: str) -> jvm.DeltaSnapshot:

@@ -77,7 +77,7 @@ class ConnectEngine:
             raise PipelineFileError(f"join.condition {error}. Run this pipeline without Spark Connect.") from None
 
     def is_nondeterministic(self, rows: DataFrame) -> bool:
-        """True if the optimized plans in two time zones that never have the same date differ in their times."""
+        """Return True if the optimized plans in two time zones that never have the same date differ in their times."""
         plans = []
         for zone in (EASTERNMOST_ZONE, WESTERNMOST_ZONE):
             with override_settings(self.spark, {_TIME_ZONE_SETTING: zone, **_WITHOUT_FOLDING}):

@@ -14,7 +14,7 @@ def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 
 def is_orderable(dtype: T.DataType) -> bool:
-    """True if Spark can compare and sort values of a type, so it contains no maps, variants or calendar intervals."""
+    """Return True if Spark can sort values of a type: it contains no maps, variants or calendar intervals."""
     match dtype:
         case T.StructType():
             return all(is_orderable(field.dataType) for field in dtype)

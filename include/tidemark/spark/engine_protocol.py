@@ -101,7 +101,7 @@ class Engine(Protocol):
         """
 
     def is_nondeterministic(self, rows: DataFrame) -> bool:
-        """True if expressions over `create_empty_dataframe` depend on random numbers or the clock; nothing runs.
+        """Return True if expressions over `create_empty_dataframe` depend on random numbers or the clock; nothing runs.
 
         Raises:
             AnalysisException: An expression is invalid for these columns.
@@ -111,7 +111,7 @@ class Engine(Protocol):
         """Load the latest version of a Delta table. If it is missing, this or `read` raises an AnalysisException."""
 
     def supports_conditional_put(self, path: str) -> bool | None:
-        """True if an S3 store refuses the second of two puts with `If-None-Match`. None if unknown."""
+        """Return True if an S3 store refuses the second of two puts with `If-None-Match`. None if unknown."""
 
     def load_replaceable_snapshot(self, path: str) -> ReplaceableSnapshot:
         """Load the latest version of a Delta table to change its schema or partitioning.

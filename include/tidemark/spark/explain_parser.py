@@ -62,7 +62,7 @@ def check_function_calls(parsed_plan: str) -> None:
 
 
 def is_zone_independent(eastern: str, western: str) -> bool:
-    """True if plans for `EASTERNMOST_ZONE` and `WESTERNMOST_ZONE` differ only in the local times of equal instants."""
+    """Return True if plans for the two outermost time zones differ only in the local times of equal instants."""
     plans = [_EXPRESSION_ID.sub("", plan) for plan in (eastern, western)]
     if len({_TIME_LITERAL.sub("", plan) for plan in plans}) > 1:
         return False

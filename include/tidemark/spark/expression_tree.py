@@ -56,7 +56,7 @@ def _find_time_literals(node: ExpressionNode) -> Iterator[str]:
 
 
 def is_same_instant(eastern: str, western: str) -> bool:
-    """True if two local times, one per zone, are the same instant, as of a literal with its own time zone.
+    """Return True if two local times, one per zone, are the same instant, as of a literal with its own time zone.
 
     False for a relative time such as 'now', which is evaluated at another instant for each zone, and for a relative day
     such as 'today', for which the local times differ by whole days.

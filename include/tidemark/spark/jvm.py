@@ -47,7 +47,7 @@ def cache_jvm_lookups(spark: SparkSession) -> None:
 
 
 def can_load(spark: SparkSession, class_name: str) -> bool:
-    """True if a class is on the session's class path."""
+    """Return True if a class is on the session's class path."""
     return bool(_get_jvm(spark).org.apache.spark.util.Utils.classIsLoadable(class_name))
 
 
@@ -211,7 +211,7 @@ def _build_tree(nodes: Iterator[dict[str, Any]]) -> ExpressionNode:
 
 
 def is_nondeterministic(rows: DataFrame) -> bool:
-    """True if rows depend on random numbers, the clock, or a cast of a string like 'now'; see `Engine`."""
+    """Return True if rows depend on random numbers, the clock, or a cast of a string like 'now'; see `Engine`."""
     optimizer = _get_jvm(rows.sparkSession).org.apache.spark.sql.catalyst.optimizer
     plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
     if not plan.deterministic():
@@ -248,7 +248,7 @@ def _get_jvm(spark: SparkSession) -> Any:
 
 
 def supports_conditional_put(spark: SparkSession, path: str) -> bool:
-    """True if S3 refuses the second of two puts of an object, each on condition that it does not exist.
+    """Return True if S3 refuses the second of two puts of an object, each on condition that it does not exist.
 
     The object at this path is overwritten, and deleted at the end.
     """

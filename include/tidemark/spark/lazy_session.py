@@ -43,7 +43,7 @@ def start_in_background(spark: SparkSession, **options: Any) -> None:
 
 
 def is_started(spark: SparkSession) -> bool:
-    """True if a session has started or is starting."""
+    """Return True if a session has started or is starting."""
     return not isinstance(spark, _LazySession) or spark._starting is not None  # noqa: SLF001
 
 

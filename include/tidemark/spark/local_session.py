@@ -86,12 +86,12 @@ def get_master() -> str:
 
 
 def is_submitted() -> bool:
-    """True if spark-submit started this process, or if Spark is already running in it; its settings then apply."""
+    """Return True if spark-submit started this process, or if Spark runs in it: its settings apply."""
     # SparkSession.getActiveSession() would look at this thread only.
     running = SparkContext._active_spark_context is not None  # noqa: SLF001
     return "PYSPARK_GATEWAY_PORT" in os.environ or running
 
 
 def is_local() -> bool:
-    """True if a new session would run in this process, on a local master."""
+    """Return True if a new session would run in this process, on a local master."""
     return not is_submitted() and get_master().startswith("local")

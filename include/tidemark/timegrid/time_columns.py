@@ -108,7 +108,7 @@ class ResolvedTimeColumn:
         return f"timestamp_micros(try_cast({number} AS BIGINT))"
 
     def is_between(self, start: int, end: int) -> Column:
-        """True if the time is in [start, end) microseconds.
+        """Return True if the time is in [start, end) microseconds.
 
         The condition contains a comparison of the raw column, so that files can be skipped by their statistics.
         """

@@ -57,7 +57,7 @@ def to_local_time(instant: int, name: str) -> int:
 
 
 def has_yearly_changes(name: str) -> bool:
-    """True if a zone's clocks change every year from now on, as Java's `TimeZone.useDaylightTime` computes it.
+    """Return True if a zone's clocks change every year from now on, as Java's `TimeZone.useDaylightTime` computes it.
 
     >>> has_yearly_changes("Europe/Berlin"), has_yearly_changes("Europe/Moscow")
     (True, False)
@@ -68,7 +68,7 @@ def has_yearly_changes(name: str) -> bool:
 
 @cache
 def changes_by_full_hours(name: str, earliest: datetime, latest: datetime) -> bool:
-    """True if a zone's clocks, between two instants, change only as in Europe, or not at all.
+    """Return True if a zone's clocks, between two instants, change only as in Europe, or not at all.
 
     Changes in Europe are by one hour, at a full hour of UTC, and recur every year.
 

@@ -78,7 +78,7 @@ class Buckets:
         return slice_index * self.per_slice + offset // self.width * self.parts
 
     def contains(self, clock: int) -> bool:
-        """True if a clock lies in a slice of the job."""
+        """Return True if a clock lies in a slice of the job."""
         return self.grid.number_at(clock) in self.slices
 
     def find_slices(self, buckets: pd.Series[int]) -> npt.NDArray[np.int64]:

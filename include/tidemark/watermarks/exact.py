@@ -36,12 +36,12 @@ POSITION = ("bucket", "clock", "tiebreak")
 
 
 def is_late_candidate(*, exact: bool) -> Column:
-    """True for rows that may be late or are rejected; with `exact` for all rows."""
+    """Return True for rows that may be late or are rejected; with `exact` for all rows."""
     return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("combined_after")))
 
 
 def advances_watermark(watermark_column: str, *, exact: bool) -> Column:
-    """True for rows that may raise the watermark of late candidates in their bucket; never null."""
+    """Return True for rows that may raise the watermark of late candidates in their bucket; never null."""
     left_is_higher, right_is_higher = (
         _own_watermark(side, watermark_column) > F.col(f"{side}_before") for side in SIDES
     )

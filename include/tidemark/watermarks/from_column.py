@@ -59,6 +59,6 @@ class RecordedWatermarkLane(Lane):
 
 
 def _has_recorded_watermark(lanes: Sequence[RecordedWatermarkLane]) -> Column:
-    """True for rows whose input has recorded its watermark."""
+    """Return True for rows whose input has recorded its watermark."""
     left, right = (lookup_by_lane([int(side in lane.recorded_sides) for lane in lanes]) == 1 for side in SIDES)
     return F.when(F.col("side") == "left", left).otherwise(right)

@@ -130,7 +130,7 @@ def _needs_running_maximum(*, exact: bool) -> Column:
 
 
 def _advances_watermark(*, exact: bool) -> Column:
-    """True if a row's own watermark is above its input's, in a bucket where that matters to late candidates."""
+    """Return True if a row's own watermark is above its input's, in a bucket where that matters to late candidates."""
     input_watermark = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
     return _needs_running_maximum(exact=exact) & (_own_watermark() > input_watermark)
 

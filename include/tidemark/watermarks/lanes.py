@@ -122,7 +122,7 @@ class Lane:
 
     @classmethod
     def is_ordered(cls, *, exact: bool) -> Column:
-        """True for the rows that `split` reads to compute exact watermarks."""
+        """Return True for the rows that `split` reads to compute exact watermarks."""
         return is_late_candidate(exact=exact) | advances_watermark(cls.watermark_column, exact=exact)
 
     def newest_event_time(self, watermarks: Watermarks) -> int | None:

@@ -84,7 +84,7 @@ class LatePositions:
 
     @staticmethod
     def is_at_late_position() -> Column:
-        """True for rows at a late position, after `annotate`."""
+        """Return True for rows at a late position, after `annotate`."""
         return F.col(_POSITION_COLUMNS["clock"]).isNotNull()
 
     @classmethod
@@ -98,7 +98,7 @@ class LatePositions:
 
 
 def _matches_position() -> Column:
-    """True if a row is at a late position; rows that are surely on time are not looked up."""
+    """Return True if a row is at a late position; rows that are surely on time are not looked up."""
     bucket, clock, tiebreak = (F.col(name) for name in POSITION)
     position = bucket, F.when(is_late_candidate(exact=False), clock), tiebreak
     columns = zip(position, _POSITION_COLUMNS.values(), strict=True)

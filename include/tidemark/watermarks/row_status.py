@@ -14,15 +14,15 @@ FILTERED = "filtered"
 
 
 def is_filtered() -> Column:
-    """True for rows that `where` filters; never null."""
+    """Return True for rows that `where` filters; never null."""
     return F.col("rejected").eqNullSafe(F.lit(FILTERED))
 
 
 def is_rejected() -> Column:
-    """True for invalid rows, which the `late` table reports; never null."""
+    """Return True for invalid rows, which the `late` table reports; never null."""
     return F.col("rejected").isNotNull() & ~is_filtered()
 
 
 def moves_watermark() -> Column:
-    """True for rows whose event time, if any, moves the watermark; never null."""
+    """Return True for rows whose event time, if any, moves the watermark; never null."""
     return F.col("rejected").isNull() | is_filtered()

@@ -50,5 +50,5 @@ class IntervalBounds:
     upper: Column
 
     def is_within(self, left: Column, right: Column) -> Column:
-        """True if two event times are within the bounds."""
+        """Return True if two event times are within the bounds."""
         return (right >= left + self.lower) & (right <= left + self.upper)

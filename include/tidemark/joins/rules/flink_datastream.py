@@ -38,7 +38,7 @@ class IntervalRules(IntervalBounds):
 
     @staticmethod
     def is_late(event_time: Column, watermark: Column) -> Column:
-        """True if a row is late: strictly before W. A row at W is on time."""
+        """Return True if a row is late: strictly before W. A row at W is on time."""
         return event_time < watermark
 
     @staticmethod
@@ -63,7 +63,7 @@ class IntervalRules(IntervalBounds):
     def is_evicted_before_match(
         self, left: Column, left_watermark: Column, right: Column, right_watermark: Column
     ) -> Column:
-        """True if the earlier of two on-time rows was evicted just before the other arrived.
+        """Return True if the earlier of two on-time rows was evicted just before the other arrived.
 
         The watermarks at arrival determine which row arrived first. Eviction before the match is possible only if the
         later row arrives exactly when the watermark equals the timer of the earlier one.
@@ -89,5 +89,5 @@ class WindowRules:
         return end - 1 + self.lateness
 
     def is_dropped(self, event_time: Column, watermark: Column) -> Column:
-        """True if a row that is in no window counts as late."""
+        """Return True if a row that is in no window counts as late."""
         return event_time + self.lateness <= watermark

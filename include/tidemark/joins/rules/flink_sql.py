@@ -59,7 +59,7 @@ class IntervalRules(IntervalBounds):
         return F.greatest(watermark, F.lit(0))
 
     def is_cached(self, event_time: Column, wait: Column, operator_time: Column) -> Column:
-        """True if a row is cached for later partners. Otherwise it is padded at once if it has no match."""
+        """Return True if a row is cached for later partners. Otherwise it is padded at once if it has no match."""
         return (operator_time < event_time + wait) & ~self.is_empty
 
     def expires_at(self, event_time: Column, wait: Column) -> Column:
@@ -68,7 +68,7 @@ class IntervalRules(IntervalBounds):
 
     @staticmethod
     def is_cached_in_processing_time(wait: Column) -> Column:
-        """True if a row on processing time is cached. A row at the last clock of its partners is not."""
+        """Return True if a row on processing time is cached. A row at the last clock of its partners is not."""
         return wait > 0
 
     def cleanup_delay(self, wait: Column) -> Column:
@@ -86,7 +86,7 @@ class IntervalRules(IntervalBounds):
         return event_time + (self.upper - self.lower) + self.lateness + 1
 
     def requires_replay(self, event_time: Column, wait: Column) -> Column:
-        """True if only a row-by-row replay is exact.
+        """Return True if only a row-by-row replay is exact.
 
         With a cleanup interval, removals depend on every advance of the watermark. Times of 0 and below clash with two
         special meanings of 0 in the engine: no row left after a cleanup, and no cleanup so far.

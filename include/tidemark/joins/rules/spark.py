@@ -101,16 +101,16 @@ class StreamStreamRules:
         )
 
     def is_preserved(self, side: str) -> Column:
-        """True if the join type pads the unmatched rows of a side."""
+        """Return True if the join type pads the unmatched rows of a side."""
         return self.join_type.is_in(*PADDING_TYPES[side])
 
     def tracks_matches(self, side: str) -> bool:
-        """True if the result depends on which rows of a side have matched."""
+        """Return True if the result depends on which rows of a side have matched."""
         matching = {"semi"} if side == "left" else set()
         return bool(self.join_type.types & (matching | set(PADDING_TYPES[side])))
 
     def is_late(self, side: str, value: Column, watermark: Column) -> Column:
-        """True if a row is late, at the watermark or before. Rows without a time, or a side's watermark, never are."""
+        """Return True if a row is at the watermark or before. Rows without a time or a watermark are not late."""
         return self.has_watermark[side] & F.coalesce(value <= watermark * 1000, F.lit(False))
 
     def eviction_watermark(self, side: str, value: Column, floor: Column) -> Column:
@@ -135,12 +135,12 @@ class StreamStreamRules:
         return F.coalesce(F.when(wait < FOREVER, -floor_div(-value, 1000) + wait), F.lit(FOREVER))
 
     def is_in_range(self, left: Column, right: Column) -> Column:
-        """True if the difference of two event times is in the range; null if one is null."""
+        """Return True if the difference of two event times is in the range; null if one is null."""
         return ~self.has_range | (right - left).between(self.min_difference, self.max_difference)
 
     @staticmethod
     def is_in_state(left: Callable[[str], Column], right: Callable[[str], Column]) -> Column:
-        """True if the row of the earlier batch was still in the state when the other arrived, or if both share a batch.
+        """Return True if the earlier row was still in the state when the other arrived, or both share a batch.
 
         If both sides have a watermark, a row that arrives after the eviction of its partner is late itself.
 
@@ -160,7 +160,7 @@ class StreamStreamRules:
 
 
 def has_state_eviction(pipeline: Pipeline) -> bool:
-    """True if a watermark evicts rows of some side. Otherwise Spark runs no no-data batches."""
+    """Return True if a watermark evicts rows of some side. Otherwise Spark runs no no-data batches."""
     join = pipeline.join
     has_watermark = [getattr(pipeline, side).watermark_delay is not None for side in SIDES]
     if join.window or join.event_time_equality:

@@ -417,5 +417,5 @@ class SqlIntervalJoin(Join):
 
 
 def _is_late(first_slice: int) -> Column:
-    """True if a row arrived in the job, below the watermark."""
+    """Return True if a row arrived in the job, below the watermark."""
     return (F.col("slice") >= first_slice) & (F.col("event_time") < F.col("watermark"))

@@ -28,7 +28,7 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
-    """True if the join pads unmatched rows of a side."""
+    """Return True if the join pads unmatched rows of a side."""
     left, right = (join_type.is_in(*types) for types in PADDING_TYPES.values())
     return F.when(side == "left", left).otherwise(right)
 

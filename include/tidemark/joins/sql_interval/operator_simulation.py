@@ -101,7 +101,7 @@ class _Row:
         return self.side, self.key
 
     def can_match(self, partner: _Row) -> bool:
-        """True if two rows of equal keys match, times aside."""
+        """Return True if two rows of equal keys match, times aside."""
         left, right = (self, partner) if self.side == "left" else (partner, self)
         return not self.has_null_key and (right.condition_matches is None or left.match_hash in right.condition_matches)
 

@@ -22,7 +22,7 @@ _LOOKUP = ("slice", "operator_time", *ARRIVAL_ORDER)
 
 
 def is_overdue() -> Column:
-    """True if a row remains in the cache after it has expired, never null."""
+    """Return True if a row remains in the cache after it has expired, never null."""
     return F.coalesce(F.col("cleanup_time") > F.col("expires_at"), F.lit(False))
 
 

@@ -277,7 +277,7 @@ class _GroupedEngine(SparkDFExecutionEngine):
         )
 
     def _can_group(self, metric: Any, edges: Mapping[MetricKey, Sequence[Any]], resolved: list[Any]) -> bool:
-        """True if a metric follows from aggregates and columns; edges that it needs are appended to `resolved`."""
+        """Return True if a metric follows from aggregates and columns. Append its edges to `resolved`."""
         name, dependencies = metric.metric_name, [edge.right for edge in edges[metric.id] if edge.right]
         if name.endswith(_VALUE_SUFFIXES):
             self._constants[_get_key(metric)] = None if name.endswith(_INDEX_LIST_SUFFIX) else []
@@ -320,7 +320,7 @@ class _GroupedEngine(SparkDFExecutionEngine):
                 self._unit_values |= unit_values
 
     def has_metrics(self, plan: _ExpectationPlan) -> bool:
-        """True if all metrics of a plan were computed."""
+        """Return True if all metrics of a plan were computed."""
         return all(map(self._has_metric, plan.metric_ids))
 
     def _has_metric(self, key: MetricKey) -> bool:
@@ -401,7 +401,7 @@ class _GroupedEngine(SparkDFExecutionEngine):
 
 
 def _is_resolvable(metric: Any, edges: Mapping[MetricKey, Sequence[Any]], resolved: list[Any]) -> bool:
-    """True if a metric is an expression or follows from the columns; its edges are appended to `resolved`."""
+    """Return True if a metric is an expression or follows from the columns; its edges are appended to `resolved`."""
     name, metric_edges = metric.metric_name, edges[metric.id]
     resolved += metric_edges
     # Great Expectations requests the row count before any other metric of an expectation.

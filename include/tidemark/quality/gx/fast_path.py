@@ -24,7 +24,7 @@ SUITE, DATA_SOURCE, ASSET = "invariants", "slices", "invariants"
 
 
 def can_skip_gx(pipeline: Pipeline, invariants: pd.DataFrame) -> bool:
-    """True if all invariants hold, and the pipeline has neither expectations nor receivers of notifications."""
+    """Return True if all invariants hold, and the pipeline has neither expectations nor receivers of notifications."""
     return not pipeline.quality and not pipeline.notify and not invariants[list(INVARIANTS)].to_numpy(dtype=bool).any()
 
 

@@ -49,7 +49,7 @@ def create_metric(metric: Metric, schema: StructType) -> GroupedMetric | None:
 
 
 def is_condition_count(metric: Metric) -> bool:
-    """True if a metric counts rows of several columns, or those that violate a condition on them."""
+    """Return True if a metric counts rows of several columns, or those that violate a condition on them."""
     name: str = metric.metric_name
     return name.startswith(_MULTICOLUMN_PREFIXES) and name.endswith((_UNEXPECTED_COUNT, ".filtered_row_count"))
 
