@@ -15,7 +15,11 @@ from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.spark.temporary_settings import (
+    FILTER_INFERENCE_SETTINGS,
+    override_settings,
+    tuned_for_tiny_queries,
+)
 from tidemark.streaming.live_query import LiveQueryPaths, run_live_query
 from tidemark.streaming.replay_source import parse_rate
 from tidemark.timegrid.slices import Grid
@@ -214,7 +218,8 @@ def test_replay_equals_live_query_over_files(spark, lake, pipeline, tmp_path, mo
     live = sides["left"].join(sides["right"], F.expr(condition)).withColumn("_emission", F.lit("matched"))
     checkpoint, table = str(tmp_path / "checkpoint"), str(lake / "streamed")
     sink = live.writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    with tuned_for_tiny_queries(spark):
+    # Without inferred filters, which are off in Tidemark's sessions, Spark would join rows with null keys.
+    with override_settings(spark, FILTER_INFERENCE_SETTINGS), tuned_for_tiny_queries(spark):
         sink.start(table).awaitTermination()
 
     monkeypatch.setenv("TIDEMARK_ALLOWED_ROOTS", str(tmp_path))  # the checkpoint is outside the lake
