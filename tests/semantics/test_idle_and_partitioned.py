@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from tests.semantics.source_watermarks import create_oracle
 from tests.semantics.streams import EVERY, GRID, SLICES, create_rows, draw_examples, get_watermarks
+from tidemark.joins.factory import create_lane
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
-from tidemark.watermarks.watermarks import WatermarkLag
+from tidemark.watermarks.watermarks import WatermarkLag, Watermarks
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}
@@ -72,6 +73,22 @@ def create_catching_up_stream():
     ]
     delay = {"left": 0, "right": 0}
     return {"rows": rows, "delay": delay, "idle_timeout": {"left": 1_000, "right": None}, "is_union": True}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "join", "is_union"),
+    [
+        ("flink-datastream", {"window": {"tumbling": "10 minutes"}}, True),
+        ("flink-datastream", {"interval": {"lower": "0 seconds", "upper": "10 minutes"}}, False),
+        ("flink-sql", {"window": {"tumbling": "10 minutes"}}, False),
+    ],
+)
+def test_create_lane_with_idle_timeout_is_union_for_datastream_windows(pipeline, dialect, join, is_union):
+    settings = pipeline(dialect=dialect, join={"keys": ["k"], **join}, left__idle_timeout="5 minutes")
+
+    lane = create_lane(settings, Watermarks(), None, None)
+
+    assert (type(lane), lane.is_union) == (IdleOrPartitionedLane, is_union)
 
 
 @pytest.fixture(scope="module")

@@ -288,16 +288,15 @@ class _SourceTracker:
         self.combined = lane.initial_watermarks.combined
         self.is_union = lane.is_union
         self.aligned = set[str]()
-        self.align()
+        """Sides that limit the combined watermark, since the last call of `apply`."""
 
-    def align(self) -> None:
-        """Determine the inputs that limit the combined watermark from now on."""
-        self._advance_inputs()
-        active_sides = {side for side, _ in self.active}
-        self.aligned = {side for side in active_sides if not self.is_union or self.inputs[side] >= self.combined}
+    @property
+    def active_sides(self) -> set[str]:
+        """Sides with an active source."""
+        return {side for side, _ in self.active}
 
     def apply(self, changes: Iterable[_StatusChange]) -> None:
-        """Mark sources as active or idle, and advance the watermarks."""
+        """Mark sources as active or idle, align the inputs, and advance the watermarks."""
         for change in changes:
             if change.becomes_active:
                 self.active.discard((change.source[0], _UNPARTITIONED))  # placeholder of an input without rows so far
@@ -305,21 +304,24 @@ class _SourceTracker:
             else:
                 self.active.discard(change.source)
                 self._flush(change.source[0])
-        self.align()
-        self.advance()
+        self._advance_inputs()
+        self.aligned = {side for side in self.active_sides if not self.is_union or self.inputs[side] >= self.combined}
+        self._advance_combined()
 
     def _flush(self, side: str) -> None:
         """Raise the watermark of an input without active sources, and the combined one without active inputs."""
-        active_sides = {key[0] for key in self.active}
-        if side not in active_sides:
+        if side not in self.active_sides:
             watermarks = [source.watermark for key, source in self.sources.items() if key[0] == side]
             self.inputs[side] = max(self.inputs[side], *watermarks)
-        if not active_sides:
+        if not self.active:
             self.combined = max(self.combined, *self.inputs.values())
 
     def advance(self) -> None:
         """Advance the watermarks as far as the active sources and aligned inputs allow."""
         self._advance_inputs()
+        self._advance_combined()
+
+    def _advance_combined(self) -> None:
         self.combined = max(self.combined, min((self.inputs[side] for side in self.aligned), default=NO_WATERMARK))
 
     def _advance_inputs(self) -> None:
@@ -389,7 +391,7 @@ def _find_catch_ups(
     """Yield the lagging inputs that may become aligned between two rows of a bucket, which was processed."""
     if rows["first"].min() == rows["last"].max():
         return
-    for side in {side for side, _ in tracker.active} - tracker.aligned:
+    for side in tracker.active_sides - tracker.aligned:
         if tracker.inputs[side] >= bucket["combined_before"]:
             yield _CatchUp(bucket["bucket"], side, bucket["combined_before"] + lag[side])
 
