@@ -135,7 +135,7 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
         return None if pd.isna(row[name]) else str(row[name])
 
     watermarks = {name: int_or_none(f"{column}_ms") for name, column in WATERMARK_COLUMNS.items()}
-    known_watermarks: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
+    watermarks_without_null: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
     original_commit = int_or_none("original_commit")
     return Entry(
         number=int(row["number"]),
@@ -144,7 +144,7 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
         commit=int(row["commit"]) if original_commit is None else original_commit,
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
-        watermarks=replace(Watermarks(sources=_parse_sources(row["sources"])), **known_watermarks),
+        watermarks=replace(Watermarks(sources=_parse_sources(row["sources"])), **watermarks_without_null),
         read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),
         drained=bool(row["drained"]),

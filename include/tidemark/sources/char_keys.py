@@ -6,6 +6,8 @@ columns are compared, also inside structs and arrays, but no fields of structs, 
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -13,12 +15,13 @@ from pyspark.sql import types as T
 from tidemark.spark.lazy_session import resolve_session
 
 _DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+_CHAR = re.compile(r"\bchar\(")
 
 
 def find_common_char_type(spark: SparkSession, left: T.StructField, right: T.StructField) -> T.DataType | None:
     """Return the type to whose lengths the CHAR values of two columns are padded; None if nothing is padded."""
     declared_types = [field.metadata.get(_DECLARED_TYPE, "") for field in (left, right)]
-    if not all(declared_types):
+    if not all(map(_CHAR.search, declared_types)):
         return None
     resolve_session(spark)
     left_type, right_type = map(T.DataType.fromDDL, declared_types)
@@ -49,5 +52,5 @@ def _widen(left: T.DataType, right: T.DataType) -> T.DataType:
             pairs = zip(left.fields, right.fields, strict=True)
             return T.StructType([T.StructField(a.name, _widen(a.dataType, b.dataType)) for a, b in pairs])
         case _:
-            # Nothing is padded here. A VARCHAR or text type of one side stands for any other type.
+            # A CHAR is padded only if the other side is one, too. `pad_chars` leaves other types unchanged.
             return T.StringType() if isinstance(left, T.CharType) else left
