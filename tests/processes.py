@@ -1,8 +1,15 @@
-"""Find free ports and wait for conditions, for tests that start processes."""
+"""Find free ports, run scripts that start servers, and wait for conditions, for tests that start processes."""
 
+import os
+import shlex
 import socket
+import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from tests.conftest import PROJECT
 
 
 def find_free_ports(number):
@@ -30,3 +37,24 @@ def wait_for(get_result, seconds, failure="the condition was not met", every=0.5
                 return result
         time.sleep(every)
     raise AssertionError(f"{failure} in {seconds} s")
+
+
+@contextmanager
+def run_script(name, settings):
+    """Run a script of `bin/` for the block, end it, and check that all its processes end; yield the process."""
+    process = subprocess.Popen([PROJECT / "bin" / name], env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert alive == []
+
+
+def read_client_env(home):
+    """Return the environment of a client from the private file that a script has written."""
+    assert (home / "env").stat().st_mode & 0o077 == 0
+    exported = (line.removeprefix("export ") for line in (home / "env").read_text().splitlines())
+    return dict(pair.split("=", 1) for line in exported for pair in shlex.split(line))
