@@ -2,15 +2,20 @@
 
 import random
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from tidemark.errors import FaultError
 from tidemark.execution.run import execute
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.sources.resolution import open_inputs
 from tidemark.spark.temporary_settings import override_settings
+from tidemark.timegrid.slices import Grid
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TABLES = [
@@ -65,13 +70,46 @@ def test_read_slices_of_partitioned_table_returns_rows_of_plain_scan(
     plan = create_plan(spark, settings, str(lake), Request())
     left = plan.inputs[0]
 
-    for first, last in ((0, 2), (3, 3), (4, 8), (9, 15)):
-        start, end = START + timedelta(hours=5 * first), START + timedelta(hours=5 * (last + 1))
-        read = left.read_slices(plan.grid, first, last, ConsumedVersions((), unplaced=0)).collect()
-        in_range = {row[1]: row[3] >= START + timedelta(hours=12) for row in rows if start <= row[3] < end}
+    ranges = [range(3), range(3, 4), range(4, 9), range(9, 16)]
+    reads = [
+        left.read_slices(plan.grid, slices[0], slices[-1], ConsumedVersions((), unplaced=0)).withColumn(
+            "range", F.lit(number)
+        )
+        for number, slices in enumerate(ranges)
+    ]
+    read = reduce(DataFrame.unionByName, reads).collect()
 
-        assert {row["left"]["v"]: row["rejected"] is None for row in read} == in_range
-        assert left.count_expected_rows(plan.grid, range(first, last + 1)) <= len(read)
+    for number, slices in enumerate(ranges):
+        start, end = (START + timedelta(hours=5 * slice_number) for slice_number in (slices.start, slices.stop))
+        expected = {row[1]: row[3] >= START + timedelta(hours=12) for row in rows if start <= row[3] < end}
+        accepted = {row["left"]["v"]: row["rejected"] is None for row in read if row["range"] == number}
+        assert accepted == expected
+        assert left.count_expected_rows(plan.grid, slices) <= len(expected)
+
+
+@pytest.mark.parametrize("arrival", ["arrived", "commit"])
+def test_count_expected_rows_with_deletion_vectors_promises_none(spark, lake, pipeline, arrival):
+    """Statistics of files with deletion vectors include the deleted rows."""
+    spark.sql(
+        f"CREATE TABLE delta.`{lake}/left` (k STRING, happened TIMESTAMP, arrived TIMESTAMP) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    frame = spark.createDataFrame(
+        [(key, START, START) for key in "ab"], "k string, happened timestamp, arrived timestamp"
+    )
+    frame.coalesce(1).write.format("delta").mode("append").save(f"{lake}/left")
+    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE k = 'b'")
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    start = START if arrival == "arrived" else now
+    settings = pipeline(
+        right__table="left", left__arrival=arrival, right__arrival=arrival, slices__start=start.isoformat()
+    )
+    left, _ = open_inputs(spark, settings, str(lake))
+
+    read = left.read_slices(Grid.from_config(settings.slices), 0, 1, ConsumedVersions((), unplaced=0))
+
+    assert read.count() == 1
+    assert left.count_expected_rows(Grid.from_config(settings.slices), range(2)) == 0
 
 
 def test_run_that_reads_fewer_rows_than_statistics_promise_is_rejected(spark, lake, pipeline, create_partitioned_table):

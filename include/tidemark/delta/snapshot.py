@@ -209,12 +209,12 @@ class DeltaSnapshot:
             columns: Names of the columns. Names that the table lacks are ignored.
             condition: Filter over these columns.
             path_column: Name of an additional column with the path of each row's file.
-            paths: Files to read. Default: all.
+            paths: Files to read, with paths as in `files`. Default: all.
         """
         delta_schema = json.loads(self.table.schema().to_json())
         delta_schema["fields"] = [field for field in delta_schema["fields"] if field["name"] in columns]
         schema = pa.schema(Schema.from_json(json.dumps(delta_schema)).to_arrow())
-        selected_paths = [str(path) for path in (self.files["path"] if paths is None else paths)]
+        selected_paths = [unquote(str(path)) for path in (self.files["path"] if paths is None else paths)]
         dataset = ds.dataset(selected_paths, schema=schema, filesystem=self.filesystem, format=ds.ParquetFileFormat())
         if path_column is None:
             return dataset.to_table(filter=condition)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -141,8 +140,7 @@ def _find_newest_clock(log: DeltaTableHandle, source: Input, bounds: TimeBounds 
         if file.path not in unresolved and file.latest is not None
     ]
     if unresolved:
-        paths = list(map(unquote, unresolved))
-        clocks += _find_maximum(log.read([clock.name], paths=paths)[clock.name], clock, bounds)
+        clocks += _find_maximum(log.read([clock.name], paths=unresolved)[clock.name], clock, bounds)
     return max(clocks, default=None)
 
 

@@ -90,11 +90,13 @@ class FileStatistics:
         """Count the rows that certainly have a usable clock in [start, end), in microseconds.
 
         Returns:
-            A lower bound: the rows of files whose range lies within these bounds.
+            A lower bound: the rows of files whose range lies within these bounds. 0 if deleted rows may be included.
         """
+        if self.files is None or self.table.table is None or not self.table.table.has_exact_statistics:
+            return 0
         return sum(
-            int(file.rows or 0) - int(file.rows_without_time or 0)
-            for file in self.files or ()
+            file.rows_with_time
+            for file in self.files
             if file.is_complete and self._has_usable_times(file)
             if file.earliest is not None and file.latest is not None
             if start <= file.earliest and file.latest < end
@@ -108,7 +110,7 @@ class FileStatistics:
         for file in self.files:
             if not file.is_complete or not self._has_usable_times(file):
                 return None
-            if file.rows is None or file.rows_without_time is None or file.earliest is None or file.latest is None:
+            if file.earliest is None or file.latest is None:
                 continue
             last = grid.number_at(file.latest)
             spans_start = count_before and file.earliest < grid.start <= file.latest
@@ -116,7 +118,7 @@ class FileStatistics:
             if spans_start or last != grid.number_at(file.latest // _MILLISECOND * _MILLISECOND):
                 return None
             if last < 0:
-                before += file.rows - file.rows_without_time
+                before += file.rows_with_time
             else:
                 newest = max(last, newest or 0)
         return Extent(newest, before, is_from_statistics=True)

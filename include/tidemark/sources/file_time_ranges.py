@@ -36,6 +36,13 @@ class FileTimeRange:
     """Upper bound of the clocks in microseconds, inclusive; None if unknown."""
 
     @property
+    def rows_with_time(self) -> int:
+        """Number of rows with a clock; 0 if unknown."""
+        if self.rows is None or self.rows_without_time is None:
+            return 0
+        return self.rows - self.rows_without_time
+
+    @property
     def is_complete(self) -> bool:
         """True if the statistics have all of these figures."""
         if self.rows is None or self.rows_without_time is None:
