@@ -300,8 +300,9 @@ class InMemoryLake:
         ]
         if promotion := rows[0].get("promotion"):
             entries = [replace(row["entry"], commit=row["original_commit"], attempt=row["attempt"]) for row in rows]
-            self.promotions[commit] = promotion
         self.append_entries(entries, commit, changes)
+        if promotion:
+            self.promotions[commit] = promotion
         for row in released:
             number, run = row["entry"].number, row["entry"].run
             published = self.merge_contents(file.path for file in changes.added["emissions"])
