@@ -31,14 +31,9 @@ STREAMED = [("a", "00:20", "00:15"), ("b", "00:59", "00:58"), ("a", "01:05", "00
 
 @pytest.fixture
 def local_env(pipeline_env, tmp_path):
-    """Return variables of a local Airflow with a new home folder and free ports."""
-    api, worker_logs, trigger_logs = find_free_ports(3)
-    return pipeline_env | {
-        "TIDEMARK_AIRFLOW_HOME": str(tmp_path / "home"),
-        "AIRFLOW__API__PORT": api,
-        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": worker_logs,
-        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": trigger_logs,
-    }
+    """Return variables of a local Airflow with a new home folder and a free port."""
+    [port] = find_free_ports(1)
+    return pipeline_env | {"TIDEMARK_AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW__API__PORT": port}
 
 
 def start_airflow(environment):
@@ -48,6 +43,12 @@ def start_airflow(environment):
 
 def list_children(process):
     return psutil.Process(process.pid).children(recursive=True)
+
+
+def list_listening_addresses(processes):
+    """Return the IP addresses on which processes accept connections."""
+    connections = [each for process in processes for each in process.net_connections("inet")]
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def get(url, is_expected, seconds):
@@ -141,6 +142,7 @@ def test_airflow_local_boots_runs_comparison_and_stops_all_processes(spark, writ
         assert compare_runs["dag_runs"][0]["run_type"] == "asset_triggered"
         agreement = spark.read.format("delta").load(str(lake / "clicked_views" / "agreement"))
         assert [row["same"] for row in agreement.orderBy("slice").collect()] == [2, 1, 1]
+        assert list_listening_addresses(list_children(airflow)) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     finally:
         children = list_children(airflow)
         airflow.send_signal(signal.SIGINT)
@@ -148,7 +150,7 @@ def test_airflow_local_boots_runs_comparison_and_stops_all_processes(spark, writ
 
     check_lineage(events, lake)
     check_metrics(lines)
-    assert (Path(local_env["TIDEMARK_AIRFLOW_HOME"]) / "standalone.log").stat().st_size > 0
+    assert (Path(local_env["TIDEMARK_AIRFLOW_HOME"]) / "airflow.log").stat().st_size > 0
     assert f"Airflow is at http://localhost:{local_env['AIRFLOW__API__PORT']} " in output
     assert airflow.returncode == 0
     assert len(children) > len(COMPONENTS)
