@@ -110,9 +110,12 @@ def test_dag_has_airflow_settings_and_end_of_pipeline_file(describe, pipeline_fi
     airflow = "{owner: clicks, retries: 5, execution_timeout: 1 hour, deadline: 2 hours}"
     folder = pipeline_file("p.yaml", name="p", settings=f"airflow: {airflow}\n")
     file = folder / "p.yaml"
-    file.write_text(file.read_text().replace("slices: {", 'slices: {end: "2013-01-01T03:00:00Z", '))
+    text = file.read_text().replace("slices: {", 'slices: {end: "2013-01-01T03:00:00Z", ')
+    text = text.replace("join:\n", "join:\n  condition: left_user <> 'x'\n")
+    file.write_text(text.replace("table: clicks,", "table: clicks, where: page > 1,"))
     dag = describe(TIDEMARK_PIPELINES=folder, TIDEMARK_POOLS=1)["dags"]["p__slice"]
 
+    assert "\n- condition: `left_user <> 'x'`\n- filter of clicks: `page > 1`\n- slices: " in dag["doc"]
     assert (dag["owner"], dag["retries"], dag["execution_timeout"]) == ("clicks", 5, 3600)
     assert (dag["pool"], dag["deadline"], dag["conf"]) == ("p", ["2:00:00"], None)
     assert [start[11:13] for start, _ in dag["intervals"]] == ["00", "01", "02"]

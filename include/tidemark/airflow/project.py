@@ -121,12 +121,21 @@ def document_pipeline(pipeline: Pipeline, file: Path, lake: str) -> str:
 
 - keys: {keys}
 - {pipeline.join.describe()}
-- slices: {each} from {format_instant(slices.start)}{until}
+{_describe_expressions(pipeline)}- slices: {each} from {format_instant(slices.start)}{until}
 - tables: `{lake}/{pipeline.output}`
 - validation results: `{lake}/{pipeline.output}/{DATA_DOCS_INDEX}`, and over time `tidemark quality {file.name}`
 - use `{pipeline.name}__range` for a range of slices and `{pipeline.name}__reprocess` for committed slices, not a
   backfill: on SQLite, Airflow refuses backfills, because they lock the database
 {_describe_comparison(pipeline.compare) if pipeline.compare else ""}"""
+
+
+def _describe_expressions(pipeline: Pipeline) -> str:
+    """Return the condition of the join and the filters of the inputs, as lines of Markdown."""
+    expressions = {
+        "condition": pipeline.join.condition,
+        **{f"filter of {table.table}": table.where for table in (pipeline.left, pipeline.right)},
+    }
+    return "".join(f"- {name}: `{sql}`\n" for name, sql in expressions.items() if sql)
 
 
 def _describe_watermark(table: Input) -> str:
