@@ -51,7 +51,7 @@ def normalize_result(result):
 
 
 @pytest.mark.grid
-def test_evaluate_units_results_equal_those_of_each_units_rows(spark):
+def test_evaluate_units_results_equal_those_of_each_units_rows(spark, capsys):
     chance = random.Random(7)
     rows = [
         (unit, *(chance.choice([None, *range(40)]) for _ in range(2)), chance.choice([None, "x0", "x1", "y", "2013"]))
@@ -81,6 +81,7 @@ def test_evaluate_units_results_equal_those_of_each_units_rows(spark):
     assert any(result.failed for result in batch.by_unit[EMPTY])
     assert sum(result.failed is not None for result in batch.by_unit[0]) > len(expectations) / 3
     assert sum(result.value is not None for result in batch.by_unit[0]) > len(expectations) * 2 / 3
+    assert "Calculating Metrics" not in capsys.readouterr().err
 
 
 def test_evaluate_units_evaluates_few_expectations_per_unit(spark, monkeypatch):

@@ -154,6 +154,7 @@ def evaluate_rows(rows: DataFrame, expectations: Sequence[Expectation]) -> list[
     engine.load_batch_data("rows", rows)
     # One at a time: among several, results of exceptions change the order.
     validator = Validator(execution_engine=engine)
+    validator.metrics_calculator.show_progress_bars = False
     return [
         validator.graph_validate([expectation.configuration], deepcopy(_RESULT_FORMAT))[0]
         for expectation in expectations
