@@ -7,10 +7,12 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.comparison import agreement
+from tidemark.joins.late_table import LATE_COLUMNS
 from tidemark.ledger import ledger_table
 from tidemark.quality import results_table, waivers
 
 SCHEMAS = {
+    "late": pa.schema([(name, pa.string()) for name in LATE_COLUMNS]),
     "ledger": ledger_table.SCHEMA,
     "quality": results_table.SCHEMA,
     "waivers": waivers.SCHEMA,

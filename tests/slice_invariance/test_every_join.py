@@ -15,9 +15,11 @@ from tests.tiers import cases
 from tidemark.config.local_days import get_day_start
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
+from tidemark.joins.output_schema import list_emission_columns
 from tidemark.planning.planner import create_plan
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS
 from tidemark.planning.request import Request
+from tidemark.sources.stored_input import get_schemas
 
 ROW = "k string, happened timestamp, arrived timestamp, v int, p int"
 START = datetime(2024, 10, 26, 23, tzinfo=UTC)
@@ -218,6 +220,8 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
         assert len(results) == (1 if slices == "auto" else plan.slice_count) > 0
         assert all(result.validation_result.outcome == "passed" for result in results)
         outputs.append(count_output(spark, lake / output))
+        columns = spark.read.format("delta").load(f"{lake / output}/emissions").columns
+        assert columns == list_emission_columns(settings, **get_schemas(plan.inputs))
     assert outputs[0] == outputs[1]
 
     emitted, late = outputs[0]

@@ -154,6 +154,59 @@ def test_plan_wrong_table_column_or_type_is_rejected(spark, small_lake, pipeline
     assert "\n" not in str(raised.value)
 
 
+NOT_NULL = "expect_column_values_to_not_be_null"
+PAIR_EQUAL = "expect_column_pair_values_to_be_equal"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"quality": [{NOT_NULL: {"column": "left_hapened"}}]},
+            f"quality: {NOT_NULL}: emissions has no column left_hapened. Did you mean left_happened?",
+        ),
+        (
+            {"select": {"key": "left_k"}, "quality": [{NOT_NULL: {"column": "left_k", "on": "pairs"}}]},
+            f"quality: {NOT_NULL}: pairs has no column left_k. Available: key, _slice, _emission, _pane, _result_time.",
+        ),
+        (
+            {"explode": "array(named_struct('key', left_k))", "quality": [{NOT_NULL: {"column": "kee"}}]},
+            f"quality: {NOT_NULL}: emissions has no column kee. Did you mean key?",
+        ),
+        (
+            {"quality": [{PAIR_EQUAL: {"column_A": "k", "column_B": "K", "on": "right"}}]},
+            f"quality: {PAIR_EQUAL}: input right has no column K. Available: _slice, k, happened, arrived, v.",
+        ),
+        (
+            {"quality": [{"expect_compound_columns_to_be_unique": {"column_list": ["side", "key"], "on": "late"}}]},
+            "quality: expect_compound_columns_to_be_unique: late has no column key. Available: _slice, side, reason",
+        ),
+        (
+            {"compare": {"table": "stream", "key_columns": ["left_key"]}},
+            "compare.key_columns: emissions has no column left_key. Did you mean left_k?",
+        ),
+        (
+            {
+                "dialect": "flink-sql",
+                "join__type": "semi",
+                "compare": {"table": "stream", "ignore_columns": ["right_v"]},
+            },
+            "compare.ignore_columns: emissions has no column right_v. Did you mean left_v?",
+        ),
+    ],
+)
+def test_plan_unknown_column_of_expectation_or_comparison_is_rejected(spark, small_lake, pipeline, changes, message):
+    with pytest.raises(PipelineFileError) as raised:
+        create_plan(spark, pipeline(**changes), small_lake, Request())
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_plan_column_to_exist_is_left_to_run(spark, small_lake, pipeline):
+    settings = pipeline(quality=[{"expect_column_to_exist": {"column": "left_w"}}])
+    assert create_plan(spark, settings, small_lake, Request()).slice_count
+
+
 def test_event_time_window_struct_is_rejected(pipeline):
     window = T.StructType([T.StructField(name, T.TimestampType()) for name in ("start", "end")])
     schema = T.StructType([T.StructField("k", T.StringType()), T.StructField("span", window)])

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.late_row_matches import add_would_match
-from tidemark.execution.late_table import select_late_table
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
+from tidemark.joins.late_table import select_late_table
 from tidemark.joins.output_schema import flatten_emissions, select_output
 from tidemark.ledger.checkpoint_files import to_table_rows, with_slice_numbers
 from tidemark.ledger.state_fingerprint import state_parts

@@ -23,6 +23,9 @@ from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 from tidemark.timegrid.slices import Grid
 
+COMMON_PROVENANCE = ("_slice", "_emission", "_pane", "_result_time")
+"""Columns of emissions that every join has, before those of its windows."""
+
 
 def select_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
     """Select the output rows of a replay: the configured columns, then the provenance columns."""
@@ -38,29 +41,60 @@ def flatten_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> Data
     flink-datastream the condition is a filter after the join; elsewhere the join applies it.
     """
     join = pipeline.join
-    sides = ("left",) if join.type in SEMI_ANTI_TYPES else SIDES
     if join.api == "cogroup":
-        columns = [F.col(side) for side in sides]
+        columns = [F.col(side) for side in SIDES]
     else:
-        columns = [column for side in sides for column in flatten_columns(joined, side)]
-    provenance = {
+        columns = [column for side in _list_emitted_sides(pipeline) for column in flatten_columns(joined, side)]
+    converted = {
         "_slice": grid.timestamp_column(F.col("slice")),
-        "_emission": F.col("emission"),
         "_pane": F.col("pane").cast("int"),
         "_result_time": F.timestamp_millis("result_time"),
     }
-    bounds = ["window_start", "window_end"] if join.window or join.window_inequality else []
-    if join.window and join.window.session and pipeline.dialect == "flink-sql":
-        bounds.append("right_window_start")
-    elif join.window_inequality and join.type not in SEMI_ANTI_TYPES:
-        bounds += ["right_window_start", "right_window_end"]
-    provenance |= {f"_{name}": window_bound(pipeline, name) for name in bounds}
+    provenance = {
+        name: converted.get(name, F.col(name[1:])) if name in COMMON_PROVENANCE else window_bound(pipeline, name[1:])
+        for name in list_provenance_columns(pipeline)
+    }
     if "lane" in joined.columns:
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))
     if join.condition and pipeline.dialect == "flink-datastream":
         wide = wide.where(parse_user_expression(wide.sparkSession, join.condition).column)
     return wide
+
+
+def list_emission_columns(pipeline: Pipeline, left: StructType, right: StructType) -> list[str] | None:
+    """List the columns of emissions, in order; None with `explode`, whose columns only Spark knows.
+
+    Args:
+        pipeline: The pipeline.
+        left: Schema of the left input.
+        right: Schema of the right input.
+    """
+    if pipeline.explode is not None:
+        return None
+    schemas = {"left": left, "right": right}
+    if pipeline.select is not None:
+        names = list(pipeline.select)
+    elif pipeline.join.api == "cogroup":
+        names = list(SIDES)
+    else:
+        names = [f"{side}_{name}" for side in _list_emitted_sides(pipeline) for name in schemas[side].names]
+    return [*names, *list_provenance_columns(pipeline)]
+
+
+def list_provenance_columns(pipeline: Pipeline) -> list[str]:
+    """List the columns that say where an emission comes from, in order."""
+    join = pipeline.join
+    bounds = ["_window_start", "_window_end"] if join.window or join.window_inequality else []
+    if join.window and join.window.session and pipeline.dialect == "flink-sql":
+        bounds.append("_right_window_start")
+    elif join.window_inequality and join.type not in SEMI_ANTI_TYPES:
+        bounds += ["_right_window_start", "_right_window_end"]
+    return [*COMMON_PROVENANCE, *bounds]
+
+
+def _list_emitted_sides(pipeline: Pipeline) -> tuple[str, ...]:
+    return ("left",) if pipeline.join.type in SEMI_ANTI_TYPES else SIDES
 
 
 def window_bound(pipeline: Pipeline, name: str) -> Column:
@@ -137,7 +171,9 @@ def _check_distinct_names(names: Sequence[str]) -> None:
         raise PipelineFileError(f"{' and '.join(duplicates)} are the same name to Spark. Rename one of them.")
 
 
-def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType) -> None:
+def check_expressions(
+    spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType
+) -> list[str]:
     """Check filters, keys, condition and output columns against the schemas of the inputs.
 
     Args:
@@ -146,6 +182,9 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
         grid: Grid of its slices.
         left: Schema of the left input.
         right: Schema of the right input.
+
+    Returns:
+        The columns of emissions.
 
     Raises:
         PipelineFileError: An expression is invalid. The message begins with its field.
@@ -169,7 +208,9 @@ def check_expressions(spark: SparkSession, pipeline: Pipeline, grid: Grid, left:
     with _naming_field("join.condition"):
         _check_deterministic(flat.where(parse_user_expression(spark, pipeline.join.condition or "true").column))
     with _naming_field("select" if pipeline.explode is None else "explode"):
-        _check_deterministic(select_emissions(joined, bare, grid))
+        emissions = select_emissions(joined, bare, grid)
+        _check_deterministic(emissions)
+    return emissions.columns
 
 
 def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:

@@ -10,10 +10,11 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.joins.output_schema import check_expressions
+from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.column_names import check_named_columns
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
 from tidemark.planning.job_sizing import JobCapacity, cut_into_jobs, list_slices_run_alone
@@ -71,9 +72,12 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         input_completeness=context.input_completeness,
         spark_queries=(*context.spark_queries, *expression_queries),
     )  # fmt: skip
+    schemas = get_schemas(inputs)
+    emission_columns = list_emission_columns(pipeline, **schemas)
     if expression_queries:
-        check_expressions(resolve_session(plan.spark), pipeline, plan.grid, *get_schemas(inputs).values())
+        emission_columns = check_expressions(resolve_session(plan.spark), pipeline, plan.grid, **schemas)
         _ = plan.join
+    check_named_columns(pipeline, emission_columns, schemas)
     return plan
 
 

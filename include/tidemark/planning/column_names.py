@@ -1,0 +1,60 @@
+"""Check the columns that expectations and comparisons of a pipeline file name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyspark.sql.types import StructType
+
+from tidemark.config import Expectation, Pipeline
+from tidemark.config.sides import SIDES
+from tidemark.errors import PipelineFileError, suggest_name
+from tidemark.joins.late_table import LATE_COLUMNS
+
+_SCHEMA_EXPECTATIONS = ("expect_column_to_exist", "expect_table_columns_to_match_ordered_list")
+"""Expectations that name columns to find out whether they exist."""
+
+
+def check_named_columns(
+    pipeline: Pipeline, emission_columns: Sequence[str] | None, schemas: Mapping[str, StructType]
+) -> None:
+    """Check that the columns named under `quality` and `compare` exist.
+
+    Args:
+        pipeline: The pipeline.
+        emission_columns: Columns of its emissions; None if they are unknown, which are then not checked.
+        schemas: Columns of the inputs, by side.
+
+    Raises:
+        PipelineFileError: A column does not exist.
+    """
+    tables: dict[str, Sequence[str] | None] = {
+        **dict.fromkeys(("emissions", "pairs"), emission_columns),
+        **{side: ["_slice", *schemas[side].names] for side in SIDES},
+        "late": LATE_COLUMNS,
+    }
+    for expectation in pipeline.quality:
+        if (columns := tables.get(expectation.on)) is not None:
+            rows = f"input {getattr(pipeline, expectation.on).table}" if expectation.on in SIDES else expectation.on
+            for name in _list_named_columns(expectation):
+                _check_column(f"quality: {expectation.type}", name, rows, columns)
+    if pipeline.compare and emission_columns is not None:
+        for setting in ("key_columns", "ignore_columns"):
+            for name in getattr(pipeline.compare, setting):
+                _check_column(f"compare.{setting}", name, "emissions", emission_columns)
+
+
+def _list_named_columns(expectation: Expectation) -> Iterator[str]:
+    """Yield the columns whose values an expectation validates."""
+    if expectation.type in _SCHEMA_EXPECTATIONS:
+        return
+    for argument, value in expectation.kwargs.items():
+        if argument in ("column", "column_A", "column_B"):
+            yield str(value)
+        elif argument == "column_list":
+            yield from map(str, value if isinstance(value, list) else [value])
+
+
+def _check_column(location: str, name: str, rows: str, columns: Sequence[str]) -> None:
+    if name not in columns:
+        raise PipelineFileError(f"{location}: {rows} has no column {name}. {suggest_name(name, columns)}")
