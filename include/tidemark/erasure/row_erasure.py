@@ -1,7 +1,7 @@
 """Erase rows from a pipeline's tables by one commit of the ledger and of each table.
 
 A file with erased and other rows is first split in two without data change. Then the files with erased rows are
-removed, so change feeds show only their deletes: docs/decisions/0047-forgetting.md.
+removed, so change feeds show only their deletes: docs/decisions/0010-erasure.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read the erasures that a ledger records: predicates of input rows that no run reads.
 
-No table of the pipeline has rows that match one: docs/decisions/0047-forgetting.md.
+No table of the pipeline has rows that match one: docs/decisions/0010-erasure.md.
 """
 
 from __future__ import annotations

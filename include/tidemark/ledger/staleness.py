@@ -1,6 +1,6 @@
 """Find stale slices, and the input versions that committed slices have read.
 
-Nothing here reads a table. Rules: docs/decisions/0012-attempts-and-ripple.md.
+Nothing here reads a table. Rules: docs/decisions/0004-fingerprints-and-cascade.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compact small files of settled slices, by commits without data change.
 
 A merged file has the slices of one period. Its folder has the ledger's commit at compaction time, by which the ledger
-finds the run of each slice in the file: docs/decisions/0043-compaction.md.
+finds the run of each slice in the file: docs/decisions/0003-ledger-and-file-references.md.
 """
 
 from __future__ import annotations

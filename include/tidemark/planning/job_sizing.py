@@ -1,4 +1,4 @@
-"""Size Spark jobs by memory if the user does not size them: docs/decisions/0016-groups-of-slices.md."""
+"""Size Spark jobs by memory if the user does not size them: docs/performance-notes.md."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Plan:
     """The slices to run, in order, grouped into jobs. Pure data: reading it runs no Spark query.
 
     Slices that turn stale while it runs are run as well, until none is stale
-    (docs/decisions/0012-attempts-and-ripple.md).
+    (docs/decisions/0004-fingerprints-and-cascade.md).
     """
 
     pipeline: Pipeline

@@ -2,7 +2,7 @@
 
 Invariants of the join are validated on one aggregate row per slice. Expectations of the pipeline file are grouped by
 scope: the rows they are on, and the unit of evaluation. Expectations on history use metrics from the ledger.
-docs/decisions/0016-groups-of-slices.md describes what happens to a job with a failed slice.
+docs/decisions/0008-quality-gate.md describes what happens to a job with a failed slice.
 """
 
 from __future__ import annotations

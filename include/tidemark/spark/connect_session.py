@@ -1,4 +1,4 @@
-"""Create this process's session on a Spark Connect server: docs/decisions/0037-warm-engine.md.
+"""Create this process's session on a Spark Connect server: docs/decisions/0011-where-spark-runs.md.
 
 Settings apply to this session only, and end with it.
 """

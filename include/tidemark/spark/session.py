@@ -52,7 +52,7 @@ _QUERY_SETTINGS = {
     # to the tasks separately.
     "spark.sql.execution.arrow.localRelationThreshold": "64KB",
     # Shuffled hash join if the build side of every partition is small enough, otherwise sort-merge join: 1.8 times as
-    # fast on interval joins, and no hash table exceeds the memory of its task (docs/decisions/0003-binned-join.md).
+    # fast on interval joins, and no hash table exceeds the memory of its task (docs/performance-notes.md).
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
     "spark.sql.parquet.compression.codec": "zstd",
     # INT96, the default, is slower to write and to read, and has no statistics.

@@ -1,6 +1,6 @@
 """Export a checkpoint to a live query: the buffered rows, the watermarks, and the query itself.
 
-docs/decisions/0017-state-as-tables.md shows why a query that reads these rows first emits no pair twice and loses none.
+`export_markers` shows why a query that reads these rows first emits no pair twice and loses none.
 """
 
 from __future__ import annotations

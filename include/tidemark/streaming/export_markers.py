@@ -1,8 +1,17 @@
-"""Mark the rows of an exported state, so that a resumed query emits nothing twice.
+"""Mark the rows of an exported state, so that a resumed query emits nothing twice and loses nothing.
 
 A row of the state has the input's columns and the struct `_tidemark`: its event `time`; a `lane`, and only rows of one
 lane match; and `already_emitted`, true if the row has a partner and must not be emitted alone. With windows
 `already_emitted` contains the starts of the windows with a partner, and of those that are closed.
+
+The resumed query emits what the uncut join would have emitted:
+
+- It accepts all rows of the state, because its watermark is 0 in the first batch. They are one file per side, so that
+  none is read in a later batch.
+- It drops pairs of two rows of the state: both were in the buffers at once, so the backfill has emitted them.
+- It emits a row alone only if the backfill has not, by `already_emitted`.
+- Its watermark continues from that of the state. The newest row is rarely in the state, so a seed row restores it.
+- It drops live rows that are late for the exported watermark. In the second batch, Spark still compares with 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Evolve a table's schema: add missing columns and widen types before a commit.
 
 Files with a narrower type are rewritten, for readers without support for Delta's type widening:
-docs/decisions/0022-tables-by-reference.md.
+docs/decisions/0003-ledger-and-file-references.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Apply a commit of the ledger to the tables: add and remove files, in one commit per table.
 
 A table applies the ledger's commits in order, each with its number as transaction version. Any process can apply
-missing commits, because the ledger records their files: docs/decisions/0022-tables-by-reference.md.
+missing commits, because the ledger records their files: docs/decisions/0003-ledger-and-file-references.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Promote a candidate version, or roll back, in one commit of the ledger and of each table.
 
 Files of the candidate are copied into the live tables' folders. Replaced files stay until they are vacuumed, so both
-directions are commits by reference, like a rerun of all slices: docs/decisions/0039-shadows.md.
+directions are commits by reference, like a rerun of all slices: docs/decisions/0009-candidate-versions.md.
 """
 
 from __future__ import annotations
