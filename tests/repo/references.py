@@ -3,16 +3,20 @@
 import ast
 import builtins
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 from typer.main import get_command
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (ROOT / "include" / "tidemark", ROOT / "include" / "tidemark_conformance")
 DOCS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+_FOLDERS = ("benchmarks", "bin", "dags", "deploy", "docs", "include", "jobs", "tests")
+PAGES = [*ROOT.glob("*.md"), *(page for folder in _FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+"""All Markdown pages of the repository."""
 FOREIGN = {
     "config": {"json", "yaml"},
     "spark": {
@@ -161,7 +165,7 @@ def missing_files(text: str) -> list[str]:
 def document_references() -> Iterator[tuple[str, str]]:
     """Yield the page and text of each reference in the docs that leads nowhere.
 
-    Checks dotted names, file paths, relative links, tests, options and commands of `tidemark`, and targets of `make`.
+    Checks dotted names, file paths, tests, options and commands of `tidemark`, and targets of `make`.
     """
     commands, options = command_line()
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -170,8 +174,6 @@ def document_references() -> Iterator[tuple[str, str]]:
             continue
         text, place = page.read_text(), page.relative_to(ROOT).as_posix()
         broken = missing_names(text) + missing_files(text)
-        links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text)
-        broken += [link for link in links if not (page.parent / link).exists()]
         broken += [test for test in set(re.findall(r"\btest_\w+\b", text)) if test not in tests()]
         fences = re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
         inline = re.findall(r"`[^`]+`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
@@ -188,6 +190,39 @@ def document_references() -> Iterator[tuple[str, str]]:
             if name not in targets
         ]
         yield from ((place, name) for name in broken)
+
+
+def missing_links(page: Path) -> list[str]:
+    """Return the relative links of a page to files or headings that do not exist; links in code do not count."""
+    text = _without_code(page.read_text())
+    targets = re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text)
+    targets += re.findall(r"^\[[^\]]+\]: (?!https?:|mailto:)(\S+)", text, re.MULTILINE)
+    return [target for target in targets if not _leads_somewhere(page, target)]
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    name, _, heading = target.partition("#")
+    file = page.parent / unquote(name) if name else page
+    return file.exists() and (not heading or file.suffix != ".md" or heading in _heading_anchors(file))
+
+
+@cache
+def _heading_anchors(page: Path) -> frozenset[str]:
+    """Return the anchors that GitHub gives to a page's headings. Equal headings are numbered from the second on."""
+    fenceless = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    anchors: list[str] = []
+    counts: Counter[str] = Counter()
+    for heading in re.findall(r"^#+ +(.+?) *$", fenceless, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        anchors.append(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)
+        counts[anchor] += 1
+    return frozenset(anchors)
+
+
+def _without_code(text: str) -> str:
+    fenceless = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", fenceless)
 
 
 @cache
