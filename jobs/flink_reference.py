@@ -164,7 +164,7 @@ def main() -> None:
     print(f"{pipeline.name}: Flink read {result.rows_read:,} rows and wrote {result.rows:,} in {result.seconds:,.1f} s")
     print(f"Table:   {result.table}")
     print(f"Compare: tidemark run {arguments.pipeline} --drain")
-    print(f"         tidemark compare {arguments.pipeline} --with {result.table}")
+    print(f"         tidemark compare run {arguments.pipeline} --with {result.table}")
 
 
 if __name__ == "__main__":

@@ -105,13 +105,13 @@ def test_quality_suggest_proposes_expectations_that_committed_rows_pass(orders, 
     file.write_text(file.read_text() + proposed)
     assert main(["reprocess", orders, "--from", "2024-01-01T00:00Z"]) == 0
     capsys.readouterr()
-    assert main(["quality", orders, "--json"]) == 0
+    assert main(["quality", "show", orders, "--json"]) == 0
     summaries = json.loads(capsys.readouterr().out)
     assert {summary["evaluated"] for summary in summaries} == {2}
     assert {outcome for summary in summaries for outcome in summary["outcomes"]} == {"passed"}
 
     report = file.with_name("quality.html")
-    assert main(["quality", orders, "--report", str(report)]) == 0
+    assert main(["quality", "show", orders, "--report", str(report)]) == 0
     page = report.read_text()
     assert "2 committed slices" in page
     assert all(name in page for name in ("late share, left input", "emissions per row, right input"))
@@ -136,7 +136,7 @@ def test_commands_do_not_disclose_row_values(spark, lake, pipeline, write, tmp_p
         assert main(["run", file]) == code
         assert main(["status", file, "--json"]) == 0
     pipeline(quality=bounds[:1], output="out0", compare=compare)
-    assert main(["compare", file, "--save"]) in {0, 1}
+    assert main(["compare", "run", file, "--save"]) in {0, 1}
 
     output = capfd.readouterr()
     assert "1 of 1 values" in output.out + output.err
@@ -200,9 +200,11 @@ def test_main_user_error_exits_with_2_and_remedy(orders, capsys, arguments, expe
     assert expected_message in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "reprocess", "status", "vacuum", "conformance", "schema"])
+@pytest.mark.parametrize(
+    "command", ["plan", "status", "tables vacuum", "conformance", "diff", "compare minimize", "schema"]
+)
 def test_main_help_has_an_example(command, capsys):
-    assert main([command, "--help"]) == 0
+    assert main([*command.split(), "--help"]) == 0
     assert "Example: tidemark" in capsys.readouterr().out
 
 
@@ -224,7 +226,7 @@ def test_plan_without_java_names_the_remedy(tmp_path):
 def test_commands_that_read_only_metadata_need_no_java(orders, lake, tmp_path):
     assert main(["run", orders, "--to", "2024-01-01T02:00Z"]) == 0
 
-    for command in ("status", "plan", "run", "checkpoint show", "checkpoint expire --keep 1", "vacuum"):
+    for command in ("status", "plan", "run", "checkpoint show", "checkpoint expire --keep 1", "tables vacuum --yes"):
         process = run_in_process([*command.split(), orders], PATH=str(tmp_path), TIDEMARK_LAKE=str(lake))
         assert (process.returncode, process.stderr) == (0, ""), command
 
@@ -236,19 +238,19 @@ def test_vacuum_reports_removed_files(orders, lake, capsys):
     uncommitted.write_bytes(b"12345")
     capsys.readouterr()
 
-    assert main(["vacuum", orders]) == 0
+    assert main(["tables", "vacuum", orders, "--yes"]) == 0
     output = capsys.readouterr().out
     assert "orders: gone" in output
     assert "1 other file may be of a run that goes on" in output
     assert "oldest versions that can then be read: emissions 0, late 0, checkpoint 0" in output
 
-    assert main(["vacuum", orders, "--older-than", "0 s", "--dry-run"]) == 0
+    assert main(["tables", "vacuum", orders, "--older-than", "0 s", "--dry-run"]) == 0
     output = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "orders: would go" in output
     assert "never committed 1 5 bytes" in output
     assert uncommitted.exists()
 
-    assert main(["vacuum", orders, "--older-than", "0 s", "--json"]) == 0
+    assert main(["tables", "vacuum", orders, "--older-than", "0 s", "--json", "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["files"] == [str(uncommitted.relative_to(lake / "orders"))]
     assert not uncommitted.exists()
 

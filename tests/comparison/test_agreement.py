@@ -32,7 +32,8 @@ def run_compare(spark, lake, tmp_path, capsys):
     """Run `tidemark compare` on the pipeline file; return exit code, standard error and JSON."""
 
     def run(*options):
-        arguments = ["compare", str(tmp_path / "pipeline.yaml"), "--lake", str(lake), "--no-try-settings", "--json"]
+        arguments = ["compare", "run", str(tmp_path / "pipeline.yaml"), "--lake", str(lake), "--json"]
+        arguments += ["--set", "try_settings=false"]
         with tuned_for_tiny_queries(spark):
             code = cli.main([*arguments, *options])
         captured = capsys.readouterr()
@@ -189,16 +190,17 @@ def test_compare_options_override_the_pipeline_file(
     code, message, _ = run_compare()
     assert code == 2
     assert "Pass --with TABLE, or set compare.table in the pipeline file" in " ".join(message.split())
-    code, message, _ = run_compare("--with", "stream", "--max-unexplained", "few")
-    assert (code, message.startswith("error: --max-unexplained: 'few' is not a number of rows")) == (2, True)
+    code, message, _ = run_compare("--with", "stream", "--set", "budget.unexplained=few")
+    assert code == 2
+    assert "compare.budget.unexplained: 'few' is not a number of rows" in " ".join(message.split())
 
     good = read_emissions(settings).localCheckpoint()
     write_stream(good.withColumn("left_v", F.col("left_v") + 0.5))
     pipeline(join=INNER, compare={"table": "stream", "ignore_columns": ["left_v"], "budget": {"unexplained": "1 %"}})
     assert run_compare()[2]["causes"] == []
-    _, _, result = run_compare("--ignore-columns", "")
+    _, _, result = run_compare("--set", "ignore_columns=")
     assert {cause["cause"] for cause in result["causes"]} == {"changed value"}
-    assert run_compare("--ignore-columns", "", "--float-tolerance", "0.6")[2]["causes"] == []
+    assert run_compare("--set", "ignore_columns=", "--set", "float_tolerance=0.6")[2]["causes"] == []
     pipeline(join=INNER, compare={"table": "stream", "reference": "nowhere"})
     code, message, _ = run_compare()
     assert (code, "compare.reference: there is no pipeline nowhere" in " ".join(message.split())) == (2, True)

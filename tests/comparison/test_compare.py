@@ -93,7 +93,7 @@ def test_compare_equal_table_has_no_differences(
         sum(agreement.same for agreement in result.agreement) == result.same == read_emissions(settings).count() > 100
     )
 
-    command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake), "--json"]
+    command = ["compare", "run", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake), "--json"]
     assert cli.main(command) == 0
     assert json.loads(capsys.readouterr().out)["same"] == result.same
 
@@ -235,11 +235,9 @@ def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_
         compare_with(settings, "nowhere")
 
     rows = read_emissions(settings)
-    with pytest.raises(InputError, match="table stream has no column left_k.*pass --ignore-columns left_k"):
+    with pytest.raises(InputError, match="table stream has no column left_k.*pass --set ignore_columns=left_k"):
         compare_with(settings, rows.drop("left_k"))
-    with pytest.raises(
-        UserError, match="--ignore-columns left_w: the emissions has no column left_w. Did you mean left_v"
-    ):
+    with pytest.raises(UserError, match="ignore_columns: the emissions has no column left_w. Did you mean left_v"):
         compare_with(settings, rows, ignore_columns=("left_w",))
     with pytest.raises(UserError, match="has no committed slice from"):
         compare_with(settings, rows, start=START + 2 * HOUR)

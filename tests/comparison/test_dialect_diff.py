@@ -71,7 +71,7 @@ def test_compare_dialects_interval_join_attributes_rules(compare_rows, lake, tmp
     }
     assert next(part for part in comparison.differences if part.rule == "eviction").example["left_k"] == "e"
 
-    command = ["dialects", str(tmp_path / "pipeline.yaml"), "--lake", str(lake)]
+    command = ["compare", "dialects", str(tmp_path / "pipeline.yaml"), "--lake", str(lake)]
     assert cli.main([*command, "--to", "2024-01-01T01:00Z", "--json"]) == 0
     first_hour = json.loads(capsys.readouterr().out)
     assert [result["emissions"] for result in first_hour["results"]] == [1, 2, 2]

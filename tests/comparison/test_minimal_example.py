@@ -76,7 +76,7 @@ def test_write_minimal_example_pair_in_stream_only_is_missing(
     missing, unexpected = replay_vector(spark, path)
     assert (len(missing), unexpected) == (1, ())
 
-    with pytest.raises(UserError, match="--reproduce 999: the comparison shows differences 1 to"):
+    with pytest.raises(UserError, match="difference 999: the comparison shows differences 1 to"):
         write_minimal_example(spark, settings, str(lake), comparison, 999, path)
     windows = pipeline(join={"keys": ["k"], "window": {"tumbling": "1 hour"}})
     with pytest.raises(UserError, match="supports interval joins of Flink's dialects"):
@@ -116,10 +116,8 @@ def test_write_minimal_example_padded_row_in_batch_only_is_unexpected(
     missing, unexpected = replay_vector(spark, path)
     assert (missing, len(unexpected)) == ((), 1)
 
-    command = ["compare", str(tmp_path / "pipeline.yaml"), "--with", "stream", "--lake", str(lake)]
-    assert cli.main([*command, "--reproduce", "1"]) == 2
-    assert "--reproduce N and --output FILE need each other" in capfd.readouterr().err
-    assert cli.main([*command, "--reproduce", "1", "--output", "nowhere/one.jsonl"]) == 2
+    command = ["compare", "minimize", str(tmp_path / "pipeline.yaml"), "1", "--with", "stream", "--lake", str(lake)]
+    assert cli.main([*command, "--output", "nowhere/one.jsonl"]) == 2
     assert "--output nowhere/one.jsonl: the folder nowhere does not exist. Create it first" in " ".join(
         capfd.readouterr().err.split()
     )

@@ -40,8 +40,8 @@ def test_report_agrees_with_committed_tables(
     )
     stream.exceptAll(spark.createDataFrame(lost, stream.schema)).write.format("delta").save(str(lake / "stream"))
     files = {kind: tmp_path / f"report.{kind}" for kind in ("html", "md", "json")}
-    command = ["compare", "pipeline.yaml", "--with", "stream", "--reference", "by_arrival.yaml", "--lake", str(lake)]
-    command += [word for file in files.values() for word in ("--report", str(file))]
+    command = ["compare", "report", "pipeline.yaml", *map(str, files.values()), "--with", "stream"]
+    command += ["--reference", "by_arrival.yaml", "--lake", str(lake)]
     monkeypatch.chdir(tmp_path)
     with tuned_for_tiny_queries(spark):
         assert cli.main([*command, "--json"]) == 1

@@ -82,15 +82,15 @@ def test_plan_diff_needs_no_lake(tmp_path, capsys):
     write_pipeline(old)
     write_pipeline(new, left__watermark_delay="7 minutes", expose_row_values=True)
 
-    assert main(["plan", str(new), "--diff", str(old), "--json"]) == 0
+    assert main(["diff", str(old), str(new), "--json"]) == 0
 
     changes = json.loads(capsys.readouterr().out)
     assert [(change["setting"], change["new"], change["effect"]) for change in changes] == [
         ("left.watermark_delay", "7 minutes", "all slices"),
         ("expose_row_values", True, "no rows"),
     ]
-    assert main(["plan", str(new), "--diff", str(old)]) == 0
+    assert main(["diff", str(old), str(new)]) == 0
     assert "committed slices: reprocess" in capsys.readouterr().out
-    assert main(["plan", str(new), "--diff", str(new)]) == 0
+    assert main(["diff", str(new), str(new)]) == 0
     assert "no setting differs" in capsys.readouterr().out
     assert load_pipeline(old).name == "orders"

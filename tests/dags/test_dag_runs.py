@@ -180,7 +180,7 @@ def test_slice_run_with_quarantined_rows_succeeds_until_release(spark, run_dag, 
     assert ast.literal_eval(quality) == {"quarantined": 1, "warned": 2}
 
     monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
-    assert main(["release", str(file), "--slice", "2013-01-01T01:00Z"]) == 0
+    assert main(["quarantine", "release", str(file), "--slice", "2013-01-01T01:00Z"]) == 0
     assert count_emissions(spark, lake) == Counter([*SLICE_0, *LATER, ("01:00", "z 01:35", "z 01:35")])
 
 

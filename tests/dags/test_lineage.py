@@ -37,7 +37,7 @@ def test_command_lineage_has_input_and_output_tables_of_each_command(tmp_path):
         f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
     ]
 
-    vacuum = command_lineage(file, "/lake", ["vacuum", str(file)])
+    vacuum = command_lineage(file, "/lake", ["tables", "vacuum", str(file)])
     assert (vacuum.inputs, vacuum.outputs) == ([], []), "vacuum changes no rows"
 
 

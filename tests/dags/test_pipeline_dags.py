@@ -248,7 +248,7 @@ def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
     assert dags["retained__maintenance"]["tasks"] == {"vacuum": ["verify"], "verify": []}
     command = dags["retained__maintenance"]["command"]
-    arguments = ["vacuum", str(folder / "retained.yaml"), "--lake", str(PROJECT / "lake")]
+    arguments = ["tables", "vacuum", "--yes", str(folder / "retained.yaml"), "--lake", str(PROJECT / "lake")]
     assert command[command.index(SUBMITTED) :] == [SUBMITTED, *arguments]
 
     dag = dags["p__maintenance"]
@@ -258,7 +258,8 @@ def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
     assert datetime.now(UTC) - start < timedelta(days=3), "missed days do not run"
     assert dag["max_active_runs"] == 1
     at = dag["command"].index(SUBMITTED)
-    assert dag["command"][at:] == [SUBMITTED, "compact", str(folder / "p.yaml"), "--lake", str(PROJECT / "lake")]
+    compact = ["tables", "compact", str(folder / "p.yaml"), "--lake", str(PROJECT / "lake")]
+    assert dag["command"][at:] == [SUBMITTED, *compact]
 
 
 def test_dag_page_shows_comparison(demo, compared_dags):

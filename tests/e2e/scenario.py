@@ -200,8 +200,8 @@ class Scenario:
     def waive_and_clear(self, hour, run):
         """Waive the failed expectation, clear the failed run, and check that the slice is committed."""
         options = ["--expectation", "left_v", "--reason", "a return, known", "--user", "night shift"]
-        output = self.run_tidemark("waive", "--slice", format_start(hour), *options)
-        self.print_step(f"tidemark waive: {' '.join(output.split())}")
+        output = self.run_tidemark("quality waive", "--slice", format_start(hour), *options)
+        self.print_step(f"tidemark quality waive: {' '.join(output.split())}")
         self.airflow.send("POST", f"dags/{NAME}__slice/dagRuns/{run}/clear", dry_run=False)
         self.set_paused(f"{NAME}__slice", paused=False)
         wait_for(lambda: self.count_attempts(hour), SLICE_TIMEOUT, "the slice was not committed", every=2)
@@ -252,7 +252,7 @@ class Scenario:
         path = file or self.airflow.home / "pipelines" / f"{NAME}.yaml"
         env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "TIDEMARK_"))}
         process = subprocess.run(
-            [sys.executable, "-c", script, command, path, "--lake", lake or self.lake, *options],
+            [sys.executable, "-c", script, *command.split(), path, "--lake", lake or self.lake, *options],
             env=env | {"PYTHONPATH": str(PROJECT / "include")}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert process.returncode == 0, process.stderr

@@ -56,12 +56,12 @@ def drop_candidate_with_kills(run_tidemark, folder, monkeypatch):
             raise_interrupt()
 
     monkeypatch.setattr(candidates, "delete_file", delete_ten)
-    assert run_tidemark(WIDE, "versions", "--drop", "wide")[0] != 0
+    assert run_tidemark(WIDE, "version drop", "wide", "--yes")[0] != 0
     assert "that candidate is being deleted" in run_tidemark(WIDE, "run", "--candidate", "wide")[1]
     while any(file.is_file() for file in folder.rglob("*")):
         before = len(deleted)
-        assert json.loads(run_tidemark(WIDE, "versions", "--json")[1]) == []
-        message = run_tidemark(WIDE, "versions", "--drop", "wide")[1]
+        assert json.loads(run_tidemark(WIDE, "version list", "--json")[1]) == []
+        message = run_tidemark(WIDE, "version drop", "wide", "--yes")[1]
         assert len(deleted) > before, message
     monkeypatch.setattr(candidates, "delete_file", delete_file)
 
@@ -73,7 +73,7 @@ def run_tidemark(pipeline, tmp_path, lake, capsys, monkeypatch):
 
     def execute(settings, name, *options):
         pipeline(**settings)
-        code = main([name, str(tmp_path / "pipeline.yaml"), *options])
+        code = main([*name.split(), str(tmp_path / "pipeline.yaml"), *options])
         output = capsys.readouterr()
         return code, output.out if code == 0 else output.err
 
@@ -121,13 +121,13 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
     assert "other settings" in output
     assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(2))[0] == 0
 
-    code, output = run_tidemark(WIDE, "promote", "wide")
+    code, output = run_tidemark(WIDE, "version promote", "wide")
     assert code == 2
     assert "lacks live slices from 2024-01-01T02:00Z to 2024-01-01T03:00Z" in output
     assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(3))[0] == 0
     assert read_emissions(pipeline()) == count_pairs(20)
 
-    code, output = run_tidemark(WIDE, "compare", "--candidate", "wide", "--json")
+    code, output = run_tidemark(WIDE, "compare run", "--candidate", "wide", "--json")
     assert code == 0
 
     comparison = json.loads(output)
@@ -137,7 +137,7 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
 
     old = lake.parent / "old.yaml"
     write_pipeline(old, **NARROW)
-    code, output = run_tidemark(WIDE, "plan", "--diff", str(old), "--rows", *end_options(3), "--json")
+    code, output = run_tidemark(WIDE, f"diff {old}", "--rows", *end_options(3), "--json")
     assert code == 0
     assert json.loads(output)["rows"] == {
         "start": "2024-01-01T00:00Z",
@@ -148,11 +148,11 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
         "slices": 3,
     }
 
-    code, output = run_tidemark(NARROW, "promote", "wide")
+    code, output = run_tidemark(NARROW, "version promote", "wide")
     assert code == 2
     assert "ran under other settings than the pipeline file has (join.interval.lower was" in output
 
-    code, output = run_tidemark({**WIDE, "slices__every": "30 minutes"}, "promote", "wide")
+    code, output = run_tidemark({**WIDE, "slices__every": "30 minutes"}, "version promote", "wide")
     assert code == 2
     assert "has other slices (every 1 hour, from 2024-01-01T00:00Z on)" in output
 
@@ -162,11 +162,11 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
         with pytest.raises(KeyboardInterrupt):
             promotion.promote(spark, settings, str(lake), "wide", "somebody")
     assert read_emissions(pipeline()) == count_pairs(20)
-    assert run_tidemark(WIDE, "verify")[0] == 1  # the promotion is not applied to the tables yet
+    assert run_tidemark(WIDE, "tables verify")[0] == 1  # the promotion is not applied to the tables yet
     assert run_tidemark(WIDE, "status")[0] == 0  # applies it
     assert read_emissions(pipeline()) == count_pairs(20, 40)
-    assert run_tidemark(WIDE, "verify", "--deep")[0] == 0
-    assert "is the live version of orders already" in run_tidemark(WIDE, "promote", "wide")[1]
+    assert run_tidemark(WIDE, "tables verify", "--deep")[0] == 0
+    assert "is the live version of orders already" in run_tidemark(WIDE, "version promote", "wide")[1]
 
     code, output = run_tidemark(WIDE, "reprocess", "--json", "--from", end_options(1)[1], *end_options(2))
     assert code == 0
@@ -181,50 +181,50 @@ def test_rollback_restores_previous_version(
     assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(2))[0] == 0
 
     planned_before = create_plan(spark, pipeline(**NARROW), str(lake), Request(end=at(3)))
-    assert run_tidemark(WIDE, "promote", "wide")[0] == 0
+    assert run_tidemark(WIDE, "version promote", "wide")[0] == 0
     with pytest.raises(SliceOrderError, match="another process has committed"):
         list(execute(spark, planned_before, lambda *_: None))
-    assert run_tidemark(WIDE, "verify")[0] == 0
+    assert run_tidemark(WIDE, "tables verify")[0] == 0
 
     code, output = run_tidemark(WIDE, "run", "--json", *end_options(3))
     assert code == 0
     assert json.loads(output)["plan"]["slices"] == 1
     assert read_emissions(pipeline()) == count_pairs(20, 40)
 
-    code, output = run_tidemark(NARROW, "rollback", "wide", "--json")
+    code, output = run_tidemark(NARROW, "version rollback", "wide", "--json")
     assert code == 0
 
     rollback = json.loads(output)
     assert (rollback["slices"], rollback["slices_to_rerun"]) == (2, [["2024-01-01T02:00Z", "2024-01-01T03:00Z"]])
     assert read_emissions(pipeline()) == count_pairs(20) + Counter({(2, 40): 1})
-    assert "no promotion of candidate wide of orders is live" in run_tidemark(NARROW, "rollback", "wide")[1]
+    assert "no promotion of candidate wide of orders is live" in run_tidemark(NARROW, "version rollback", "wide")[1]
 
     code, output = run_tidemark(NARROW, "run", "--json", *end_options(3))
     assert code == 0
     assert [slice_range["reason"] for slice_range in json.loads(output)["plan"]["slice_ranges"]] == ["changed settings"]
     assert read_emissions(pipeline()) == count_pairs(20)
-    assert run_tidemark(NARROW, "verify", "--deep")[0] == 0
+    assert run_tidemark(NARROW, "tables verify", "--deep")[0] == 0
 
     assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(3))[0] == 0
 
-    code, output = run_tidemark(WIDE, "versions")
+    code, output = run_tidemark(WIDE, "version list")
     assert code == 0
     assert "wide: join.interval.lower was -30 minutes, now -50 minutes" in " ".join(output.split())
-    assert run_tidemark(WIDE, "promote", "wide", "--user", "ada")[0] == 0
+    assert run_tidemark(WIDE, "version promote", "wide", "--user", "ada")[0] == 0
 
     newest = Ledger.from_pipeline(pipeline(**WIDE), str(lake)).rows.iloc[-1]
     output = json.loads(newest["promotion"])
     assert (output["promoted"], output["user"], newest["attempt"]) == ("wide", "ada", 3)
 
     drop_candidate_with_kills(run_tidemark, lake / "orders" / "candidates" / "wide", monkeypatch)
-    assert json.loads(run_tidemark(WIDE, "versions", "--json")[1]) == []
-    assert "has no candidate wide (there are: none)" in run_tidemark(WIDE, "versions", "--drop", "wide")[1]
-    assert run_tidemark(WIDE, "verify", "--deep")[0] == 0
+    assert json.loads(run_tidemark(WIDE, "version list", "--json")[1]) == []
+    assert "has no candidate wide (there are: none)" in run_tidemark(WIDE, "version drop", "wide", "--yes")[1]
+    assert run_tidemark(WIDE, "tables verify", "--deep")[0] == 0
     assert read_emissions(pipeline()) == count_pairs(20, 40)
 
     for file in (lake / "orders" / "emissions").rglob("*.parquet"):
         file.unlink()
-    code, output = run_tidemark(NARROW, "rollback", "wide")
+    code, output = run_tidemark(NARROW, "version rollback", "wide")
     assert code == 2
     assert "were vacuumed" in output
 

@@ -154,19 +154,19 @@ def test_compact_is_invisible_to_streams_and_complete(uncompacted_lake, compacte
 
     version = compacted_lake.log().version
 
-    assert compacted_lake.command("compact") == 0
+    assert compacted_lake.command("tables compact") == 0
     assert capsys.readouterr().out == "orders: nothing to merge\n"
     assert compacted_lake.log().version == version
 
 
 def test_compact_dry_run_lists_merges_and_writes_nothing(uncompacted_lake, capsys):
     before = sorted(uncompacted_lake.root.rglob("*"))
-    assert uncompacted_lake.command("compact", "--dry-run") == 0
+    assert uncompacted_lake.command("tables compact", "--dry-run") == 0
 
     output = capsys.readouterr().out.splitlines()
     assert len(output) == len(MERGES)
     assert output[0].startswith("orders: would merge emissions 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 files (")
-    assert uncompacted_lake.command("compact", "--dry-run", "--json") == 0
+    assert uncompacted_lake.command("tables compact", "--dry-run", "--json") == 0
 
     output = json.loads(capsys.readouterr().out)
     plan = [(merge["table"], merge["files"], merge["target_files"]) for merge in output["planned"]]
@@ -177,7 +177,7 @@ def test_compact_dry_run_lists_merges_and_writes_nothing(uncompacted_lake, capsy
 
 def test_compact_without_setting_suggests_it(copy_lake, uncompacted_lake, capsys):
     lake = copy_lake(uncompacted_lake, compact=None)
-    assert lake.command("compact") == 2
+    assert lake.command("tables compact") == 2
     assert "Add `compact: {settled_after: 2 days, period: 1 day}` to its file" in capsys.readouterr().err
 
 
@@ -269,12 +269,12 @@ def test_repair_missing_merged_file_restores_small_files(compacted_lake, copy_la
     lake.assert_consistent()
     path, *_ = filter(is_merged, lake.log().files["path"])
     Path(lake.tables.emissions, path).unlink()
-    assert lake.command("verify", "--json") == 1
+    assert lake.command("tables verify", "--json") == 1
 
     [issue] = json.loads(capsys.readouterr().out)["issues"]
     assert (issue["damage"], issue["table"], issue["file"]) == ("missing file", "emissions", path)
     assert issue["slices"] in ([[f"2024-01-01T0{hour}:00Z", f"2024-01-01T0{hour + 2}:00Z"]] for hour in (0, 2))
-    assert lake.command("verify", "--repair") == 0
+    assert lake.command("tables repair", "--yes") == 0
     assert "2 references to committed files are restored, 1 reference go" in capsys.readouterr().err
     assert count_emissions(lake) == count_emissions(uncompacted_lake), "from the small files, which still exist"
 
@@ -284,7 +284,7 @@ def test_repair_missing_merged_late_file_recomputes_no_slice(compacted_lake, cop
     rows = lake.count_rows()
     for path in filter(is_merged, lake.log("late").files["path"]):
         Path(lake.tables.late, path).unlink()
-    assert lake.command("verify", "--repair") == 0
+    assert lake.command("tables repair", "--yes") == 0
     assert "run again" not in capsys.readouterr().err
     assert lake.count_rows() == rows
 

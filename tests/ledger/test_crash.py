@@ -51,7 +51,7 @@ def committed_lake(pipeline, append_inputs, create_rows, run_hours, lake):
 def build_command(lake, point, *options, name="run"):
     """Build the command line that runs a command of Tidemark in its own process and kills it at a point."""
     arguments = [str(lake.parent / "pipeline.yaml"), "--lake", str(lake), *options]
-    return [sys.executable, "-m", "tests.ledger.crashing", str(point), f"{lake}.steps", name, *arguments]
+    return [sys.executable, "-m", "tests.ledger.crashing", str(point), f"{lake}.steps", *name.split(), *arguments]
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_release_killed_at_any_step_is_repeatable(committed_lake, pipeline, run_
             release(spark, settings, str(copy), slice_start, None, "ada")
 
     def arguments(copy, point):
-        return build_command(copy, point, *options, name="release")
+        return build_command(copy, point, *options, name="quarantine release")
 
     before, after = check_kills(settings, lake, arguments, repeat, ["emissions", "quarantined"])
 
@@ -167,7 +167,7 @@ def test_compact_killed_at_any_step_is_resumable(committed_lake, pipeline, run_h
         assert not plan_compaction(settings, str(copy)).merges
 
     before, after = check_kills(
-        settings, lake, lambda copy, point: build_command(copy, point, name="compact"), resume, []
+        settings, lake, lambda copy, point: build_command(copy, point, name="tables compact"), resume, []
     )
     assert after == before
 
@@ -205,7 +205,9 @@ def test_erase_killed_at_any_step_is_resumable(committed_lake, pipeline, run_hou
         erase(spark, settings, str(copy), predicates, "ada", keep_files=True)
 
     def arguments(copy, point):
-        return build_command(copy, point, "--left", predicates["left"], "--user", "ada", "--keep-files", name="erase")
+        return build_command(
+            copy, point, "--left", predicates["left"], "--user", "ada", "--keep-files", "--yes", name="tables erase"
+        )
 
     changed = ["emissions", "late", "checkpoint"]
     before, after = check_kills(settings, lake, arguments, resume, changed)
@@ -251,7 +253,7 @@ def test_waive_killed_before_or_after_commit_is_atomic(committed_lake, pipeline,
         "ada",
     ]
     killed = subprocess.run(
-        build_command(lake, point, *options, name="waive"), cwd=PROJECT, start_new_session=True, check=False
+        build_command(lake, point, *options, name="quality waive"), cwd=PROJECT, start_new_session=True, check=False
     )
     assert killed.returncode == -signal.SIGKILL
 

@@ -28,7 +28,7 @@ from tidemark.versions.promotion import promote
 HOURS, ROWS = 5, 36
 ROW = "k string, happened timestamp, arrived timestamp, v int, id int, who string"
 ADA = "ada.lovelace@example.org"
-ERASE_OPTIONS = ("--left", "id = 7", "--right", "id = 7")
+ERASE_OPTIONS = ("--left", "id = 7", "--right", "id = 7", "--yes")
 SETTINGS = {
     "dialect": "flink-sql",
     "on_late_arriving_rows": "reprocess",
@@ -131,7 +131,7 @@ def erased_rows_lake(spark, original_lake, tmp_path_factory):
     root = tmp_path_factory.mktemp("erased")
     shutil.copytree(original_lake.root, root / "lake")
     lake = Lake(spark, root / "lake", original_lake.file, original_lake.settings)
-    assert lake.command("erase", *ERASE_OPTIONS, "--user", "lena", "--keep-files") == 0
+    assert lake.command("tables erase", *ERASE_OPTIONS, "--user", "lena", "--keep-files") == 0
     return lake, original_lake.log().version
 
 
@@ -140,7 +140,7 @@ def erased_lake(spark, erased_rows_lake, tmp_path_factory):
     root = tmp_path_factory.mktemp("erased")
     shutil.copytree(erased_rows_lake[0].root, root / "lake")
     lake = Lake(spark, root / "lake", erased_rows_lake[0].file, erased_rows_lake[0].settings)
-    assert lake.command("erase", *ERASE_OPTIONS) == 0
+    assert lake.command("tables erase", *ERASE_OPTIONS) == 0
     return lake
 
 
@@ -156,7 +156,7 @@ def copy_lake(spark, tmp_path):
 
 def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     before = {path: path.stat().st_mtime for path in original_lake.root.rglob("*")}
-    assert original_lake.command("erase", *ERASE_OPTIONS, "--dry-run", "--json") == 0
+    assert original_lake.command("tables erase", *ERASE_OPTIONS, "--dry-run", "--json") == 0
 
     live, candidate = json.loads(capsys.readouterr().out)
     rows = original_lake.read_rows()
@@ -167,7 +167,7 @@ def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     assert candidate["pipeline"] == "orders --candidate wide"
     assert candidate["row_counts"]["emissions"] > 0
     assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 4
-    assert original_lake.command("erase", *ERASE_OPTIONS, "--dry-run") == 0
+    assert original_lake.command("tables erase", *ERASE_OPTIONS, "--dry-run") == 0
 
     output = capsys.readouterr().out
     assert f"orders: would be erased: {rejected_rows} rows of emissions, " in output
@@ -228,7 +228,7 @@ def test_erase_deletes_all_bytes_and_rerun_changes_nothing(erased_rows_lake, era
     erased_lake.assert_consistent()
     version = erased_lake.log().version
 
-    assert erased_lake.command("erase", *ERASE_OPTIONS) == 0
+    assert erased_lake.command("tables erase", *ERASE_OPTIONS) == 0
     assert "orders: erased: no row" in capsys.readouterr().out
     assert erased_lake.log().version == version
 
@@ -255,10 +255,10 @@ def test_erase_killed_while_deleting_is_resumable(erased_rows_lake, copy_lake, m
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fail_at(count, getattr(owner, name)))
             with pytest.raises(KilledError):
-                lake.command("erase", *ERASE_OPTIONS)
+                lake.command("tables erase", *ERASE_OPTIONS)
         assert lake.find_files_with_name()
         assert check_integrity(lake.settings, str(lake.root), deep=True).damages == ()
-    assert lake.command("erase", *ERASE_OPTIONS) == 0
+    assert lake.command("tables erase", *ERASE_OPTIONS) == 0
     assert lake.find_files_with_name() == []
     assert check_integrity(lake.settings, str(lake.root), deep=True).damages == ()
 
@@ -304,8 +304,8 @@ def test_erase_covers_candidates_and_blocks_rollback(spark, erased_lake, copy_la
     assert lake.find_files_with_name() == []
 
     lake.assert_consistent()
-    assert lake.command("erase", "--left", "id = 101", "--keep-files") == 0
-    assert lake.command("rollback", "wide") == 2
+    assert lake.command("tables erase", "--left", "id = 101", "--keep-files", "--yes") == 0
+    assert lake.command("version rollback", "wide") == 2
     assert "rows were erased since candidate wide was promoted" in capsys.readouterr().err
 
 
@@ -320,22 +320,22 @@ def test_erase_covers_candidates_and_blocks_rollback(spark, erased_lake, copy_la
     ],
 )
 def test_erase_invalid_predicate_is_rejected(original_lake, capsys, options, message):
-    assert original_lake.command("erase", *options) == 2
+    assert original_lake.command("tables erase", *options, "--yes") == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_erase_without_needed_columns_or_with_live_query_is_rejected(original_lake, copy_lake, capsys):
     lake = copy_lake(original_lake, output="narrow", select=["left_v", "right_v"])
-    assert lake.command("erase", "--left", "id = 7") == 2
+    assert lake.command("tables erase", "--left", "id = 7", "--yes") == 2
     assert "orders has committed no slice" in capsys.readouterr().err
 
     lake.run(end=at(1))
-    assert lake.command("erase", "--left", "id = 7") == 2
+    assert lake.command("tables erase", "--left", "id = 7", "--yes") == 2
     assert "not all rows of" in capsys.readouterr().err
-    assert lake.command("erase", "--left", "v = 2") == 0
+    assert lake.command("tables erase", "--left", "v = 2", "--yes") == 0
 
     live_query_file = Path(f"{lake.root}/narrow/live_query/emissions/part-0.parquet")
     live_query_file.parent.mkdir(parents=True)
     live_query_file.write_bytes(b"rows")
-    assert lake.command("erase", "--left", "v = 2") == 2
+    assert lake.command("tables erase", "--left", "v = 2", "--yes") == 2
     assert "has a live query" in capsys.readouterr().err

@@ -125,13 +125,13 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
     all_rows = spark.read.format("delta").load(f"{lake}/orders/emissions").drop("_slice", "_pane", "_result_time")
     quarantined_rows = spark.read.format("delta").load(f"{lake}/orders/quarantined").select(*all_rows.columns)
     all_rows.unionByName(quarantined_rows).coalesce(1).write.format("delta").save(f"{lake}/streamed")
-    assert read_causes(run_tidemark("compare", "--with", "streamed", "--save", "--json")) == {"quarantined": 3}
+    assert read_causes(run_tidemark("compare run", "--with", "streamed", "--save", "--json")) == {"quarantined": 3}
     assert "in quarantine in slice 2024-01-01T01:00Z, rows: 1, which fail expect_column_values_to_be_between(" in (
         " ".join(run_tidemark("explain", "--left", "k=1.900")[1].split())
     )
 
     before = DeltaTable(f"{lake}/orders/emissions").version()
-    assert run_tidemark("release", "--slice", "2024-01-01T01:00Z", "--user", "ada") == (
+    assert run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--user", "ada") == (
         0,
         "released 2 rows of slice 2024-01-01T01:00Z\n",
     )
@@ -148,18 +148,18 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
 
     [released] = json.loads(read_ledger(lake, "releases")[1][0])
     assert (released["user"], released["rows"]) == ("ada", 2)
-    assert read_causes(run_tidemark("compare", "--with", "streamed", "--save", "--only-due", "--json")) == {
+    assert read_causes(run_tidemark("compare run", "--with", "streamed", "--save", "--only-due", "--json")) == {
         "quarantined": 1
     }
     assert "matched in slice 2024-01-01T01:00Z, rows emitted: 1" in run_tidemark("explain", "--left", "k=1.900")[1]
 
-    code, output = run_tidemark("release", "--slice", "2024-01-01T01:00Z")
+    code, output = run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z")
     assert (code, "no row of this slice is in quarantine. Run tidemark quarantine list orders" in output) == (2, True)
 
     grid = Grid(int(START.timestamp()) * 1_000_000, 3_600_000_000)
     tables = PipelineTables(f"{lake}/orders")
     assert check_every_version(tables, grid)
-    assert run_tidemark("verify", "--deep", "--json")[0] == 0, "released rows are no damage"
+    assert run_tidemark("tables verify", "--deep", "--json")[0] == 0, "released rows are no damage"
     assert run_tidemark("run")[0] == 0, "the slice is unchanged for later ones"
     assert set(read_ledger(lake, "attempt").values()) == {(1,)}
 
@@ -186,14 +186,14 @@ def test_release_row_failing_two_expectations_needs_both(lake, four_hours, run_t
     names = count_rows(lake, "quarantined", "_failed_expectations") - single_failures
     assert [(hour, name.count("expect_")) for hour, name in names] == [(1, 2)]
 
-    code, output = run_tidemark("release", "--slice", "2024-01-01T01:00Z", "--expectation", "expect")
+    code, output = run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--expectation", "expect")
     assert code == 2
     assert "--expectation expect is several of: expect_column_values_to_be_between(" in output
-    assert run_tidemark("release", "--slice", "2024-01-01T01:00Z", "--expectation", "between")[1] == (
+    assert run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--expectation", "between")[1] == (
         "released 1 row of slice 2024-01-01T01:00Z; 1 row in quarantine still\n"
     )
     assert read_ledger(lake, "emissions", "quarantined", "quality")[1] == (4, 1, "quarantined")
-    assert run_tidemark("release", "--slice", "2024-01-01T01:00Z")[0] == 0
+    assert run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z")[0] == 0
     assert read_ledger(lake, "emissions", "quarantined", "quality")[1] == (5, 0, "released")
     assert count_rows(lake, "quarantined", "_failed_expectations") == Counter({(3, f"['{NAME}']"): 1})
 
@@ -205,7 +205,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     assert "found 2 of 5 values, such as [1000, 1001], at left_k 1.90" in output
     assert "run the same command again. To publish the slice without such rows, set on_failure: quarantine" in output
 
-    waive_command = f"tidemark waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --reason TEXT"
+    waive_command = f"tidemark quality waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --reason TEXT"
     assert waive_command in output
 
     output = json.loads(run_tidemark("quality", "--json")[1])
@@ -217,7 +217,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     )
 
     waive = ["--slice", "2024-01-01T01:00Z", "--expectation", NAME, "--reason", "<b> $1 storm", "--user", "ada"]
-    assert run_tidemark("waive", *waive)[0] == 0
+    assert run_tidemark("quality waive", *waive)[0] == 0
 
     code, output = run_tidemark("status", "--json")
     assert [(group["slice"], group["user"]) for group in json.loads(output)[0]["waivers"]] == [
@@ -243,7 +243,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     slice_range = ["--from", "2024-01-01T01:00Z", "--to", "2024-01-01T02:00Z"]
     code, output = run_tidemark("reprocess", *slice_range)
     assert (code, waive_command in output) == (1, True), "the waiver was for that attempt"
-    assert run_tidemark("waive", *waive)[0] == 0
+    assert run_tidemark("quality waive", *waive)[0] == 0
     assert run_tidemark("reprocess", *slice_range)[0] == 0
     assert read_ledger(lake, "attempt", "quality")[1] == (2, "waived")
 
@@ -258,6 +258,9 @@ def test_waive_invalid_request_is_rejected(run_tidemark, lake, four_hours):
         ("2024-01-01T01:00Z", "max_value 9", "only warns (on_failure: warn)"),
     ):
         options = ["--slice", slice_, "--expectation", name, "--reason", "so"]
-        code, output = run_tidemark("waive", *options, quality=quality)
+        code, output = run_tidemark("quality waive", *options, quality=quality)
         assert (code, message in output, output.count("\n")) == (2, True, 1), output
-    assert run_tidemark("waive", "--slice", "2024-01-01T01:00Z", "--expectation", "values", "--reason", " ")[0] == 2
+    assert (
+        run_tidemark("quality waive", "--slice", "2024-01-01T01:00Z", "--expectation", "values", "--reason", " ")[0]
+        == 2
+    )

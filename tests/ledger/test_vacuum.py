@@ -84,7 +84,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     }
     runs = {number: entry.run for number, entry in Ledger.from_pipeline(settings, str(lake)).entries.items()}
 
-    code, [dry_run_result] = run_command("vacuum", "--dry-run", "--json")
+    code, [dry_run_result] = run_command("tables vacuum", "--dry-run", "--json")
     assert (code, list_files(lake)) == (0, before)
     assert dry_run_result["uncommitted_files"] == {"files": [str(uncommitted.relative_to(lake / "orders"))], "bytes": 5}
     for kind in ("replaced_files", "log_files", "data_docs", "checkpoints"):
@@ -107,7 +107,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     [status] = run_command("status", "--json")[1]
     assert not any(status["oldest_versions"].values())
 
-    code, [output] = run_command("vacuum", "--json")
+    code, [output] = run_command("tables vacuum", "--yes", "--json")
     assert output == dry_run_result | {"dry_run": False}
 
     after = list_files(lake)
@@ -127,7 +127,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     )
     assert retention == "interval 0 seconds", "Delta's checkpoints no longer contain deleted files"
 
-    assert run_command("verify", "--deep")[0] == 0
+    assert run_command("tables verify", "--deep")[0] == 0
 
     code, verified = run_command("checkpoint verify", "--at", label(1), "--json")
     assert (code, verified["is_equal"], verified["replayed_from"], verified["has_checkpoint"]) == (
@@ -144,9 +144,9 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
 
     reprocess_plan = create_plan(spark, settings, str(lake), Request(reprocess=True, start=at(2), end=at(3)))
     assert reprocess_plan.jobs[0].start == 0, "its checkpoint has expired"
-    assert run_command("verify", "--deep")[0] == 0
+    assert run_command("tables verify", "--deep")[0] == 0
     assert count_rows(tables, before=at(HOURS)) == rows_before
-    assert "reprocess can begin with any slice from" in run_command("vacuum")[1]
+    assert "reprocess can begin with any slice from" in run_command("tables vacuum", "--yes")[1]
 
 
 def write_aged_files(path, *names):

@@ -219,7 +219,7 @@ DAMAGES: dict[Callable[[Lake], None], Issues] = {
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_verify_reports_each_damage(damaged_lake, damage, capsys):
-    arguments = ["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--json"]
+    arguments = ["tables", "verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--json"]
     arguments += ["--deep"] if damage is flip_byte else []
     damage(damaged_lake)
     assert main(arguments) == 1
@@ -232,7 +232,7 @@ def test_verify_reports_each_damage(damaged_lake, damage, capsys):
 
 def test_verify_undamaged_lake_reports_nothing_and_changes_nothing(damaged_lake, capsys):
     before = {path: path.stat().st_mtime_ns for path in damaged_lake.root.rglob("*")}
-    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--deep", "--json"]) == 0
+    assert main(["tables", "verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--deep", "--json"]) == 0
 
     output = json.loads(capsys.readouterr().out)
     assert output["issues"] == []
@@ -244,7 +244,7 @@ def test_verify_undamaged_lake_reports_nothing_and_changes_nothing(damaged_lake,
 def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, capsys):
     DeltaTable(damaged_lake.tables.emissions).restore(damaged_lake.log().version - 1)
     DeltaTable(damaged_lake.tables.emissions).restore(damaged_lake.log().version - 1)
-    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root)]) == 0
+    assert main(["tables", "verify", str(damaged_lake.file), "--lake", str(damaged_lake.root)]) == 0
     assert "RESTORE" in capsys.readouterr().out
 
 
@@ -270,14 +270,14 @@ def read_emissions(root):
 @pytest.mark.parametrize("damage", REPAIRED_BY_REFERENCE, ids=lambda damage: damage.__name__)
 def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lake, damage):
     damage(damaged_lake)
-    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 0
+    assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
     assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
 
 
 @pytest.mark.parametrize("damage", REPAIRED_BY_RERUN, ids=lambda damage: damage.__name__)
 def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_lake, damage):
     damage(damaged_lake)
-    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 0
+    assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
     assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
 
 
@@ -285,7 +285,7 @@ def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_l
 def test_repair_of_unrepairable_damage_changes_nothing(damaged_lake, damage, capsys):
     damage(damaged_lake)
     before = sorted(damaged_lake.root.rglob("*"))
-    assert main(["verify", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--repair"]) == 1
+    assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 1
     assert "left as it is" in capsys.readouterr().err
     assert sorted(damaged_lake.root.rglob("*")) == before
 

@@ -83,7 +83,7 @@ def test_commands_on_object_store_give_tables_and_pages_of_local_lake(store, tmp
         assert read_rows(f"{LAKE}/orders/{table}").total() > 10
 
     report = f"{LAKE}/reports/quality.html"
-    run_command("quality", file, "--lake", LAKE, "--report", report, cwd=tmp_path)
+    run_command("quality", "show", file, "--lake", LAKE, "--report", report, cwd=tmp_path)
     files = open_filesystem(LAKE)
     assert b"<html" in bytes(files.open_input_file("reports/quality.html").read())
     docs = files.get_file_info(pafs.FileSelector("orders/gx/uncommitted/data_docs/local_site", recursive=True))
@@ -96,7 +96,9 @@ def test_commands_on_object_store_give_tables_and_pages_of_local_lake(store, tmp
     with files.open_output_stream("orders/emissions/run=uncommitted/part-0.parquet") as uncommitted:
         uncommitted.write(b"text")
     time.sleep(1.1)  # a store's times are whole seconds
-    output = run_command("vacuum", file, "--lake", LAKE, "--older-than", "0 seconds", "--json", cwd=tmp_path)
+    output = run_command(
+        "tables", "vacuum", file, "--yes", "--lake", LAKE, "--older-than", "0 seconds", "--json", cwd=tmp_path
+    )
     [result] = json.loads(output)
     assert result["uncommitted_files"] == {"files": ["emissions/run=uncommitted/part-0.parquet"], "bytes": 4}
     assert result["recovery_horizon"]["readable_from"]["emissions"] == 0
@@ -114,13 +116,13 @@ def test_compaction_promotion_and_vacuum_on_object_store_equal_local_lake(store,
     wide.write_text(yaml.safe_dump(settings))
     steps = [
         ("run", narrow, "--slices-per-job", 1),
-        ("compact", narrow),
+        ("tables", "compact", narrow),
         ("run", wide, "--candidate", "wide"),
-        ("promote", wide, "wide"),
-        ("rollback", narrow, "wide"),
-        ("promote", wide, "wide"),
-        ("versions", wide, "--drop", "wide"),
-        ("verify", wide, "--deep"),
+        ("version", "promote", wide, "wide"),
+        ("version", "rollback", narrow, "wide"),
+        ("version", "promote", wide, "wide"),
+        ("version", "drop", wide, "wide", "--yes"),
+        ("tables", "verify", wide, "--deep"),
     ]
     for lake in (LAKE, local_lake):
         write_inputs(lake, hours)
@@ -146,7 +148,7 @@ def test_compaction_promotion_and_vacuum_on_object_store_equal_local_lake(store,
     assert result.log_files.files
     assert result.replaced_files.files
     assert read_rows(f"{LAKE}/orders/emissions").total() == counts[-1]
-    assert "consistent" in run_command("verify", wide, "--lake", LAKE, "--deep", cwd=tmp_path)
+    assert "consistent" in run_command("tables", "verify", wide, "--lake", LAKE, "--deep", cwd=tmp_path)
 
 
 def test_run_store_without_conditional_puts_is_rejected_before_writing(store, tmp_path, monkeypatch):

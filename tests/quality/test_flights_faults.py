@@ -104,7 +104,7 @@ def test_run_faulty_hour_follows_on_failure(spark, source_tables, tmp_path, run_
             assert read_emissions(lake)[1] == 0
             assert not set(read_emissions(lake)[0]) - set(all_rows)
             for quarantine in json.loads(run_command("quarantine list", "--json")[1]):
-                code, output = run_command("release", "--slice", quarantine["slice"])
+                code, output = run_command("quarantine release", "--slice", quarantine["slice"])
                 assert code == 0, output
             assert read_emissions(lake) == (all_rows, faulty_count), "released rows are in the slices that emitted them"
             assert DeltaTableHandle.open(str(lake / "out/quarantined")).files.empty

@@ -113,7 +113,7 @@ def test_append_rejection_results_each_rejected_attempt_has_own_time(year):
 def test_quality_command_json_has_worst_value_and_slice(year, capsys):
     file, lake, _ = year
 
-    assert main(["quality", str(file), "--lake", str(lake), "--json"]) == 0
+    assert main(["quality", "show", str(file), "--lake", str(lake), "--json"]) == 0
 
     summaries = {summary["expectation"].partition("(")[0]: summary for summary in json.loads(capsys.readouterr().out)}
     worst_slice = "2024-06-15T16:00Z"
@@ -127,7 +127,7 @@ def test_quality_command_json_has_worst_value_and_slice(year, capsys):
 def test_quality_command_prints_expectations_outcomes_and_data_docs(year, capsys):
     file, lake, _ = year
 
-    assert main(["quality", str(file), "--lake", str(lake)]) == 0
+    assert main(["quality", "show", str(file), "--lake", str(lake)]) == 0
 
     output = capsys.readouterr().out
     assert "expect_table_row_count_to_be_between" in output
@@ -139,20 +139,20 @@ def test_quality_report_draws_values_and_escapes_names(year, tmp_path, capsys):
     file, lake, _ = year
     page = tmp_path / "quality.html"
 
-    assert main(["quality", str(file), "--lake", str(lake), "--report", str(page)]) == 0
+    assert main(["quality", "show", str(file), "--lake", str(lake), "--report", str(page)]) == 0
 
     text = page.read_text()
     # Two expectations measure a number; each has a chart for wide and for narrow screens.
     assert text.count("<svg ") == 4
     assert "value_set [&#39;a&#39;]): 8,760 slices" in text.replace("<wbr>", "")
     assert "<script" not in text
-    assert main(["quality", str(file), "--lake", str(lake), "--report", "quality.pdf"]) == 2
+    assert main(["quality", "show", str(file), "--lake", str(lake), "--report", "quality.pdf"]) == 2
 
 
 def test_quality_command_without_results_names_suggest(tmp_path, capsys):
     write_pipeline(tmp_path / "bare.yaml")
 
-    assert main(["quality", str(tmp_path / "bare.yaml"), "--lake", str(tmp_path / "lake")]) == 0
+    assert main(["quality", "show", str(tmp_path / "bare.yaml"), "--lake", str(tmp_path / "lake")]) == 0
 
     assert "tidemark quality suggest orders" in " ".join(capsys.readouterr().out.split())
 

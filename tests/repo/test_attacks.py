@@ -6,7 +6,7 @@ import yaml
 
 from tests.conftest import write_pipeline
 from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, render_table
-from tidemark.cli import app
+from tidemark.cli import app, run
 from tidemark.delta.table import create_internal_table
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ def no_spark(monkeypatch):
         def sql(self, statement):
             raise AssertionError(statement)
 
-    monkeypatch.setattr(app, "get_spark_session", lambda *_, **__: Session())
+    monkeypatch.setattr(run, "get_spark_session", lambda *_, **__: Session())
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -64,9 +64,9 @@ def test_attack_ends_with_error_line_and_writes_nothing(attack, attacked_folder,
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(attacked_folder / "files"))
     monkeypatch.setenv("COLUMNS", "10000")
     before = list_files(attacked_folder)
-    command = "compare" if "compare" in attack.changes else "run"
+    command = ["compare", "run"] if "compare" in attack.changes else ["run"]
 
-    code = app.main([command, *attack.options, "--lake", str(attacked_folder / "lake"), "--", str(file)])
+    code = app.main([*command, *attack.options, "--lake", str(attacked_folder / "lake"), "--", str(file)])
 
     error = capsys.readouterr().err.strip()
     file.unlink()

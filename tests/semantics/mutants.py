@@ -67,7 +67,7 @@ def find_failing(folder: Path, vectors: list[bytes]) -> list[str]:
         return []
     file, report = folder / "vectors.jsonl", folder / "report.json"
     file.write_bytes(b"".join(vectors))
-    arguments = ["conformance", str(file), "--cuts", "2", "--json", str(report)]
+    arguments = ["conformance", str(file), "--cuts", "2", "--output", str(report)]
     environment = {**os.environ, "PYTHONPATH": str(folder), "TIDEMARK_JARS": str(PROJECT / ".jars")}
     run = subprocess.run(
         [sys.executable, "-c", RUN, *arguments], env=environment, capture_output=True, text=True, check=False

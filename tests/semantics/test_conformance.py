@@ -175,7 +175,7 @@ def test_conformance_wrong_vector_fails_and_names_rows(tmp_path, capsys):
     path = tmp_path / "wrong.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (VECTORS[0], wrong)))
     report = tmp_path / "report.json"
-    assert main(["conformance", str(path), "--cuts", "2", "--json", str(report)]) == 1
+    assert main(["conformance", str(path), "--cuts", "2", "--output", str(report)]) == 1
 
     output = capsys.readouterr().out
     assert output.endswith("conformance: 1 passed, 1 failed\n")

@@ -7,6 +7,7 @@ worker go on, or make this one fail.
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
@@ -42,6 +43,7 @@ from tidemark.timegrid.slices import Grid
 NO_COLUMNS = T.StructType([])
 TIMESTAMP = pa.timestamp("us", "UTC")
 LIVE_TABLES = PipelineTables("lake/orders")
+_NO_OUTPUT: Mapping[str, Mapping[int, Counter]] = {"emissions": {}, "quarantined": {}}
 Contents = Mapping[int, Any]
 """Rows by slice: a Counter of emitted or quarantined rows, or the rows in the buffers after the slice."""
 
@@ -108,8 +110,12 @@ class InMemoryLake:
     tables: dict[str, list[Version]] = field(default_factory=dict)
     intended_output: dict[tuple[str, str], dict[int, Counter]] = field(default_factory=dict)
     """Rows that a run intends to write to `emissions` and `quarantined`, by table and run. Only for checks."""
-    releases: list[tuple[int, str, int, Counter]] = field(default_factory=list)
-    """Commit, run, slice and rows of each release. Only for checks."""
+    committed_output: dict[int, Mapping[str, Mapping[int, Counter]]] = field(default_factory=lambda: {0: _NO_OUTPUT})
+    """Rows of `emissions` and `quarantined` by slice, by table, by commit of the ledger. Only for checks."""
+    standing_promotions: list[int] = field(default_factory=list)
+    """Commits of the promotions that were not rolled back. Only for checks."""
+    released_rows: int = 0
+    """Number of rows that were released."""
     has_expectations: bool = False
     """True if the pipeline has expectations that some rows fail."""
     waivers: set[tuple[int, int]] = field(default_factory=set)
@@ -168,14 +174,7 @@ class InMemoryLake:
 
     def get_committed_output(self, name: str, commit: float = float("inf")) -> dict[int, Counter]:
         """Return the rows of `emissions` or `quarantined` as of a commit, of slices that have any."""
-        output = {}
-        for number, entry in self.read_ledger(commit=commit).entries.items():
-            released: Counter = Counter()
-            for release_commit, run, slice_, rows in self.releases:
-                if release_commit <= commit and (run, slice_) == (entry.run, number):
-                    released += rows
-            rows = self.intended_output[name, entry.run].get(number, Counter())
-            output[number] = rows + released if name == "emissions" else rows - released
+        output = self.committed_output[max(number for number in self.committed_output if number <= commit)][name]
         return {number: rows for number, rows in output.items() if rows}
 
     def append_entries(self, entries: Iterable[Entry], commit: int, changes: TableChanges) -> None:
@@ -303,10 +302,30 @@ class InMemoryLake:
         self.append_entries(entries, commit, changes)
         if promotion:
             self.promotions[commit] = promotion
-        for row in released:
-            number, run = row["entry"].number, row["entry"].run
-            published = self.merge_contents(file.path for file in changes.added["emissions"])
-            self.releases.append((commit, run, number, published.get(number, Counter())))
+        released_rows = self.merge_contents(file.path for file in changes.added["emissions"]) if released else None
+        self.committed_output[commit] = self._compute_output(entries, commit, promotion, released_rows)
+
+    def _compute_output(
+        self, entries: Iterable[Entry], commit: int, promotion: str | None, released: Mapping[int, Counter] | None
+    ) -> dict[str, dict[int, Counter]]:
+        """Return the rows of each table after a commit, from the rows after the commit before."""
+        output = {name: dict(rows) for name, rows in self.committed_output[commit - 1].items()}
+        if released is not None:
+            for number, rows in released.items():
+                self.released_rows += rows.total()
+                output["emissions"][number] = output["emissions"].get(number, Counter()) + rows
+                output["quarantined"][number] = output["quarantined"].get(number, Counter()) - rows
+            return output
+        restored = None
+        if promotion and "promoted" in json.loads(promotion):
+            self.standing_promotions.append(commit)
+        elif promotion:
+            restored = self.committed_output[self.standing_promotions.pop() - 1]
+        for name, rows_by_slice in output.items():
+            for entry in entries:
+                source = self.intended_output[name, entry.run] if restored is None else restored[name]
+                rows_by_slice[entry.number] = source.get(entry.number, Counter())
+        return output
 
 
 @dataclass(frozen=True)

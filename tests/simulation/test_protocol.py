@@ -225,7 +225,7 @@ class Schedule:
 
         self.events["waived"] += len(waived)
         self.events["quarantined"] += sum(map(len, quarantined.values()))
-        self.events["released"] += sum(rows.total() for *_, rows in self.lake.releases)
+        self.events["released"] += self.lake.released_rows
         output = [published.get(number, Counter()) + quarantined.get(number, Counter()) for number in ledger.entries]
         emitted_rows = Counter(row for slice_rows in output for row, _ in slice_rows.elements())
         assert emitted_rows == Counter(self.lake.rows.keys()), "a row is lost or emitted twice"

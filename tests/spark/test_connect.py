@@ -134,13 +134,13 @@ def test_connect_commands_equal_those_of_a_local_session(spark, request_client, 
         ["checkpoint", "show", *options, "--at", "2024-01-01T01:00Z"],
         ["checkpoint", "verify", *options, "--at", "2024-01-01T01:00Z"],
         ["reprocess", *options, "--from", "2024-01-01T00:00Z", "--to", "2024-01-01T01:00Z"],
-        ["compare", *options, "--with", f"{join}_local/emissions"],
-        ["dialects", *options],
+        ["compare", "run", *options, "--with", f"{join}_local/emissions"],
+        ["compare", "dialects", *options],
         ["checkpoint", "copy", *options, "--at", "2024-01-01T01:00Z", "--to", f"{join}_buffers"],
         ["checkpoint", "expire", *options, "--keep", "1"],
         ["checkpoint", "verify", *options, "--at", "2024-01-01T02:00Z"],
-        ["verify", *options],
-        ["vacuum", *options],
+        ["tables", "verify", *options],
+        ["tables", "vacuum", *options, "--yes"],
     ]
 
     results = request_client(commands=commands)["commands"]

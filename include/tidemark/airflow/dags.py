@@ -335,7 +335,7 @@ def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf:
     """Add the comparison task. With `every`, it also compares slices that earlier runs found uncommitted."""
     interval = ["--from", INTERVAL[0], "--to", INTERVAL[1]] if pipeline.compare and pipeline.compare.every else []
     options = ["--only-due", *interval]
-    command = ("compare", "--save")
+    command = ("compare", "run", "--save")
     _create_run_task(
         pipeline, file, project, spark_conf, f"{pipeline.name} compared", options, command, task_id="compare"
     )
@@ -347,13 +347,14 @@ def _maintenance_tasks(pipeline: Pipeline, file: Path, project: Project, spark_c
     Expiring checkpoints may need Spark to find those that a plan still needs. Only then is vacuum submitted.
     """
 
-    def create_submitted_task(name: str, label: str) -> RunSlices:
+    def create_submitted_task(name: str, label: str, *options: str) -> RunSlices:
+        command = ("tables", name, *options)
         return _create_run_task(
-            pipeline, file, project, spark_conf, f"{pipeline.name} {label}", [], (name,), task_id=name
+            pipeline, file, project, spark_conf, f"{pipeline.name} {label}", [], command, task_id=name
         )
 
     vacuum = (
-        create_submitted_task("vacuum", "vacuumed")
+        create_submitted_task("vacuum", "vacuumed", "--yes")
         if pipeline.retention.checkpoints
         else VacuumTables(task_id="vacuum", file=file, project=project)
     )

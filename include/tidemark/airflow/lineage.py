@@ -21,7 +21,7 @@ from tidemark.delta.paths import resolve_path
 APPENDED_TABLES = ("emissions", "late", "checkpoint", "ledger")
 """Tables that every run appends to."""
 COMPACTED_TABLES = ("emissions", "late", "quality")
-"""Tables whose files `tidemark compact` merges."""
+"""Tables whose files `tidemark tables compact` merges."""
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """OpenLineage's schemes by those of Hadoop."""
 Lineage = OperatorLineage[Dataset, RunFacet]
@@ -53,7 +53,8 @@ def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Li
         lake: The lake root.
         arguments: The command and its options.
     """
-    pipeline, (command, *options) = load_pipeline(Path(file)), list(arguments)
+    pipeline, options = load_pipeline(Path(file)), list(arguments)
+    command = options[1] if options[0] == "tables" else options[0]
     if command == "compare":
         streamed = [pipeline.compare.table] if pipeline.compare else []
         emissions = _table_dataset_name(pipeline, lake, "emissions")

@@ -317,7 +317,7 @@ class _TableOperator(BaseOperator):
 class VacuumTables(_TableOperator):
     """Operator that removes files by the pipeline's `retention`, except checkpoints.
 
-    Expiring checkpoints may need Spark, so `tidemark vacuum` does it.
+    Expiring checkpoints may need Spark, so `tidemark tables vacuum` does it.
     """
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's
@@ -352,7 +352,7 @@ class VerifyTables(_TableOperator):
             raise AirflowFailException(str(error)) from None
         if issues:
             message = (
-                f"{pipeline.name} is not as it was committed; tidemark verify {pipeline.name} --repair may repair it"
+                f"{pipeline.name} is not as it was committed; tidemark tables repair {pipeline.name} may repair it"
             )
             raise AirflowFailException("; ".join((message, *issues)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Annotated
 
@@ -14,10 +13,9 @@ from tidemark.checkpoints.expiry import expire_checkpoints
 from tidemark.checkpoints.summary import summarize_checkpoint
 from tidemark.checkpoints.verification import verify_checkpoint
 from tidemark.cli import render_checkpoints as views
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, naming_option, out, print_json
+from tidemark.cli.common import PipelineArgument, get_lake_root, naming_option, parse_instant_option, print_result
 from tidemark.config import load_pipeline
-from tidemark.config.types import parse_duration, parse_instant
-from tidemark.delta.paths import resolve_lake_root
+from tidemark.config.types import parse_duration
 from tidemark.errors import UserError
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
@@ -41,26 +39,20 @@ AtOption = Annotated[
 @app.command()
 def show(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
     at: AtOption = None,
     rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="Number of buffered rows to print.")] = 0,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Show the buffered rows and the watermarks at the end of a slice.
 
     Example: `tidemark checkpoint show flights_weather --at 2013-01-08T00:00Z --rows 5`
     """
-    shown = summarize_checkpoint(_open_checkpoint(pipeline, lake, at), rows)
-    if as_json:
-        print_json(shown.to_dict())
-    else:
-        out.print(views.render_summary(shown))
+    shown = summarize_checkpoint(_open_checkpoint(pipeline, at), rows)
+    print_result(shown, lambda: views.render_summary(shown))
 
 
 @app.command()
 def verify(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
     at: AtOption = None,
     trusted: Annotated[
         str | None,
@@ -71,17 +63,13 @@ def verify(
         ),
     ] = None,
     rows: Annotated[int, typer.Option("--rows", min=0, metavar="N", help="Number of differing rows to print.")] = 10,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Rebuild a checkpoint from the input versions that were read, and compare it. Read-only.
 
     Example: `tidemark checkpoint verify flights_weather --from 2013-01-07T00:00Z --at 2013-01-08T00:00Z`
     """
-    verified = verify_checkpoint(_open_checkpoint(pipeline, lake, at), _parse_instant_option(trusted, "--from"), rows)
-    if as_json:
-        print_json(verified.to_dict())
-    else:
-        out.print(views.render_verification(verified), soft_wrap=True)
+    verified = verify_checkpoint(_open_checkpoint(pipeline, at), parse_instant_option("--from", trusted), rows)
+    print_result(verified, lambda: views.render_verification(verified), soft_wrap=True)
     if not verified.is_equal:
         raise typer.Exit(1)
 
@@ -90,9 +78,7 @@ def verify(
 def copy(
     pipeline: PipelineArgument,
     to: Annotated[str, typer.Option("--to", metavar="TABLE", help="Path of a new Delta table in the lake.")],
-    lake: LakeOption = None,
     at: AtOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Copy the buffered rows at the end of a slice to a new table. The pipeline does not change.
 
@@ -100,17 +86,13 @@ def copy(
 
     Example: `tidemark checkpoint copy flights_weather --at 2013-01-08T00:00Z --to buffers_of_8_january`
     """
-    restored = copy_checkpoint(_open_checkpoint(pipeline, lake, at), to)
-    if as_json:
-        print_json(restored.to_dict())
-    else:
-        out.print(views.render_copy(restored), soft_wrap=True)
+    restored = copy_checkpoint(_open_checkpoint(pipeline, at), to)
+    print_result(restored, lambda: views.render_copy(restored), soft_wrap=True)
 
 
 @app.command()
 def expire(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
     keep: Annotated[
         int | None, typer.Option("--keep", min=1, metavar="N", help="Keep the checkpoints of the last N slices.")
     ] = None,
@@ -118,7 +100,6 @@ def expire(
         str | None, typer.Option("--older-than", metavar="DURATION", help="Minimum age of checkpoints to remove.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show which would be removed without removing.")] = False,  # noqa: FBT002
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Remove old checkpoints, except those that a plan could need.
 
@@ -129,39 +110,25 @@ def expire(
     with naming_option("--older-than"):
         span = parse_duration(older_than) if older_than else None
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
-    expired = expire_checkpoints(spark, load_pipeline(pipeline), resolve_lake_root(lake), keep, span, dry_run=dry_run)
-    if as_json:
-        print_json(expired.to_dict())
-    else:
-        out.print(views.render_expiry(expired), soft_wrap=True)
+    expired = expire_checkpoints(spark, load_pipeline(pipeline), get_lake_root(), keep, span, dry_run=dry_run)
+    print_result(expired, lambda: views.render_expiry(expired), soft_wrap=True)
 
 
 @app.command()
 def export(
     pipeline: PipelineArgument,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="Path of a new folder.")],
-    lake: LakeOption = None,
     at: AtOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Export the files with which a live query continues where the backfill ended; their README explains how.
 
     Example: `tidemark checkpoint export flights_weather_spark --to exports/flights_weather`
     """
-    exported = export_state(_open_checkpoint(pipeline, lake, at), to)
-    if as_json:
-        print_json(exported.to_dict())
-    else:
-        out.print(views.render_export(exported), soft_wrap=True)
+    exported = export_state(_open_checkpoint(pipeline, at), to)
+    print_result(exported, lambda: views.render_export(exported), soft_wrap=True)
 
 
-def _open_checkpoint(pipeline: str, lake: str | None, at: str | None) -> CheckpointRef:
-    loaded, instant = load_pipeline(pipeline), _parse_instant_option(at, "--at")
-    return CheckpointRef.from_ledger(
-        create_lazy_session(partial(get_spark_session, "tidemark checkpoint")), loaded, resolve_lake_root(lake), instant
-    )
-
-
-def _parse_instant_option(text: str | None, option: str) -> datetime | None:
-    with naming_option(option):
-        return parse_instant(text) if text else None
+def _open_checkpoint(pipeline: str, at: str | None) -> CheckpointRef:
+    loaded, instant = load_pipeline(pipeline), parse_instant_option("--at", at)
+    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
+    return CheckpointRef.from_ledger(spark, loaded, get_lake_root(), instant)

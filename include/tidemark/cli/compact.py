@@ -1,17 +1,16 @@
-"""Implement the command `tidemark compact`."""
+"""Implement the command `tidemark tables compact`."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import filesize
 
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.common import PipelineArgument, get_lake_root, print_result
 from tidemark.cli.progress import create_progress_bar
 from tidemark.config import load_pipeline
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.formatting import format_count
 from tidemark.maintenance.compaction import CompactionPlan, Merge, merge_files, plan_compaction
 from tidemark.spark.lazy_session import create_lazy_session, resolve_session
@@ -20,40 +19,41 @@ from tidemark.spark.session import get_spark_session
 
 def compact(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be merged without merging.")] = False,  # noqa: FBT002
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Merge small files of settled slices into one file per period, by `compact` in the pipeline file.
 
     Rows do not change. Streams and change feeds see nothing, and slices may run meanwhile.
 
-    Example: `tidemark compact flights_weather --dry-run`
+    Example: `tidemark tables compact flights_weather --dry-run`
     """
     loaded = load_pipeline(pipeline)
-    planned = plan_compaction(loaded, resolve_lake_root(lake))
+    planned = plan_compaction(loaded, get_lake_root())
     merged, conflicting = ([], []) if dry_run else _merge(planned)
-    if as_json:
-        summary: dict[str, Any] = {"pipeline": loaded.name, "dry_run": dry_run}
-        merges_by_outcome = {"planned": planned.merges, "merged": merged, "left": conflicting}
-        print_json(
-            summary
-            | {name: [planned.merge_to_dict(merge) for merge in merges_by_outcome[name]] for name in merges_by_outcome}
-        )
-        return
-    for merge in planned.merges if dry_run else merged:
-        out.print(_describe_merge(planned, merge, "would merge" if dry_run else "merged"), soft_wrap=True)
-    for merge in conflicting:
-        out.print(
-            f"{_describe_merge(planned, merge, 'skipped')}: another process has changed its files", soft_wrap=True
-        )
-    if not planned.merges:
-        out.print(f"{loaded.name}: nothing to merge", soft_wrap=True)
+    merges_by_outcome = {"planned": planned.merges, "merged": merged, "left": conflicting}
+    described = {
+        name: [planned.merge_to_dict(merge) for merge in merges_by_outcome[name]] for name in merges_by_outcome
+    }
+    lines = [
+        *(
+            _describe_merge(planned, merge, "would merge" if dry_run else "merged")
+            for merge in (planned.merges if dry_run else merged)
+        ),
+        *(
+            f"{_describe_merge(planned, merge, 'skipped')}: another process has changed its files"
+            for merge in conflicting
+        ),
+    ]
+    print_result(
+        {"pipeline": loaded.name, "dry_run": dry_run, **described},
+        lambda: "\n".join(lines or [f"{loaded.name}: nothing to merge"]),
+        soft_wrap=True,
+    )
 
 
 def _merge(planned: CompactionPlan) -> tuple[list[Merge], list[Merge]]:
     """Merge the planned files. Return the merges done, and those whose files other processes changed."""
-    spark = create_lazy_session(partial(get_spark_session, "tidemark compact", cluster=planned.pipeline.cluster))
+    spark = create_lazy_session(partial(get_spark_session, "tidemark tables compact", cluster=planned.pipeline.cluster))
     merges: dict[bool, list[Merge]] = {True: [], False: []}
     with create_progress_bar("merges") as progress_bar:
         task = progress_bar.add_task(planned.pipeline.name, total=len(planned.merges))

@@ -1,235 +1,299 @@
-"""Implement the command `tidemark compare`."""
+"""Implement the commands `tidemark compare ...`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
+from pyspark.sql import SparkSession
 
 from tidemark import report as reports
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, err, naming_option, out, print_json
+from tidemark.cli.common import (
+    FirstSliceOption,
+    LastSliceOption,
+    PipelineArgument,
+    err,
+    get_global_options,
+    get_lake_root,
+    parse_instant_option,
+    print_result,
+)
 from tidemark.cli.read_only_session import read_only_session
-from tidemark.cli.render import render_comparison
-from tidemark.comparison.agreement import find_due_slices as due_slices
-from tidemark.comparison.agreement import save_agreement
-from tidemark.comparison.compare import compare as run_compare
+from tidemark.cli.render import render_comparison, render_dialects
+from tidemark.comparison import compare_dialects
+from tidemark.comparison.agreement import find_due_slices, save_agreement
+from tidemark.comparison.compare import compare
 from tidemark.comparison.minimal_example import write_minimal_example
-from tidemark.comparison.result import ComparisonRequest
+from tidemark.comparison.result import Comparison, ComparisonRequest
+from tidemark.comparison.what_if import select_slices
 from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
 from tidemark.config.candidate_version import to_candidate
-from tidemark.config.types import parse_allowance, parse_instant
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.versions.candidates import with_live_settings
 
+app = typer.Typer(
+    help="Compare a pipeline with the table that a stream wrote, and explain each row that differs.\n\n"
+    "Defaults are in `compare` of the pipeline file; `--set` overrides them.\n\n"
+    "Example: `tidemark compare run flights_weather_event_time --with streamed/flights`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
-def compare(
-    context: typer.Context,
+TableOption = Annotated[
+    str | None,
+    typer.Option("--with", metavar="TABLE", help="Delta table that the stream wrote. [default: compare.table]"),
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reference", metavar="PIPELINE", help="Pipeline with the settings of the stream. [default: compare.reference]"
+    ),
+]
+CandidateOption = Annotated[
+    str | None,
+    typer.Option("--candidate", metavar="NAME", help="Compare candidate version NAME, by default with the live one."),
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="T",
+        help="Progress of the stream on the pipeline's clock, ISO 8601. [default: now - compare.stream_lag]",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Override a setting under `compare`, such as ignore_columns=a,b or budget.unexplained=5. Repeatable.",
+    ),
+]
+ExamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--examples",
+        min=0,
+        metavar="N",
+        help="Rows to show for each cause. [default: 3; with --save none, unless expose_row_values is on]",
+    ),
+]
+_LIST_SETTINGS = ("key_columns", "ignore_columns")
+
+
+@app.command()
+def run(
     pipeline: PipelineArgument,
-    table: Annotated[
-        str | None, typer.Option("--with", metavar="TABLE", help="Delta table that the stream wrote.")
-    ] = None,
-    reference_name: Annotated[
-        str | None, typer.Option("--reference", metavar="PIPELINE", help="Pipeline with the settings of the stream.")
-    ] = None,
-    lake: LakeOption = None,
-    candidate: Annotated[
-        str | None,
-        typer.Option("--candidate", metavar="NAME", help="Compare candidate version NAME with the live version."),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="T", help="Start of the first slice, ISO 8601. [default: the first]")
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="T", help="End of the last slice, exclusive, ISO 8601. [default: the last]"),
-    ] = None,
-    only_due: Annotated[  # noqa: FBT002
-        bool,
-        typer.Option("--only-due", help="Compare only slices without an up-to-date record in OUTPUT/agreement."),
-    ] = False,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            "--until",
-            metavar="T",
-            help="Progress of the stream on the pipeline's clock, ISO 8601. [default: now - compare.stream_lag]",
-        ),
-    ] = None,
-    key_columns: Annotated[
-        str | None,
-        typer.Option(
-            "--key-columns",
-            metavar="COLUMNS",
-            help="Columns that identify a row. Used to report changed values instead of missing rows.",
-        ),
-    ] = None,
-    ignore_columns: Annotated[
-        str | None, typer.Option("--ignore-columns", metavar="COLUMNS", help="Columns to ignore.")
-    ] = None,
-    float_tolerance: Annotated[
-        float | None,
-        typer.Option("--float-tolerance", min=0, help="Largest difference of equal fractional numbers. [default: 0]"),
-    ] = None,
-    max_unexplained: Annotated[
-        str | None,
-        typer.Option(
-            "--max-unexplained",
-            metavar="N|SHARE",
-            help="Allowed rows without a cause: a number, or a share such as 0.1 %. [default: 0]",
-        ),
-    ] = None,
-    max_differing: Annotated[
-        str | None,
-        typer.Option(
-            "--max-differing",
-            metavar="N|SHARE",
-            help="Allowed rows that differ: a number, or a share such as 0.1 %. [default: any]",
-        ),
-    ] = None,
-    examples: Annotated[
-        int | None,
-        typer.Option(
-            "--examples",
-            min=0,
-            help="Rows to show for each cause. [default: 3, with --save those of expose_row_values]",
-        ),
-    ] = None,
-    try_settings: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Try other settings to explain rows without a cause. Each trial replays all slices.")
-    ] = True,
+    table: TableOption = None,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
+    start: FirstSliceOption = None,
+    end: LastSliceOption = None,
+    until: UntilOption = None,
+    overrides: SetOption = None,
+    examples: ExamplesOption = None,
     save: Annotated[  # noqa: FBT002
         bool, typer.Option("--save", help="Save the result of each slice to table OUTPUT/agreement.")
     ] = False,
-    report: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write a report to FILE, by its ending .html, .md or .json. Repeatable."
-        ),
-    ] = None,
-    report_what_if: Annotated[  # noqa: FBT002
-        bool,
-        typer.Option(
-            "--what-if/--no-what-if",
-            help="Add the effect of other delays to the report. Each value replays all slices.",
-        ),
-    ] = True,
-    reproduce_number: Annotated[
-        int | None,
-        typer.Option(
-            "--reproduce", metavar="N", help="Write the fewest input rows that show example N to the file --output."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Vector file to write, for tidemark conformance.")
-    ] = None,
-    as_json: JsonOption = False,  # noqa: FBT002
+    only_due: Annotated[  # noqa: FBT002
+        bool, typer.Option("--only-due", help="Compare only slices without an up-to-date record in OUTPUT/agreement.")
+    ] = False,
 ) -> None:
     """Compare committed slices with the table that a stream wrote, and explain each row that differs.
 
-    Defaults are in `compare` of the pipeline file. Tables are written only with `--save`. The exit code is 1 if a
-    budget is exceeded, by default if a difference has no cause. `--reproduce N --output FILE` writes the fewest rows
-    that still show difference N, as a vector on which `tidemark conformance` fails.
+    Tables are written only with `--save`. The exit code is 1 if a budget is exceeded, by default if a difference has
+    no cause. With `--candidate NAME` the candidate version is compared with the live version, unless `--with` names
+    another table.
 
-    With `--candidate NAME` the candidate version (`batch`) is compared with the live version (`stream`), unless
-    `--with` names another table. The settings of the live version then are the reference.
-
-    Example: `tidemark compare flights_weather_event_time --with streamed/flights --reference flights_weather`
+    Example: `tidemark compare run flights_weather_event_time --with streamed/flights --reference flights_weather`
     """
-    live, root = load_pipeline(pipeline), resolve_lake_root(lake)
-    loaded = to_candidate(live, candidate)
-    with_live = candidate is not None and table is None
-    columns = {
-        name: _parse_names(text)
-        for name, text in (("key_columns", key_columns), ("ignore_columns", ignore_columns))
-        if text is not None
-    }
-    budget = {"unexplained": max_unexplained, "differing": max_differing}
-    table_name = f"{live.output}/emissions" if with_live else table
-    settings = _merge_settings(loaded, {"table": table_name, "float_tolerance": float_tolerance, **columns}, budget)
-    if reference_name is None:
-        reference = with_live_settings(live, root) if with_live else load_reference(pipeline)
-    else:
-        reference = load_pipeline(reference_name) if reference_name else None
-    full_request = ComparisonRequest(
-        settings.table,
-        _parse_instant_option("--from", start),
-        _parse_instant_option("--to", end),
-        _parse_instant_option("--until", until)
-        or (datetime.now(UTC) - settings.stream_lag if settings.stream_lag else None),
-        tuple(settings.key_columns),
-        tuple(settings.ignore_columns),
-        settings.float_tolerance,
-        _default_examples(loaded, save=save) if examples is None else examples,
-        try_settings,
-        settings.budget,
-    )
-    if (reproduce_number is None) != (output is None):
-        raise UserError("--reproduce N and --output FILE need each other. Pass both, or neither.")
-    if output is not None:
-        reports.check_folder("--output", output)
-    files = reports.check_paths(report or ())
-    request = _restrict_to_due(loaded, root, full_request, reference) if only_due else full_request
-    if request is None:
-        print_json(None) if as_json else out.print("Nothing to compare: each slice has an up-to-date record.")
-        return
-    pipelines = [loaded, *([reference] if reference else [])]
-    with read_only_session(root, "tidemark compare", *pipelines) as spark:
-        comparison = run_compare(spark, loaded, root, request, reference)
+    selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
+    # Saved comparisons run in the background, and their logs have many readers.
+    has_examples = selection.pipeline.expose_row_values or not save
+    request = replace(selection.request, examples=examples if examples is not None else 3 * has_examples)
+    if only_due:
+        slices = find_due_slices(selection.pipeline, get_lake_root(), request, selection.reference)
+        if not slices:
+            print_result(None, lambda: "Nothing to compare: each slice has an up-to-date record.")
+            return
+        request = replace(request, start=slices[0], end=slices[1])
+    with replace(selection, request=request).compare() as (spark, comparison):
         if save:
-            save_agreement(spark, PipelineTables.from_config(loaded, root), comparison, request)
-        print_json(comparison.to_dict()) if as_json else out.print(render_comparison(comparison))
-        if files:
-            invocation = reports.Invocation(context.obj, pipeline, reference_name, lake)
-            data = reports.collect_report_data(
-                spark, comparison, request, (loaded, reference), root, invocation, include_what_if=report_what_if
-            )
-            reports.write_report(data, files)
-        if reproduce_number is not None and output is not None:
-            vector = write_minimal_example(spark, loaded, root, comparison, reproduce_number, output)
-            err.print(
-                f"{output}: {len(vector['events'])} input rows show difference {reproduce_number}", soft_wrap=True
-            )
-    if comparison.over_budget:
-        raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
+            tables = PipelineTables.from_config(selection.pipeline, get_lake_root())
+            save_agreement(spark, tables, comparison, request)
+        print_result(comparison, lambda: render_comparison(comparison))
 
 
-def _merge_settings(pipeline: Pipeline, options: dict[str, Any], budget: dict[str, str | None]) -> CompareSettings:
-    """Return the `compare` settings of the pipeline file with the options that were passed."""
-    if options["table"] is None and pipeline.compare is None:
+@app.command()
+def report(
+    pipeline: PipelineArgument,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Files to write, by their endings .html, .md or .json.")
+    ],
+    table: TableOption = None,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
+    start: FirstSliceOption = None,
+    end: LastSliceOption = None,
+    until: UntilOption = None,
+    overrides: SetOption = None,
+    include_what_if: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option("--what-if/--no-what-if", help="Add the effect of other delays. Each value replays all slices."),
+    ] = True,
+) -> None:
+    """Compare, and write a report of the differences and their causes to files.
+
+    Example: `tidemark compare report flights_weather_event_time report.html --with streamed/flights`
+    """
+    paths = reports.check_paths(files)
+    selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
+    options = get_global_options()
+    invocation = reports.Invocation(options.arguments, pipeline, reference, options.lake)
+    with selection.compare() as (spark, comparison):
+        print_result(comparison, lambda: render_comparison(comparison))
+        pipelines = selection.pipeline, selection.reference
+        data = reports.collect_report_data(
+            spark,
+            comparison,
+            selection.request,
+            pipelines,
+            get_lake_root(),
+            invocation,
+            include_what_if=include_what_if,
+        )
+        reports.write_report(data, paths)
+
+
+@app.command()
+def minimize(
+    pipeline: PipelineArgument,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of an example, as `compare run` shows it.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Vector file to write, for tidemark conformance.")
+    ],
+    table: TableOption = None,
+    reference: ReferenceOption = None,
+    candidate: CandidateOption = None,
+    start: FirstSliceOption = None,
+    end: LastSliceOption = None,
+    until: UntilOption = None,
+    overrides: SetOption = None,
+    examples: ExamplesOption = None,
+) -> None:
+    """Write the fewest input rows that still show one difference, as a vector that `conformance` fails on.
+
+    Example: `tidemark compare minimize flights_weather_event_time 1 --output late.jsonl --with streamed/flights`
+    """
+    reports.check_folder("--output", output)
+    selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
+    if examples is not None:
+        selection = replace(selection, request=replace(selection.request, examples=examples))
+    with selection.compare() as (spark, comparison):
+        print_result(comparison, lambda: render_comparison(comparison))
+        vector = write_minimal_example(spark, selection.pipeline, get_lake_root(), comparison, number, output)
+        err.print(f"{output}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
+
+
+@app.command()
+def dialects(pipeline: PipelineArgument, start: FirstSliceOption = None, end: LastSliceOption = None) -> None:
+    """Run the same inputs through each dialect, and show the rules by which their results differ. Read-only.
+
+    Example: `tidemark compare dialects flights_weather --to 2013-01-08T00:00Z`
+    """
+    settings, root = load_pipeline(pipeline), get_lake_root()
+    start_instant, end_instant = parse_instant_option("--from", start), parse_instant_option("--to", end)
+    with read_only_session(root, "tidemark compare dialects", settings) as spark:
+        slices = select_slices(spark, settings, root, start_instant, end_instant)
+        result = compare_dialects(spark, settings, root, slices)
+    print_result(result, lambda: render_dialects(result))
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The pipeline to compare, and the table to compare it with."""
+
+    pipeline: Pipeline
+    reference: Pipeline | None
+    request: ComparisonRequest
+
+    @classmethod
+    def from_options(
+        cls,
+        name: str,
+        table: str | None,
+        reference_name: str | None,
+        candidate: str | None,
+        instants: Sequence[str | None],
+        overrides: Sequence[str],
+    ) -> _Selection:
+        """Create the selection from the options of a command; `instants` are those of --from, --to and --until."""
+        live, root = load_pipeline(name), get_lake_root()
+        pipeline, is_with_live = to_candidate(live, candidate), candidate is not None and table is None
+        settings = _override_settings(pipeline, f"{live.output}/emissions" if is_with_live else table, overrides)
+        if reference_name is None:
+            reference = with_live_settings(live, root) if is_with_live else load_reference(name)
+        else:
+            reference = load_pipeline(reference_name) if reference_name else None
+        start, end, until = map(parse_instant_option, ("--from", "--to", "--until"), instants)
+        request = ComparisonRequest(
+            table=settings.table,
+            start=start,
+            end=end,
+            until=until or (datetime.now(UTC) - settings.stream_lag if settings.stream_lag else None),
+            key_columns=tuple(settings.key_columns),
+            ignore_columns=tuple(settings.ignore_columns),
+            float_tolerance=settings.float_tolerance,
+            try_settings=settings.try_settings,
+            budget=settings.budget,
+        )
+        return cls(pipeline, reference, request)
+
+    @contextmanager
+    def compare(self) -> Iterator[tuple[SparkSession, Comparison]]:
+        """Compare, and provide the session and the result; afterwards check the budget.
+
+        Raises:
+            CheckFailedError: A budget is exceeded.
+        """
+        pipelines = [self.pipeline, *([self.reference] if self.reference else [])]
+        with read_only_session(get_lake_root(), "tidemark compare", *pipelines) as spark:
+            comparison = compare(spark, self.pipeline, get_lake_root(), self.request, self.reference)
+            yield spark, comparison
+        if comparison.over_budget:
+            raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
+
+
+def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequence[str]) -> CompareSettings:
+    """Return the `compare` settings of the pipeline file with a table and settings that were passed."""
+    if table is None and pipeline.compare is None:
         raise UserError(
             "there is no table to compare with. Pass --with TABLE, or set compare.table in the pipeline file."
         )
-    overrides = {f"compare.{name}": value for name, value in options.items() if value is not None}
-    for name, value in budget.items():
-        if value is not None:
-            with naming_option(f"--max-{name}"):
-                overrides[f"compare.budget.{name}"] = str(parse_allowance(value))
-    settings = with_overrides(pipeline, overrides).compare
-    assert settings, "one of both has named the table"
+    changes: dict[str, Any] = {} if table is None else {"compare.table": table}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: the value is missing. Write NAME=VALUE, such as ignore_columns=a,b.")
+        changes[f"compare.{name.strip()}"] = _parse_value(name.strip(), value)
+    settings = with_overrides(pipeline, changes).compare
+    assert settings, "the table is named"
     return settings
 
 
-def _default_examples(pipeline: Pipeline, *, save: bool) -> int:
-    """Return the rows to show per cause: none in the logs of saved comparisons, unless `expose_row_values` is on."""
-    return 3 if pipeline.expose_row_values or not save else 0
-
-
-def _restrict_to_due(
-    pipeline: Pipeline, root: str, request: ComparisonRequest, reference: Pipeline | None
-) -> ComparisonRequest | None:
-    slices = due_slices(pipeline, root, request, reference)
-    return replace(request, start=slices[0], end=slices[1]) if slices else None
-
-
-def _parse_instant_option(option: str, text: str | None) -> datetime | None:
-    with naming_option(option):
-        return parse_instant(text) if text else None
-
-
-def _parse_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _parse_value(name: str, text: str) -> Any:
+    """Parse the value of a setting as in a pipeline file; a list may be written as a,b."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"--set {name}={text}: the value is not YAML. Write a value as in a pipeline file.") from None
+    if name in _LIST_SETTINGS and not isinstance(value, list):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return value

@@ -1,4 +1,4 @@
-"""Implement the command `tidemark erase`."""
+"""Implement the command `tidemark tables erase`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from typing import Annotated
 
 import typer
 from rich import filesize
+from rich.text import Text
 
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, UserOption, out, print_json
+from tidemark.cli.common import (
+    PipelineArgument,
+    UserOption,
+    YesOption,
+    get_lake_root,
+    print_result,
+    require_confirmation,
+)
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.erasure.workflow import ErasureResult
 from tidemark.erasure.workflow import erase as erase_rows
 from tidemark.errors import UserError
@@ -39,30 +46,35 @@ def erase(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased without erasing.")] = False,  # noqa: FBT002
-    lake: LakeOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
+    yes: YesOption = False,  # noqa: FBT002
 ) -> None:
     """Permanently erase input rows that match a predicate, such as a person's, and every row derived from them.
+
+    Asks first.
 
     The predicate stays in the ledger, so that no run reads such rows again. Use an id in it, not a name. Time travel
     and change feeds no longer reach versions before the erasure.
 
-    Example: `tidemark erase flights_weather --left "tailnum = 'N14228'" --dry-run`
+    Example: `tidemark tables erase flights_weather --left "tailnum = 'N14228'" --dry-run`
     """
     predicates = {side: text for side, text in zip(SIDES, (left, right), strict=True) if text is not None}
     if not predicates:
         raise UserError("no rows are named. Pass --left or --right with a predicate, such as 'id = 7'.")
     loaded = load_pipeline(pipeline)
-    spark = get_spark_session("tidemark erase", cluster=loaded.cluster)
+    if not dry_run:
+        rows = " and ".join(f"{side} rows where {text}" for side, text in predicates.items())
+        require_confirmation(
+            f"{loaded.name}: {rows} will be erased with every row derived from them.", is_confirmed=yes
+        )
+    spark = get_spark_session("tidemark tables erase", cluster=loaded.cluster)
     results = erase_rows(
-        spark, loaded, resolve_lake_root(lake), predicates, user or getuser(), dry_run=dry_run, keep_files=keep_files
+        spark, loaded, get_lake_root(), predicates, user or getuser(), dry_run=dry_run, keep_files=keep_files
     )
-    if as_json:
-        print_json([result.to_dict() for result in results])
-        return
-    for result in results:
-        for line in _describe(result):
-            out.print(line, soft_wrap=True, highlight=False)
+    print_result(
+        [result.to_dict() for result in results],
+        lambda: Text("\n".join(line for result in results for line in _describe(result))),
+        soft_wrap=True,
+    )
 
 
 def _describe(result: ErasureResult) -> Iterator[str]:

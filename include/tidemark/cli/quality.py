@@ -1,66 +1,66 @@
-"""Implement the commands `tidemark quality ...`: validation results over time, and proposed expectations."""
+"""Implement the commands `tidemark quality ...`: results over time, proposed expectations, and waivers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from getpass import getuser
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
-from typing_extensions import override
 
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, out, print_json
+from tidemark.cli.common import (
+    EXPECTATION_HELP,
+    PipelineArgument,
+    SliceOption,
+    UserOption,
+    get_global_options,
+    get_lake_root,
+    naming_option,
+    out,
+    print_result,
+)
 from tidemark.cli.read_only_session import read_only_session
 from tidemark.config import load_pipeline
+from tidemark.config.types import format_instant, parse_instant
 from tidemark.delta.filesystem import write_text
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import UserError
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx.data_docs import get_docs_index, update_data_docs
 from tidemark.quality.profiling import format_yaml_block, profile_emissions, propose_expectations
 from tidemark.quality.results_table import ExpectationHistory, read_results, summarize_results
+from tidemark.quality.waivers import waive as waive_expectation
 from tidemark.report import check_paths, quality_trends
 
-
-class _DefaultToShow(TyperGroup):
-    """Group in which a pipeline's name instead of a command means `show`."""
-
-    @override
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
-
-
 app = typer.Typer(
-    help="Show validation results over time, or propose expectations.", no_args_is_help=True, cls=_DefaultToShow
+    help="Show validation results over time, propose expectations, or waive one.\n\n"
+    "Example: `tidemark quality show flights_weather`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 
 
 @app.command()
 def show(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write charts of each value over time to FILE.html.")
     ] = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Show how many slices each expectation validated, the outcomes, and the worst value.
 
-    Example: `tidemark quality flights_weather --report quality.html`
+    Example: `tidemark quality show flights_weather --report quality.html`
     """
     loaded = load_pipeline(pipeline)
     if report:
         check_paths([report], quality_trends.FORMATS)
-    ledger = Ledger.from_pipeline(loaded, resolve_lake_root(lake))
+    ledger = Ledger.from_pipeline(loaded, get_lake_root())
     rows = read_results(ledger.tables.quality)
     histories = summarize_results(rows, read_results(ledger.tables.rejection_results))
-    if as_json:
-        print_json([history.to_dict() for history in histories])
-    else:
-        out.print(_render(loaded.name, histories))
+    print_result([history.to_dict() for history in histories], lambda: _render(loaded.name, histories))
+    if not get_global_options().as_json:
         update_data_docs(ledger.tables)
         out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
     if report:
@@ -70,14 +70,12 @@ def show(
 @app.command()
 def suggest(
     pipeline: PipelineArgument,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Propose expectations from the rows of committed slices, to paste into the pipeline file. Read-only.
 
     Example: `tidemark quality suggest flights_weather`
     """
-    loaded, root = load_pipeline(pipeline), resolve_lake_root(lake)
+    loaded, root = load_pipeline(pipeline), get_lake_root()
     ledger = Ledger.from_pipeline(loaded, root)
     if not ledger.entries:
         raise UserError(f"{loaded.name} has committed nothing to learn from; tidemark run {pipeline} first")
@@ -85,15 +83,41 @@ def suggest(
         profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
     if profile_ is None:
         raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from")
-    if as_json:
-        print_json(propose_expectations(profile_))
-    else:
-        out.print(format_yaml_block(profile_), soft_wrap=True, markup=False, highlight=False)
+    print_result(propose_expectations(profile_), lambda: Text(format_yaml_block(profile_)), soft_wrap=True)
+
+
+@app.command()
+def waive(
+    pipeline: PipelineArgument,
+    start: SliceOption,
+    expectation: Annotated[str, typer.Option("--expectation", metavar="NAME", help=EXPECTATION_HELP)],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason to record in the ledger.")],
+    user: UserOption = None,
+) -> None:
+    """Publish one slice at its next run even if an expectation fails.
+
+    The ledger records user, time and reason. The waiver applies to one run: later runs are validated again.
+
+    Example: `tidemark quality waive flights_weather --slice 2013-01-10T14:00Z --expectation row_count --reason storm`
+    """
+    loaded = load_pipeline(pipeline)
+    with naming_option("--slice"):
+        instant = parse_instant(start)
+    waiver = waive_expectation(loaded, get_lake_root(), instant, expectation, reason, user or getuser())
+    start_ = format_instant(waiver.slice)
+    print_result(
+        {"slice": start_, "attempt": waiver.attempt, **waiver.to_dict()},
+        lambda: Text(
+            f"{waiver.expectation} is waived for the next run of slice {start_}. "
+            f"Continue with tidemark run {loaded.name}, or reprocess the slice."
+        ),
+        soft_wrap=True,
+    )
 
 
 def _render(name: str, histories: list[ExpectationHistory]) -> RenderableType:
     if not histories:
-        return f"{name}: no slice was judged by an expectation; tidemark quality suggest {name} proposes some"
+        return f"{name}: no expectation has validated a slice. tidemark quality suggest {name} proposes some."
     table = Table(title=f"{name}: quality", title_justify="left", show_lines=True)
     table.add_column("expectation", overflow="fold")
     table.add_column("slices", justify="right", no_wrap=True)

@@ -66,7 +66,8 @@ def render_expiry(expired: ExpiryResult) -> str:
     if expired.expired_runs and not expired.dry_run:
         files = f"{format_count(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"
         lines.append(
-            f"{files} go by tidemark vacuum and `retention`, or with: VACUUM delta.{quote_identifier(expired.table)}"
+            f"{files} go by tidemark tables vacuum and `retention`, or with: "
+            f"VACUUM delta.{quote_identifier(expired.table)}"
         )
     return "\n".join(lines)
 

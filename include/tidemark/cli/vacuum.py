@@ -1,4 +1,4 @@
-"""Implement the command `tidemark vacuum`."""
+"""Implement the command `tidemark tables vacuum`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.common import JsonOption, LakeOption, PipelinesArgument, naming_option, out, print_json
+from tidemark.cli.common import (
+    PipelinesArgument,
+    YesOption,
+    get_lake_root,
+    naming_option,
+    print_result,
+    require_confirmation,
+)
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_duration
 from tidemark.delta.log_files import RemovedFiles
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.formatting import format_count
 from tidemark.maintenance.recovery_horizon import RecoveryHorizon
 from tidemark.maintenance.vacuum import VacuumResult
@@ -26,7 +32,6 @@ from tidemark.spark.session import get_spark_session
 
 def vacuum(
     pipelines: PipelinesArgument,
-    lake: LakeOption = None,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -36,25 +41,24 @@ def vacuum(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed without removing.")] = False,  # noqa: FBT002
-    as_json: JsonOption = False,  # noqa: FBT002
+    yes: YesOption = False,  # noqa: FBT002
 ) -> None:
     """Remove uncommitted files, and other files by `retention` in the pipeline file.
 
-    By default no file of any table version is removed. The output shows how far back time travel, `reprocess` and
-    `checkpoint verify` reach afterwards.
+    Asks first. By default no file of any table version is removed. The output shows how far back time travel,
+    `reprocess` and `checkpoint verify` reach afterwards.
 
-    Example: `tidemark vacuum flights_weather --older-than "1 day" --dry-run`
+    Example: `tidemark tables vacuum flights_weather --older-than "1 day" --dry-run`
     """
     with naming_option("--older-than"):
         span = None if older_than is None else parse_duration(older_than)
-    loaded, root = [load_pipeline(name) for name in pipelines], resolve_lake_root(lake)
-    spark = create_lazy_session(partial(get_spark_session, "tidemark vacuum", cluster=loaded[0].cluster))
+    loaded, root = [load_pipeline(name) for name in pipelines], get_lake_root()
+    if not dry_run:
+        names = ", ".join(pipeline.name for pipeline in loaded)
+        require_confirmation(f"Files of {names} will be removed; --dry-run shows which.", is_confirmed=yes)
+    spark = create_lazy_session(partial(get_spark_session, "tidemark tables vacuum", cluster=loaded[0].cluster))
     results = [clear(result, root, span, spark=spark, dry_run=dry_run) for result in loaded]
-    if as_json:
-        print_json([result.to_dict() for result in results])
-        return
-    for result in results:
-        out.print(render_vacuum(result), soft_wrap=True)
+    print_result([result.to_dict() for result in results], lambda: Group(*map(render_vacuum, results)), soft_wrap=True)
 
 
 def render_vacuum(result: VacuumResult) -> RenderableType:

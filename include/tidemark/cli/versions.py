@@ -1,8 +1,8 @@
-"""Implement the commands `tidemark versions`, `promote` and `rollback` for candidate versions of a pipeline."""
+"""Implement the commands `tidemark version ...` for candidate versions of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from getpass import getuser
 from typing import Annotated
@@ -12,9 +12,15 @@ from rich import filesize
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tidemark.cli.common import JsonOption, LakeOption, PipelineArgument, UserOption, out, print_json
+from tidemark.cli.common import (
+    PipelineArgument,
+    UserOption,
+    YesOption,
+    get_lake_root,
+    print_result,
+    require_confirmation,
+)
 from tidemark.config import load_pipeline
-from tidemark.delta.paths import resolve_lake_root
 from tidemark.formatting import format_count
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
@@ -28,88 +34,88 @@ CandidateArgument = Annotated[
 ]
 
 
-def versions(
-    pipeline: PipelineArgument,
-    drop_name: Annotated[
-        str | None, typer.Option("--drop", metavar="NAME", help="Delete candidate version NAME and its files.")
-    ] = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
-) -> None:
-    """List the candidate versions of a pipeline, or delete one.
+app = typer.Typer(
+    help="List, promote, roll back or drop candidate versions of a pipeline.\n\n"
+    "A candidate version is filled next to the live one, with `tidemark run --candidate NAME`.\n\n"
+    "Example: `tidemark version list flights_weather`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
-    Example: `tidemark versions flights_weather --drop wide`
+
+@app.command("list")
+def list_(pipeline: PipelineArgument) -> None:
+    """List the candidate versions of a pipeline, with their slices, files and differing settings.
+
+    Example: `tidemark version list flights_weather`
     """
-    loaded, root = load_pipeline(pipeline), resolve_lake_root(lake)
-    freed_bytes = None if drop_name is None else drop_candidate(loaded, root, drop_name)
-    candidates = list_candidates(loaded, root)
-    if as_json:
-        print_json([candidate.to_dict() for candidate in candidates])
-        return
-    if freed_bytes is not None:
-        out.print(f"{loaded.name}: candidate {drop_name} is deleted, {filesize.decimal(freed_bytes)}", soft_wrap=True)
-    out.print(_render(loaded.name, candidates))
+    loaded = load_pipeline(pipeline)
+    candidates = list_candidates(loaded, get_lake_root())
+    print_result([candidate.to_dict() for candidate in candidates], lambda: _render(loaded.name, candidates))
 
 
+@app.command()
+def drop(pipeline: PipelineArgument, name: CandidateArgument, yes: YesOption = False) -> None:  # noqa: FBT002
+    """Delete a candidate version and its files. Asks first.
+
+    Example: `tidemark version drop flights_weather wide`
+    """
+    loaded = load_pipeline(pipeline)
+    require_confirmation(f"Candidate {name} of {loaded.name} and its files will be deleted.", is_confirmed=yes)
+    freed_bytes = drop_candidate(loaded, get_lake_root(), name)
+    print_result(
+        {"pipeline": loaded.name, "candidate": name, "bytes": freed_bytes},
+        lambda: f"{loaded.name}: candidate {name} is deleted, {filesize.decimal(freed_bytes)}",
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def promote(
     pipeline: PipelineArgument,
     name: CandidateArgument,
     user: UserOption = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Make a candidate version live. Each table switches in one commit.
 
     PIPELINE is the file with which the candidate ran. Schedule this file from then on.
 
-    Example: `tidemark promote flights_weather wide`
+    Example: `tidemark version promote flights_weather wide`
     """
-    _switch(promote_candidate, "promote", pipeline, name, user, lake, as_json=as_json)
+    _switch(promote_candidate, "promote", pipeline, name, user)
 
 
+@app.command()
 def rollback(
     pipeline: PipelineArgument,
     name: CandidateArgument,
     user: UserOption = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Return to the version that was live before a promotion. Each table switches in one commit.
 
     PIPELINE is the file as it was before. Schedule this file from then on.
 
-    Example: `tidemark rollback flights_weather wide`
+    Example: `tidemark version rollback flights_weather wide`
     """
-    _switch(roll_back, "rollback", pipeline, name, user, lake, as_json=as_json)
+    _switch(roll_back, "rollback", pipeline, name, user)
 
 
-def _switch(
-    switch: Callable[..., PromotionResult],
-    command: str,
-    pipeline: str,
-    name: str,
-    user: str | None,
-    lake: str | None,
-    *,
-    as_json: bool,
-) -> None:
+def _switch(switch: Callable[..., PromotionResult], command: str, pipeline: str, name: str, user: str | None) -> None:
     loaded = load_pipeline(pipeline)
-    spark = create_lazy_session(partial(get_spark_session, f"tidemark {command}", cluster=loaded.cluster))
-    result = switch(spark, loaded, resolve_lake_root(lake), name, user or getuser())
-    if as_json:
-        print_json(result.to_dict())
-        return
+    spark = create_lazy_session(partial(get_spark_session, f"tidemark version {command}", cluster=loaded.cluster))
+    result = switch(spark, loaded, get_lake_root(), name, user or getuser())
+    print_result(result, lambda: "\n".join(_describe_switch(result, command, name)), soft_wrap=True)
+
+
+def _describe_switch(result: PromotionResult, command: str, name: str) -> Iterator[str]:
     before = "" if command == "promote" else "before "
     files = f"{format_count(result.files, 'file')}, {filesize.decimal(result.bytes)}"
-    out.print(
+    yield (
         f"{result.pipeline}: {result.start} to {result.end} (exclusive) is live as {before}candidate {name}: "
-        f"{format_count(result.slices, 'slice')}, {files}",
-        soft_wrap=True,
+        f"{format_count(result.slices, 'slice')}, {files}"
     )
     for start, end in result.slices_to_rerun:
-        out.print(
-            f"slices from {start} to {end} do not follow from it: the next run has them run again", soft_wrap=True
-        )
+        yield f"slices from {start} to {end} do not follow from it. The next run runs them again."
 
 
 def _render(pipeline: str, candidates: list[CandidateVersion]) -> RenderableType:

@@ -138,7 +138,7 @@ def _align_columns(
     setting = "select" if view.pipeline.explode is None else "explode"
     for name in request.ignore_columns:
         if name not in batch.columns:
-            raise UserError(f"--ignore-columns {name}: {_describe_missing('the emissions', name, batch.columns)}")
+            raise UserError(f"ignore_columns: {_describe_missing('the emissions', name, batch.columns)}")
     names = [name for name in batch.columns if name not in ignored]
     if "_emission" in names and "_emission" not in stream.columns:
         emission = _derive_emission(stream, view)
@@ -146,7 +146,7 @@ def _align_columns(
     for name in [name for name in names if name not in stream.columns]:
         if name not in PROVENANCE_COLUMNS:
             missing = _describe_missing(f"table {request.table}", name, stream.columns)
-            raise InputError(f"{missing} Or pass --ignore-columns {name}, or leave it out of `{setting}`.")
+            raise InputError(f"{missing} Or pass --set ignore_columns={name}, or leave it out of `{setting}`.")
         names.remove(name)
         notes.append(f"{name} is not compared: {request.table} does not contain it")
     extra = sorted(set(stream.columns) - set(batch.columns))
@@ -185,7 +185,7 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, table: str) -> Column
     if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
         raise InputError(
             f"column {name} is {given.simpleString()} in table {table} and {dtype.simpleString()} in the emissions. "
-            f"Cast it in either, or pass --ignore-columns {name}."
+            f"Cast it in either, or pass --set ignore_columns={name}."
         )
     cast = column.try_cast(dtype)
     # A number that the other type cannot represent is a different value.
@@ -210,7 +210,7 @@ def _find_key_columns(leading: Sequence[str], names: list[str], request: Compari
     """
     for name in request.key_columns:
         if name not in names:
-            raise UserError(f"--key-columns {name}: {_describe_missing('the comparison', name, names)}")
+            raise UserError(f"key_columns: {_describe_missing('the comparison', name, names)}")
     if request.key_columns:
         return list(request.key_columns)
     # Without keys and event times any row could be another one with changed values.

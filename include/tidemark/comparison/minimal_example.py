@@ -96,7 +96,7 @@ def write_minimal_example(
     _require_reproducible(pipeline)
     if cause.cause not in _CAUSES or not any(example.get(f"_{side}") for side in SIDES):
         raise UserError(
-            f"--reproduce {number}: its cause '{cause.cause}' does not follow from the join's rules. "
+            f"difference {number}: its cause '{cause.cause}' does not follow from the join's rules. "
             "Choose another difference."
         )
     hashes = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
@@ -105,7 +105,7 @@ def write_minimal_example(
         check = _DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
         if not check([context])[0]:
             raise UserError(
-                f"--reproduce {number}: the {len(targets) + len(context)} rows around it do not show it. "
+                f"difference {number}: the {len(targets) + len(context)} rows around it do not show it. "
                 "Choose another difference."
             )
         events = _sorted([*targets, *minimize(context, check)])
@@ -131,23 +131,23 @@ def _require_reproducible(pipeline: Pipeline) -> None:
         or pipeline.uses_processing_time_only
     ):
         raise UserError(
-            "--reproduce supports interval joins of Flink's dialects on event time, without a condition. "
-            "Compare without --reproduce."
+            "compare minimize supports interval joins of Flink's dialects on event time, without a condition. "
+            "Use compare run."
         )
     if pipeline.explode is not None:
-        raise UserError("--reproduce: a row of `explode` is not a pair, as vectors need. Compare without explode.")
+        raise UserError("compare minimize: a row of `explode` is not a pair, as vectors need. Compare without explode.")
     if any(source.partition or source.idle_timeout for source in inputs):
-        raise UserError("--reproduce: vectors support neither partitions nor idle inputs. Compare without them.")
+        raise UserError("compare minimize: vectors support neither partitions nor idle inputs. Compare without them.")
     if pipeline.recorded_watermark_sides:
         raise UserError(
-            f"--reproduce: the watermark of {pipeline.recorded_watermark_sides[0]} is recorded, and a few rows do not "
-            "contain all of it. Compare with a watermark_delay instead."
+            f"compare minimize: the watermark of {pipeline.recorded_watermark_sides[0]} is recorded, and a few rows do "
+            "not contain all of it. Compare with a watermark_delay instead."
         )
     if pipeline.restarts:
-        raise UserError("--reproduce: a few rows do not show where the job restarted. Compare without restarts.")
+        raise UserError("compare minimize: a few rows do not show where the job restarted. Compare without restarts.")
     if any(source.where is not None and not pipeline.has_filter_before_watermark(source) for source in inputs):
         raise UserError(
-            "--reproduce: vectors cannot contain rows that `where` removes after the watermark. Remove `where`."
+            "compare minimize: vectors cannot contain rows that `where` removes after the watermark. Remove `where`."
         )
 
 
@@ -190,7 +190,7 @@ def _find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str,
             return cause, example
     available = f"differences 1 to {len(examples)}" if examples else "no difference"
     raise UserError(
-        f"--reproduce {number}: the comparison shows {available}. Raise --examples to see more of each cause."
+        f"difference {number}: the comparison shows {available}. Raise --examples to see more of each cause."
     )
 
 
@@ -205,7 +205,7 @@ def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[l
     matches = [rows.where((F.col("side") == side) & (F.col("row_hash") == value)) for side, value in hashes.items()]
     targets = [_to_event(row) for match in matches for row in match.orderBy(*_ORDER).limit(1).collect()]
     if len(targets) < len(hashes):
-        raise UserError("--reproduce: an input does not contain a row of the difference. Run compare again.")
+        raise UserError("compare minimize: an input does not contain a row of the difference. Run compare again.")
     times = [event.ts for event in targets]
     reach = to_micros(view.pipeline.join.max_time_distance or timedelta()) // 1000
     in_reach = F.col("ts").between(min(times) - reach, max(times) + reach) & (F.col("key") == targets[0].key)

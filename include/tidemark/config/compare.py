@@ -32,6 +32,8 @@ class CompareSettings(Settings):
     """Columns to exclude from the comparison."""
     float_tolerance: float = Field(default=0.0, ge=0)
     """Maximum absolute difference between floating-point values that count as equal."""
+    try_settings: bool = True
+    """Search other settings that explain rows without a cause. Each trial replays all slices."""
     every: PositiveDuration | None = None
     """Airflow: comparison interval, a multiple of `slices.every` counted from `slices.start`. Default: after each
     commit."""

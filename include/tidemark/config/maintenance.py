@@ -17,7 +17,7 @@ DEFAULT_UNCOMMITTED_AGE = timedelta(days=7)
 
 
 class CompactionSettings(Settings):
-    """Files that `tidemark compact` merges: those of whole periods whose slices are settled."""
+    """Files that `tidemark tables compact` merges: those of whole periods whose slices are settled."""
 
     settled_after: Duration
     """Minimum time between the end of a slice and the end of the newest committed slice before its files are merged."""
@@ -46,7 +46,7 @@ class CompactionSettings(Settings):
 
 
 class Retention(Settings):
-    """Minimum ages of files that `tidemark vacuum` removes. Each is at least 1 hour."""
+    """Minimum ages of files that `tidemark tables vacuum` removes. Each is at least 1 hour."""
 
     replaced_files: Duration | None = None
     """Minimum age of files that a table once had: of recomputed slices and expired checkpoints. Table versions that

@@ -140,9 +140,9 @@ class Pipeline(Settings):
     compare: CompareSettings | None = None
     """Streamed table of the same join to compare with, and the accepted differences."""
     compact: CompactionSettings | None = None
-    """Small files that `tidemark compact` merges. Default: none."""
+    """Small files that `tidemark tables compact` merges. Default: none."""
     retention: Retention = Retention()
-    """Minimum ages of files that `tidemark vacuum` removes."""
+    """Minimum ages of files that `tidemark tables vacuum` removes."""
     airflow: AirflowSettings = AirflowSettings()
     """Settings of the Airflow DAGs."""
     cluster: Cluster = Cluster()

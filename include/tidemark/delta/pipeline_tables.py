@@ -44,8 +44,8 @@ class PipelineTables:
             raise ForbiddenPathError(f"output {pipeline.output} contains the lake root. Name a folder under {lake}.")
         if (candidate := cli_arguments(pipeline)) != pipeline.name and has_file(root, DROP_MARKER):
             raise UserError(
-                f"{candidate}: that candidate is being deleted. Finish the deletion with tidemark versions "
-                f"{pipeline.name} --drop {PurePosixPath(root).name}."
+                f"{candidate}: that candidate is being deleted. Finish the deletion with tidemark version drop "
+                f"{pipeline.name} {PurePosixPath(root).name}."
             )
         return cls(root)
 

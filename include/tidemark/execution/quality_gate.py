@@ -137,7 +137,7 @@ def format_remedies(pipeline: Pipeline, failure: ExpectationResult, failed_slice
         remedies += ". To publish the slice without such rows, set on_failure: quarantine"
     if expectation.per == "slice":
         name = shlex.quote(failure.expectation)
-        command = f"tidemark waive {pipeline.name} --slice {failed_slice} --expectation {name} --reason TEXT"
+        command = f"tidemark quality waive {pipeline.name} --slice {failed_slice} --expectation {name} --reason TEXT"
         remedies += f". To publish the slice with them, run {command}"
     return remedies
 

@@ -29,7 +29,8 @@ def verify_same_rows(source: DataFrame, staged: StagedFiles, first: str) -> None
     if source_sums != written_sums:
         raise FaultError(
             f"{staged.table}: the rewritten files {', '.join(file.path for file in staged.files)} do not have the "
-            "rows of their source. They were not committed, and tidemark vacuum deletes them. Run the command again"
+            "rows of their source. They were not committed, and tidemark tables vacuum deletes them. "
+            "Run the command again."
         )
 
 

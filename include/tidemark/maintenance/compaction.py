@@ -126,8 +126,8 @@ def _plan_merges(ledger: Ledger, name: str, periods: Sequence[range]) -> Iterato
         return
     if not log.is_plain_parquet:
         raise UserError(
-            f"{log.path} has more than plain data files: something else than Tidemark has written to it. Run tidemark "
-            "verify to see what, or tidemark verify --repair to undo it."
+            f"{log.path} has more than plain data files: another program has written to it. Run tidemark tables "
+            "verify to see what, or tidemark tables repair to undo it."
         )
     sizes = dict(zip(log.files["path"], log.files["size"], strict=True))
     files_by_period: dict[int, list[str]] = {}

@@ -88,7 +88,7 @@ def drop_candidate(pipeline: Pipeline, lake: str, name: str) -> int:
     if not any(files.values()):
         raise _unknown_candidate_error(pipeline, lake, name)
     # The marker hides a half-deleted candidate. After a kill, the same command continues.
-    write_text(f"{root}/{DROP_MARKER}", f"by tidemark versions {pipeline.name} --drop {name}\n")
+    write_text(f"{root}/{DROP_MARKER}", f"by tidemark version drop {pipeline.name} {name}\n")
     for path in [*(path for path in files if path != DROP_MARKER), DROP_MARKER]:
         delete_file(root, path)
     return sum(files.values())

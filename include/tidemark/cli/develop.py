@@ -1,0 +1,89 @@
+"""Implement the commands `tidemark validate`, `diff` and `schema`, which need no tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+
+from tidemark.cli.common import (
+    FirstSliceOption,
+    LastSliceOption,
+    get_lake_root,
+    parse_instant_option,
+    print_json,
+    print_result,
+)
+from tidemark.cli.read_only_session import read_only_session
+from tidemark.cli.render import render_changed_rows, render_setting_diff
+from tidemark.comparison.config_impact import count_changed_rows
+from tidemark.comparison.what_if import select_slices
+from tidemark.config import build_json_schema, load_pipeline
+from tidemark.config.diff import diff_pipelines
+from tidemark.config.types import format_duration, format_instant
+from tidemark.errors import UserError
+
+
+def validate(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Pipeline files, or names of pipelines.")],
+) -> None:
+    """Check pipeline files without reading any table: fields, values, and what the dialect supports.
+
+    `tidemark plan` also checks columns, types and expressions against the inputs.
+
+    Example: `tidemark validate include/pipelines/*.yaml`
+    """
+    pipelines = [load_pipeline(file) for file in files]
+    print_result(
+        [{"file": file, "pipeline": pipeline.name} for file, pipeline in zip(files, pipelines, strict=True)],
+        lambda: "\n".join(
+            f"{file}: valid. {pipeline.name}: {pipeline.join.type} join, dialect {pipeline.dialect}, "
+            f"{pipeline.join.describe()}, slices of {format_duration(pipeline.slices.every)} from "
+            f"{format_instant(pipeline.slices.start)}."
+            for file, pipeline in zip(files, pipelines, strict=True)
+        ),
+        soft_wrap=True,
+    )
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Pipeline file or name before the change.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Pipeline file or name after the change.")],
+    rows: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option("--rows", help="Replay both from empty state and count the rows that would change. Reads tables."),
+    ] = False,
+    start: FirstSliceOption = None,
+    end: LastSliceOption = None,
+) -> None:
+    """Show the settings that differ between two pipeline files, and the effect of each on committed slices.
+
+    Example: `tidemark diff flights_weather wider.yaml --rows --to 2013-01-08T00:00Z`
+    """
+    if (start or end) and not rows:
+        raise UserError("--from and --to choose the slices of --rows. Add --rows, or leave them out.")
+    old_pipeline, new_pipeline = load_pipeline(old), load_pipeline(new)
+    differences = diff_pipelines(old_pipeline, new_pipeline)
+    settings: Any = [asdict(difference) for difference in differences]
+    if not rows:
+        print_result(settings, lambda: render_setting_diff(differences))
+        return
+    root, instants = get_lake_root(), (parse_instant_option("--from", start), parse_instant_option("--to", end))
+    with read_only_session(root, "tidemark diff", new_pipeline, old_pipeline) as spark:
+        slices = select_slices(spark, new_pipeline, root, *instants)
+        changed = count_changed_rows(spark, old_pipeline, new_pipeline, root, slices)
+    print_result(
+        {"settings": settings, "rows": changed.to_dict()},
+        lambda: Group(render_setting_diff(differences), render_changed_rows(changed)),
+        soft_wrap=True,
+    )
+
+
+def schema() -> None:
+    """Print the JSON Schema of pipeline files, for editors.
+
+    Example: `tidemark schema > docs/pipeline.schema.json`
+    """
+    print_json(build_json_schema())

@@ -1,0 +1,19 @@
+"""Assemble the commands `tidemark tables ...`, which check, repair and maintain a pipeline's tables."""
+
+from __future__ import annotations
+
+import typer
+
+from tidemark.cli.compact import compact
+from tidemark.cli.erase import erase
+from tidemark.cli.vacuum import vacuum
+from tidemark.cli.verify import repair, verify
+
+app = typer.Typer(
+    help="Verify, repair, compact or vacuum a pipeline's tables, or erase rows.\n\n"
+    "Example: `tidemark tables verify flights_weather`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+for command in (verify, repair, compact, vacuum, erase):
+    app.command()(command)
