@@ -1,0 +1,109 @@
+"""Tests of the command tree: options, help, global options and confirmations, without Spark."""
+
+import json
+
+import pytest
+from typer.main import get_command
+
+from tidemark.cli.app import app, main
+
+MAX_OPTIONS = 10
+"""Maximum number of options of a command, without --help."""
+
+
+def list_commands(group, path=()):
+    """Yield the path of each command below a group, and the command."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from list_commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(list_commands(get_command(app)))
+
+
+@pytest.fixture
+def lake(tmp_path, monkeypatch):
+    """Set an empty lake, and a folder with a valid and an invalid pipeline file."""
+    files = tmp_path / "pipelines"
+    files.mkdir()
+    (files / "orders.yaml").write_text(
+        """
+        name: orders
+        dialect: flink-datastream
+        left: {table: l, event_time: at, watermark_delay: 1 minute}
+        right: {table: r, event_time: at, watermark_delay: 1 minute}
+        join: {keys: [k], interval: {lower: 0 seconds, upper: 1 hour}}
+        slices: {every: 1 hour, start: 2024-01-01T00:00:00Z}
+        """
+    )
+    (files / "wrong.yaml").write_text("name: wrong\n")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(files))
+    monkeypatch.setenv("TIDEMARK_LAKE", str(tmp_path / "lake"))
+    return tmp_path / "lake"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_command_has_few_options_with_help_and_an_example(path):
+    command = COMMANDS[path]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    assert len(options) <= MAX_OPTIONS + any(parameter.name == "help" for parameter in options)
+    assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None)] == []
+    assert f"Example: `tidemark {' '.join(path)}" in command.help
+
+
+def test_global_options_stand_before_or_after_the_command(lake, capsys):
+    outputs = []
+    for arguments in (["--json", "list"], ["list", "--json"]):
+        assert main([*arguments, "--lake", str(lake)]) == 0
+        outputs.append(json.loads(capsys.readouterr().out))
+    assert outputs[0] == outputs[1]
+
+
+def test_version_option_prints_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "tidemark 0.1.0\n"
+
+
+def test_list_shows_state_of_each_pipeline_file(lake, capsys):
+    assert main(["list", "--json"]) == 0
+    orders, wrong = json.loads(capsys.readouterr().out)
+    assert (orders["pipeline"], orders["state"], orders["end"]) == ("orders", "no slices", None)
+    assert (wrong["pipeline"], wrong["state"]) == ("wrong.yaml", "invalid")
+    assert "dialect: is missing" in wrong["problem"]
+
+    assert main(["list"]) == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        ["pipeline", "state", "slices"],
+        ["orders", "no", "slices"],
+        ["wrong.yaml", "invalid", "0"],
+    ]
+
+
+def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):
+    assert main(["validate", "orders"]) == 0
+    assert "orders: valid. orders: inner join, dialect flink-datastream, " in capsys.readouterr().out
+    assert main(["validate", "orders", "wrong"]) == 2
+    assert "dialect: is missing" in capsys.readouterr().err
+    assert not lake.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tables", "vacuum", "orders"],
+        ["tables", "erase", "orders", "--left", "k = 1"],
+        ["version", "drop", "orders", "wide"],
+    ],
+    ids=" ".join,
+)
+def test_irreversible_command_without_terminal_requires_yes(lake, capsys, arguments):
+    assert main(arguments) == 2
+    assert "This cannot be undone. Pass --yes to confirm." in " ".join(capsys.readouterr().err.split())
+    assert not lake.exists()
+
+
+def test_compare_set_without_value_is_a_user_error(lake, capsys):
+    assert main(["compare", "run", "orders", "--with", "t", "--set", "ignore_columns"]) == 2
+    assert "--set ignore_columns: the value is missing. Write NAME=VALUE" in " ".join(capsys.readouterr().err.split())
