@@ -243,18 +243,6 @@ _LINES: tuple[_Line, ...] = (
 )
 
 
-def summarize_losses(stream: Status, batch: Status) -> Sequence[str]:
-    """Describe in sentences what a join on the arrival clock lost against the event-time clock."""
-    lost = batch.emissions - stream.emissions
-    late = stream.left.late + stream.right.late
-    rejected = stream.left.rejected + stream.right.rejected - batch.left.rejected - batch.right.rejected
-    return (
-        f"With every row on time the join has {batch.emissions:,} pairs; the stream emitted {stream.emissions:,}.",
-        f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%}) are missing from the stream.",
-        f"Reason: {late:,} rows were late for the watermark, and {rejected:,} never arrived.",
-    )
-
-
 def render_what_if(result: WhatIf) -> RenderableType:
     """Show the outcome for each value of a setting, and the recommendation."""
     table = Table(
