@@ -208,7 +208,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     waive_command = f"tidemark quality waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --reason TEXT"
     assert waive_command in output
 
-    output = json.loads(run_tidemark("quality", "--json")[1])
+    output = json.loads(run_tidemark("quality show", "--json")[1])
     [history] = [group for group in output if NAME in group["expectation"]]
     assert (history["outcomes"], history["worst_value"], history["worst_slice"]) == (
         {"passed": 1, "failed": 1},
