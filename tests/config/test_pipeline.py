@@ -9,7 +9,7 @@ import yaml
 
 from tests.config.pipeline_files import APIA_DAYS, FILES, LOCAL_DAYS, PROJECT, read_as_json, write_variant
 from tidemark.config import build_json_schema, load_pipeline, with_overrides
-from tidemark.config.types import format_duration, parse_allowance
+from tidemark.config.types import format_duration, parse_allowance, parse_duration
 from tidemark.errors import PipelineFileError
 
 BLOCKS = [
@@ -286,3 +286,21 @@ def test_expression_keys_list_their_columns(tmp_path):
     assert join.key_output_columns == ["left_k", "right_k", "left_lower(email)", "left_email", "right_s.mail"]
     assert join.keys[1].list_column_candidates("left") == {"lower(email)", "email"}
     assert join.keys[1].list_column_candidates("right") == {"s.mail", "s"}
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("250ms", timedelta(milliseconds=250)),
+        ("5s", timedelta(seconds=5)),
+        ("45m", timedelta(minutes=45)),
+        ("45 min", timedelta(minutes=45)),
+        ("45 MINUTES", timedelta(minutes=45)),
+        ("1h", timedelta(hours=1)),
+        ("-1H 30m", timedelta(minutes=-90)),
+        ("2d", timedelta(days=2)),
+        ("1w", timedelta(weeks=1)),
+    ],
+)
+def test_parse_duration_accepts_short_units(text, duration):
+    assert parse_duration(text) == duration

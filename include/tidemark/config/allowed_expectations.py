@@ -99,6 +99,9 @@ _REFUSED = {
     "catch_exceptions": "would hide errors. Remove it.",
     "description": "replaces the generated description. Write `notes`.",
 }
+_LIST_ARGUMENTS = frozenset(
+    name for arguments in ALLOWED_ARGUMENTS.values() for name in arguments if name.endswith(("_set", "_list"))
+)
 _LITERAL_TYPES = (str, int, float, date, time, type(None))
 
 
@@ -122,6 +125,8 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: {argument} {reason}")
         if not _is_literal(value) and not (argument == "quantile_ranges" and _is_quantile_ranges(value)):
             raise ValueError(f"{name}: {argument} is not a value or a list of values. Write literal values.")
+        if argument in _LIST_ARGUMENTS and not isinstance(value, list):
+            raise ValueError(f"{name}: {argument} should be a list. Write [{value}].")
 
 
 def _is_literal(value: Any) -> bool:

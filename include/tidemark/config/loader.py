@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -94,7 +94,7 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
 
 def explain_validation_error(error: ValidationError) -> str:
     """Describe all problems of a validation in one line, each with field, value and remedy."""
-    problems = [_explain_problem(problem) for problem in error.errors(include_url=False)]
+    problems = [_explain_problem(problem) for problem in _drop_other_union_members(error.errors(include_url=False))]
     return to_single_line(" ".join(text if text.endswith((".", "?")) else f"{text}." for text in problems))
 
 
@@ -202,7 +202,29 @@ def _explain_problem(error: Any) -> str:
         return f"{field}: is true or false instead of a name. Write the name in quotes."
     if error["type"] == "value_error":
         return f"{field}: {error['ctx']['error']}"
+    if error["type"] == "string_type" and isinstance(error["input"], list) and len(error["input"]) == 1:
+        return f"{field}: should be a single value, not a list. Write {error['input'][0]}."
+    if error["type"] == "list_type":
+        return f"{field}: should be a list. {_suggest_list(error['input'])}"
     return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
+
+
+def _drop_other_union_members(errors: Sequence[Any]) -> list[Any]:
+    """Drop what else could stand instead of a list, such as a mapping for `select`: the list is what was meant."""
+    unions = {loc[:-1] for error in errors if (loc := error["loc"]) and str(loc[-1]).startswith("list[")}
+    others = ("dict_type", "string_type")
+    return [error for error in errors if error["type"] not in others or error["loc"][:-1] not in unions]
+
+
+def _suggest_list(value: Any) -> str:
+    """Suggest the list with a value that stands in its place."""
+    match value:
+        case dict():
+            return "Begin each entry with '- '."
+        case None:
+            return "Write its entries, or remove the setting."
+        case _:
+            return f"Write [{value}]."
 
 
 def _list_fields(location: list[Any]) -> list[str]:

@@ -21,6 +21,7 @@ _UNITS = {
     "s": timedelta(seconds=1),
     "sec": timedelta(seconds=1),
     "second": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
     "min": timedelta(minutes=1),
     "minute": timedelta(minutes=1),
     "h": timedelta(hours=1),
@@ -30,8 +31,8 @@ _UNITS = {
     "w": timedelta(weeks=1),
     "week": timedelta(weeks=1),
 }
-_PART = re.compile(r"(\d+)\s*([a-z]+)")
-_DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)")
+_PART = re.compile(r"(\d+)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"\s*(-)?\s*((?:\d+\s*[a-z]+\s*)+)", re.IGNORECASE | re.ASCII)
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?")
 _OFFSET = re.compile(r"(UTC|GMT|Z)?\s*[+-]\d.*", re.IGNORECASE)
 _ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
@@ -42,29 +43,35 @@ MAX_DURATION = timedelta(days=365_000)
 
 
 def parse_duration(value: object) -> timedelta:
-    """Parse a duration such as `30 minutes`, `-1 hour`, `1 day 6 hours` or `250 ms`.
+    """Parse a duration such as `30 minutes`, `-1 hour`, `1 day 6 hours`, `45m` or `250 ms`.
 
     Raises:
         ValueError: The value is not a duration.
 
-    >>> parse_duration("-1 hour 30 minutes")
-    datetime.timedelta(days=-1, seconds=81000)
+    >>> parse_duration("-1 hour 30 minutes") == parse_duration("-1h 30m")
+    True
     """
     if isinstance(value, timedelta):
         return value
     if value == 0:
         return timedelta()
-    match = _DURATION.fullmatch(value.lower()) if isinstance(value, str) else None
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not a duration. Write a number and a unit, such as '30 minutes'.")
+        raise ValueError(f"{value!r} is not a duration. Write a whole number and a unit, such as '30 minutes' or 30m.")
     total = sum((_parse_part(number, unit) for number, unit in _PART.findall(match[2])), timedelta())
     return -total if match[1] else total
 
 
 def _parse_part(number: str, unit: str) -> timedelta:
-    size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+    if unit == "M":
+        raise ValueError("'M' may mean minutes or months. Write m for minutes, and 30 d for a month.")
+    name = unit.lower()
+    size = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     if size is None:
-        raise ValueError(f"{unit!r} is not a unit of time. Use ms, seconds, minutes, hours, days or weeks.")
+        raise ValueError(
+            f"{unit!r} is not a unit of time. Use ms, s, m, h, d or w, or the words seconds, minutes, hours, days or "
+            "weeks."
+        )
     # int() refuses very long numbers with an error of its own.
     if len(number) > _MAX_DIGITS or int(number) * (size // _MICROSECOND) > MAX_DURATION // _MICROSECOND:
         raise ValueError(f"is longer than the maximum of {MAX_DURATION.days:,} days.")
