@@ -26,6 +26,7 @@ from tidemark.ledger.staleness import (
 from tidemark.ledger.state_fingerprint import compute_fingerprints
 from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find_first_verifiable
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
+from tidemark.planning.slice_selection import find_stale_ranges
 from tidemark.timegrid.slices import Grid, group_consecutive
 from tidemark.watermarks.watermarks import Watermarks
 
@@ -139,6 +140,19 @@ def test_slice_with_late_arriving_rows_of_rerun_slice_is_stale():
 def test_slice_after_changed_settings_is_stale():
     committed = create_ledger(create_entry(0, late_arriving=0), create_entry(1))
     assert stale(committed.with_entries([replace(create_entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
+
+
+def test_stale_range_after_rollback_names_slices_and_settings():
+    wide, narrow = '{"join": {"upper": "2 h"}}', '{"join": {"upper": "1 h"}}'
+    entries = [replace(create_entry(n, late_arriving=0), settings=wide if n else narrow) for n in range(3)]
+
+    (stale_range,) = find_stale_ranges(create_ledger(*entries))
+
+    assert (stale_range.slices, stale_range.reason) == (range(1, 2), "changed settings")
+    assert stale_range.explanation == (
+        "slice 1970-01-01T01:00Z ran under other settings than the file has now (join.upper was 2 h, now 1 h), and "
+        "slice 1970-01-01T00:00Z before it under those of the file; it runs again"
+    )
 
 
 def test_settings_up_to_slice_exclude_later_restarts():

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.errors import SliceOrderError
+from tidemark.ledger.config_fingerprint import describe_setting_diff, settings_up_to_slice
 from tidemark.ledger.entry import Entry
+from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import restorable, stale
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.new_slices import select_new_slices
@@ -37,7 +39,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     require_same_settings(context)
     selection = select_new_slices(context)
     changed = _find_ranges_with_deleted_inputs(context)
-    repairs = sorted((*_find_stale_ranges(context), *changed), key=lambda slice_range: slice_range.slices.start)
+    repairs = sorted((*find_stale_ranges(context.ledger), *changed), key=lambda slice_range: slice_range.slices.start)
     slice_ranges = (*repairs, *selection.slice_ranges)
     if slice_ranges and context.last:
         require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
@@ -99,17 +101,28 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
     return sorted(slice_ranges, key=lambda slice_range: slice_range.slices[0])
 
 
-def _find_stale_ranges(context: PlanningContext) -> Iterator[SliceRange]:
+def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
     """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
-    reasons = stale(context.ledger)
+    reasons = stale(ledger)
     for slices in group_consecutive(reasons):
-        why, before = reasons[slices[0]], context.grid.label(slices[0] - 1)
+        why, first, before = reasons[slices[0]], ledger.grid.label(slices[0]), ledger.grid.label(slices[0] - 1)
         if why == "changed settings":
-            yield SliceRange(slices, "changed settings", f"{before} has run under the present settings")
+            changes = _describe_changed_settings(ledger, slices[0])
+            explanation = (
+                f"slice {first} ran under other settings than the file has now ({changes}), and slice {before} before "
+                "it under those of the file; it runs again"
+            )
+            yield SliceRange(slices, "changed settings", explanation)
         elif why == "changed state":
             yield SliceRange(slices, "stale", f"{before} has another state now")
         else:
             yield SliceRange(slices, "stale", f"{before} or an earlier slice now reads rows that this one had read")
+
+
+def _describe_changed_settings(ledger: Ledger, number: int) -> str:
+    """Describe how the settings of the previous slice differ from those under which a slice ran."""
+    entry, before = ledger.entries[number], ledger.entries[number - 1]
+    return describe_setting_diff(settings_up_to_slice(entry.settings, ledger.grid, before.number), before.settings)
 
 
 def _find_ranges_with_deleted_inputs(context: PlanningContext) -> list[SliceRange]:
