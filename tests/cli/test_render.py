@@ -1,14 +1,114 @@
 """Tests of results as shown on a terminal."""
 
+import re
+from itertools import groupby
+from types import SimpleNamespace
+
+import pytest
 from rich.console import Console
 
+from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
+from tidemark.checkpoints.verification import CheckpointVerification
+from tidemark.cli import quarantine, render, versions
 from tidemark.cli.render import render_comparison
+from tidemark.cli.render_checkpoints import render_summary, render_verification
+from tidemark.cli.status import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
-from tidemark.comparison import Comparison
-from tidemark.comparison.result import Cause
+from tidemark.cli.verify import render_issues
+from tidemark.comparison import Comparison, DialectComparison
+from tidemark.comparison.dialect_diff import RULES, DialectDifference, DialectResult
+from tidemark.comparison.result import Agreement, Cause, check_budget
+from tidemark.comparison.what_if import Outcome, WhatIf
+from tidemark.config import Budget
+from tidemark.config.diff import SettingChange
 from tidemark.delta.log_files import RemovedFiles
+from tidemark.integrity.check import IntegrityIssue, IntegrityReport
+from tidemark.ledger.emission_diff import EmissionChange
 from tidemark.maintenance.recovery_horizon import RecoveryHorizon
 from tidemark.maintenance.vacuum import VacuumResult
+from tidemark.quality.quarantine import QuarantinedGroup
+from tidemark.timegrid.slices import Grid
+from tidemark.versions.candidates import CandidateVersion
+
+START, END = "2013-01-01T00:00Z", "2013-12-31T23:00Z"
+LONG = "departures_of_all_airports_joined_with_weather_observations"
+"""Name that is longer than its share of 80 columns."""
+LARGE = 12_345_678_901
+COLUMN = f"left_{LONG}"
+RANGES = (START, END)
+
+
+def create_status(name, **more):
+    side = SideStatus("t", *[LARGE] * 5, lateness={"p50": 1, "max": LARGE}, reasons={"null_key": LARGE}, watermark=END)
+    return Status(
+        pipeline=name, clock="event-time", left=side, right=side, slices=LARGE, jobs=LARGE, first=START, end=END,
+        emissions=LARGE, quality={"passed": LARGE, "warned": LARGE}, tables={"ledger": {"files": 9, "bytes": LARGE}},
+        oldest_versions={"emissions": LARGE, "late": LARGE}, failed_expectations=[f"{LONG} is null"], **more,
+    )  # fmt: skip
+
+
+def create_outcome(value):
+    return Outcome(value, LARGE, LARGE, {"left": LARGE, "right": 0}, float(LARGE), LARGE, float(LARGE), float(LARGE))
+
+
+def create_comparison():
+    row = {COLUMN: LONG, "_number": 1}
+    causes = tuple(
+        Cause(name, table, LARGE, ({**row, "_changed": [COLUMN]},))
+        for name in ("changed value", "padded before its partner arrived", "unexplained")
+        for table in ("batch", "stream")
+    )
+    return Comparison(LONG, LONG, LONG, START, END, LARGE, causes, (), (), 0.1, leading_columns=(COLUMN,))
+
+
+TABLES = {
+    "setting diff": render.render_setting_diff(
+        [SettingChange("join.min_cleanup_interval", "30 minutes", LONG, "slices since")]
+    ),
+    "reprocess": render.render_reprocess_changes(
+        Grid(0, 3_600_000_000), [SimpleNamespace(changes={1: EmissionChange(LARGE, LARGE, LARGE)})]
+    ),
+    "status": render.render_status(create_status("orders")),
+    "status of many": render.render_status(*(create_status(name) for name in (LONG, "flights_weather", "orders"))),
+    "what-if": render.render_what_if(
+        WhatIf(
+            LONG, "left.watermark_delay", START, END,
+            tuple(map(create_outcome, ("0 seconds", "10 days 23 hours 59 minutes 59 seconds"))), create_outcome(None),
+        )
+    ),
+    "compare": render_comparison(create_comparison()),
+    "dialects": render.render_dialects(
+        DialectComparison(
+            LONG, START, END,
+            (DialectResult("flink-datastream", LARGE, LARGE, None), DialectResult("spark", None, 0, LONG)),
+            tuple(DialectDifference("flink-datastream", "flink-sql", rule, LARGE, {COLUMN: LONG}) for rule in RULES),
+            (COLUMN,),
+        )
+    ),
+    "quarantine": quarantine._render(LONG, [QuarantinedGroup(START, f"{LONG} is null", LARGE, "r", ({COLUMN: LONG},))]),
+    "versions": versions._render(LONG, [CandidateVersion(LONG[:50], LARGE, START, END, "", LARGE, LARGE)]),
+    "checkpoint show": render_summary(
+        CheckpointSummary(
+            LONG, END, "0123456789abcdef" * 2, 1, LARGE, "f" * 64, True, {"combined": END},
+            BufferSummary(LARGE, LARGE, START, END), BufferSummary(LARGE, LARGE, START, END), [],
+        )
+    ),
+    "checkpoint verify": render_verification(
+        CheckpointVerification(LONG, END, START, LARGE, LARGE, "f" * 64, "e" * 64, True, START, LARGE, LARGE, [])
+    ),
+    "vacuum": render_vacuum(
+        VacuumResult(
+            LONG, *[RemovedFiles(("a",), LARGE)] * 5, LARGE, RecoveryHorizon({}, None, START, None, ()), dry_run=True
+        )
+    ),
+    "verify": render_issues(
+        IntegrityReport(
+            LONG, LARGE, LARGE, LARGE,
+            (IntegrityIssue("missing file", LONG, f"{LONG} is not there", f"run=1/{LONG}.parquet", (RANGES,)),),
+        )
+    ),
+}  # fmt: skip
+"""Each table of the command, with long names and large figures."""
 
 
 def test_render_comparison_example_has_keys_times_and_changed_columns():
@@ -28,6 +128,38 @@ def test_render_comparison_example_has_keys_times_and_changed_columns():
         "1: left_k a, left_happened 10:00: left row 12 min 00 s behind the watermark, and yet in the stream" in output
     )
     assert "gate" not in output
+
+
+def test_render_comparison_counts_a_changed_row_once():
+    causes = [("changed value", "stream", 2), ("changed value", "batch", 2), ("unexplained", "stream", 2)]
+    causes += [("unexplained", "batch", 1), ("pending", "stream", 9)]
+    comparison = Comparison(
+        "p", "t", None, "", "", 95,
+        tuple(Cause(*cause, ()) for cause in causes),
+        (Agreement(START, "r", 95, 4, 3, 3, 9, {}, changed=2),), (), 0.1,
+    )  # fmt: skip
+
+    output = print_wide(render_comparison(comparison))
+
+    assert "95 rows are the same (95.00%), 5 differ: 2 changed, 2 missing, 1 extra" in output
+    totals = {name: comparison.to_dict()[name] for name in ("differences", "changed", "missing", "extra")}
+    assert totals == {"differences": 5, "changed": 2, "missing": 2, "extra": 1}
+    assert check_budget(Budget(differing=4), comparison.agreement) == (
+        "3 of 100 rows unexplained, 3 more than the budget of 0",
+        "5 of 100 rows differing, 1 more than the budget of 4",
+    )
+
+
+def test_render_comparison_of_versions_names_candidate_and_live():
+    causes = tuple(Cause("late in the stream", table, 1, ()) for table in ("stream", "batch"))
+    comparison = Comparison("p", "p/emissions", None, "", "", 9, causes, (), (), 0.1, labels=("candidate", "live"))
+
+    output = print_wide(render_comparison(comparison))
+
+    assert "late in the live version" in output
+    assert re.search(r"│ candidate +│ +1 │", output)
+    assert re.search(r"│ +live +│ +1 │", output)
+    assert not re.search("stream|batch", output)
 
 
 def print_wide(renderable):
@@ -77,3 +209,31 @@ def test_render_vacuum_without_replayable_slice_explains_why():
 
     assert "reprocess of any slice begins with 2024-01-01" in output
     assert "checkpoint verify can replay no slice: versions of the inputs that they have read are gone" in output
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_fits_80_columns_without_cutting_a_value(name):
+    narrow, wide = print_at(80, TABLES[name]), print_at(1000, TABLES[name])
+
+    assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert read_cells(narrow) == read_cells(wide)
+    figures = re.compile(r"\d[\d,]*(?:\.\d+)?(?![\w-])|\d{4}-\d\d-\d\dT\d\d:\d\dZ")
+    assert set(figures.findall(wide)) <= set(figures.findall(narrow)), "a figure is broken over two lines"
+
+
+def print_at(width, renderable):
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def read_cells(output):
+    """Return the text of each column between two horizontal rules, without spaces, as a set."""
+    cells = set()
+    for is_row, lines in groupby(output.splitlines(), key=lambda line: line[:1] in ("│", "┃")):
+        if is_row:
+            columns = zip(*(re.split("[│┃]", line)[1:-1] for line in lines), strict=True)
+            cells |= {"".join("".join(parts).split()) for parts in columns}
+    return cells

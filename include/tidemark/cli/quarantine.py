@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from tidemark.cli.common import (
     EXPECTATION_HELP,
@@ -19,6 +18,7 @@ from tidemark.cli.common import (
     naming_option,
     print_result,
 )
+from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_instant
 from tidemark.formatting import format_count
@@ -77,13 +77,12 @@ def release(
 def _render(pipeline: str, groups: list[QuarantinedGroup]) -> RenderableType:
     if not groups:
         return f"{pipeline}: nothing is in quarantine"
-    table = Table("slice", "expectation", title=f"{pipeline}: in quarantine", title_justify="left")
-    table.add_column("rows", justify="right")
-    if shown := any(group.examples for group in groups):
-        table.add_column("such as")
+    shown = any(group.examples for group in groups)
+    texts = ("expectation", "such as") if shown else ("expectation",)
+    table = create_table(texts, ("slice", "rows"), title=f"{pipeline}: in quarantine")
     for group in groups:
-        cells = [group.slice, group.expectation, f"{group.rows:,}"]
-        table.add_row(*cells, *(["\n".join(map(_describe_keys, group.examples))] if shown else []))
+        examples = ["\n".join(map(_describe_keys, group.examples))] if shown else []
+        table.add_row(group.expectation, *examples, group.slice, f"{group.rows:,}")
     return Group(table, f"To publish them: tidemark quarantine release {pipeline} --slice T")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import filesize
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from tidemark.cli.rich_table import create_table
 from tidemark.cli.status import SideStatus, Status
 from tidemark.comparison import CAUSES, RULES, Comparison, DialectComparison
 from tidemark.comparison.config_impact import ChangedRows
@@ -40,9 +41,7 @@ def render_setting_diff(differences: Sequence[SettingChange]) -> RenderableType:
     """Show the settings that differ between two pipeline files, and the effect of each."""
     if not differences:
         return "no setting differs"
-    table = Table(title="Settings that differ", title_justify="left")
-    for name in ("setting", "was", "is", "what it changes"):
-        table.add_column(name, overflow="fold")
+    table = create_table(("setting", "was", "is", "what it changes"), title="Settings that differ")
     for difference in differences:
         was, now = ("" if value is None else str(value) for value in (difference.old, difference.new))
         table.add_row(Text(difference.setting), Text(was), Text(now), _CONSEQUENCES[difference.effect])
@@ -62,11 +61,9 @@ def render_changed_rows(changed: ChangedRows) -> str:
 def render_plan(plan: Plan) -> RenderableType:
     """Show which slices a plan would run, and why."""
     described = plan.to_dict()
-    table = Table(
-        title=f"Plan of {described['pipeline']} ({described['clock']} clock)", show_header=False, title_justify="left"
-    )
-    table.add_column(style="bold")
-    table.add_column()
+    title = f"Plan of {described['pipeline']} ({described['clock']} clock)"
+    table = create_table(("", ""), title=title, show_header=False)
+    table.columns[0].style = "bold"
     table.add_row(
         "slices",
         format_count(plan.slice_count, "slice")
@@ -121,9 +118,7 @@ def render_plan(plan: Plan) -> RenderableType:
 def render_reprocess_changes(grid: Grid, results: Iterable[JobResult]) -> RenderableType:
     """Show what a reprocess changed per slice, and how many slices did not change."""
     changes = describe_changes(grid, results)
-    table = Table("slice", title="Changed", title_justify="left")
-    for name in ("added", "removed", "same"):
-        table.add_column(name, justify="right")
+    table = create_table(("slice",), ("added", "removed", "same"), title="Changed")
     for line in changes:
         if line["added"] or line["removed"]:
             table.add_row(line["slice"], *(f"{line[name]:,}" for name in ("added", "removed", "same")))
@@ -143,15 +138,7 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
 
 
 def render_status(*statuses: Status) -> RenderableType:
-    """Show what pipelines have committed, one column per pipeline."""
-    table = Table(title="Committed", title_justify="left")
-    table.add_column("")
-    for status in statuses:
-        table.add_column(f"{status.pipeline}\n[dim]{status.clock} clock[/dim]", justify="right")
-    for name, value in _LINES:
-        cells = [value(status) for status in statuses]
-        if any(cells):
-            table.add_row(name, *cells)
+    """Show what pipelines have committed, one column per pipeline; more tables if they do not fit the width."""
     findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.failed_expectations]
     findings += [
         Text(
@@ -162,7 +149,40 @@ def render_status(*statuses: Status) -> RenderableType:
         for waiver in status.waivers
     ]
     findings += [Text(_describe_erasure(erasure)) for status in statuses for erasure in status.erasures]
-    return Group(table, *findings)
+    return Group(_StatusTables(statuses), *findings)
+
+
+_UNLIMITED_WIDTH = 10_000
+
+
+@dataclass(frozen=True)
+class _StatusTables:
+    """Table with a column per pipeline, or several tables where the width is not enough for all columns."""
+
+    statuses: Sequence[Status]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        remaining, unlimited = self.statuses, options.update_width(_UNLIMITED_WIDTH)
+        while remaining:
+            tables = (_create_status_table(remaining[:count]) for count in range(len(remaining), 1, -1))
+            fitting = (
+                table for table in tables if console.measure(table, options=unlimited).minimum <= options.max_width
+            )
+            table = next(fitting, None) or _create_status_table(remaining[:1])
+            yield table
+            remaining = remaining[len(table.columns) - 1 :]
+
+
+def _create_status_table(statuses: Sequence[Status]) -> Table:
+    table = create_table(("",), title="Committed")
+    for status in statuses:
+        header = f"{status.pipeline}\n[dim]{status.clock} clock[/dim]"
+        table.add_column(header, justify="right", overflow="fold")
+    for name, value in _LINES:
+        cells = [value(status) for status in statuses]
+        if any(cells):
+            table.add_row(name, *cells)
+    return table
 
 
 def _describe_erasure(erasure: dict[str, Any]) -> str:
@@ -221,7 +241,7 @@ _LINES: tuple[_Line, ...] = (
     ("from", lambda s: s.first or ""),
     ("to (exclusive)", lambda s: s.end or ""),
     ("[bold]rows emitted[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
-    ("pairs before explode", lambda s: "" if s.pairs is None else f"{s.pairs:,}"),
+    ("rows before explode", lambda s: "" if s.pairs is None else f"{s.pairs:,}"),
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
     ("left rows read", _side_value("left", lambda side: f"{side.read:,}")),
     ("right rows read", _side_value("right", lambda side: f"{side.read:,}")),
@@ -245,21 +265,26 @@ _LINES: tuple[_Line, ...] = (
 
 def render_what_if(result: WhatIf) -> RenderableType:
     """Show the outcome for each value of a setting, and the recommendation."""
-    table = Table(
-        title=f"{result.pipeline}: what if {result.setting} were\n{result.start} to {result.end}", title_justify="left"
+    table = create_table(
+        ("",),
+        ("emitted", "late rows", "state, mean"),
+        title=f"{result.pipeline}: what if {result.setting} were\n{result.start} to {result.end} (exclusive)",
+        show_lines=True,
     )
-    for name in ("", "pairs", "completeness", "padded", "late", "rows in state", "state", "mean output delay"):
-        table.add_column(name, justify="right", no_wrap=True)
     for outcome in [*result.outcomes, *([result.without_lateness] if result.without_lateness else [])]:
+        share = f"{result.matched_share(outcome):.2%} complete" if result.without_lateness else ""
+        delay = outcome.output_delay_ms
+        lines = (
+            f"{outcome.matched:,} matched",
+            share,
+            f"{outcome.padded:,} padded" if outcome.padded else "",
+            "" if delay is None else f"{format_span(round(delay))} mean delay",
+        )
         table.add_row(
             outcome.value or "no row late",
-            f"{outcome.matched:,}",
-            f"{result.matched_share(outcome):.2%}" if result.without_lateness else "",
-            f"{outcome.padded:,}",
+            "\n".join(filter(None, lines)),
             f"{sum(outcome.late.values()):,}",
-            f"{outcome.state_rows:,.0f}",
-            filesize.decimal(round(outcome.state_bytes)),
-            "" if outcome.output_delay_ms is None else format_span(round(outcome.output_delay_ms)),
+            f"{outcome.state_rows:,.0f} rows\n{filesize.decimal(round(outcome.state_bytes))}",
         )
     advice = result.recommend()
     return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
@@ -283,45 +308,37 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     lines: list[RenderableType] = [
         Text(f"{comparison.pipeline} with {comparison.table}, {comparison.start} to {comparison.end} (exclusive)"),
         Text(headline, "bold red" if comparison.over_budget else "bold green"),
-        Text(f"{comparison.same:,} rows are the same{share}, {comparison.differences:,} differ"),
+        Text(f"{comparison.same:,} rows are the same{share}, {comparison.describe_differences()}"),
     ]
     if comparison.causes:
-        table = Table("cause", "only in", title_justify="left")
-        table.add_column("rows", justify="right")
-        table.add_column("such as")
+        table = create_table(("cause", "such as"), ("only in", "rows"))
         for cause in comparison.causes:
-            only_in = "batch" if cause.missing_in == "stream" else "stream"
+            only_in = comparison.label_other_table(cause.missing_in)
             examples = "\n".join(
                 f"{example['_number']}: {_describe_example(comparison.summarize_example(example), example)}"
                 for example in cause.examples[:1]
             )
-            name = f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]"
-            table.add_row(name, only_in, f"{cause.rows:,}", Text(examples))
+            name = comparison.adapt_words(f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]")
+            table.add_row(name, Text(comparison.adapt_words(examples)), only_in, f"{cause.rows:,}")
         lines.append(table)
     return Group(*lines, *(Text(f"note: {note}") for note in comparison.notes))
 
 
 def render_dialects(result: DialectComparison) -> RenderableType:
     """Show how many rows each dialect emits, and the differences of each pair by rule."""
-    answers = Table(
-        "dialect", title=f"{result.pipeline}, {result.start} to {result.end} (exclusive)", title_justify="left"
-    )
-    for name in ("emissions", "late rows"):
-        answers.add_column(name, justify="right")
-    answers.add_column("does not know the join")
+    title = f"{result.pipeline}, {result.start} to {result.end} (exclusive)"
+    answers = create_table(("dialect", "does not know the join"), ("emissions", "late rows"), title=title)
     for dialect in result.results:
         counts = ("", "") if dialect.unsupported else (f"{dialect.emissions:,}", f"{dialect.late:,}")
-        answers.add_row(dialect.dialect, *counts, Text(dialect.unsupported or ""))
+        answers.add_row(dialect.dialect, Text(dialect.unsupported or ""), *counts)
     if not result.differences:
         return Group(answers, Text("no difference", "bold green"))
-    table = Table("only in", "not in")
-    table.add_column("rows", justify="right")
-    table.add_column("because of")
-    table.add_column("such as")
+    table = create_table(("only in", "because of", "such as"), ("rows",))
     for difference in result.differences:
         rule = f"{difference.rule}\n[dim]{RULES[difference.rule]}[/dim]"
         example = Text(_describe_example({name: difference.example.get(name) for name in result.key_columns}, {}))
-        table.add_row(difference.only_in, difference.not_in, f"{difference.rows:,}", rule, example)
+        only_in = f"{difference.only_in}\n[dim]not in {difference.not_in}[/dim]"
+        table.add_row(only_in, rule, example, f"{difference.rows:,}")
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 
 

@@ -15,6 +15,7 @@ from tidemark.checkpoints.copy import CheckpointCopy
 from tidemark.checkpoints.expiry import ExpiryResult
 from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
 from tidemark.checkpoints.verification import CheckpointVerification
+from tidemark.cli.rich_table import create_table
 from tidemark.formatting import format_count, quote_identifier
 from tidemark.streaming.export import ExportResult
 
@@ -79,9 +80,8 @@ def render_export(exported: ExportResult) -> str:
 
 
 def _create_table(title: str) -> Table:
-    table = Table(title=title, show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
+    table = create_table(("", ""), title=title, show_header=False)
+    table.columns[0].style = "bold"
     return table
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich import filesize
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from tidemark.cli.common import (
     PipelinesArgument,
@@ -19,6 +18,7 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
+from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_duration
 from tidemark.delta.log_files import RemovedFiles
@@ -64,7 +64,7 @@ def vacuum(
 def render_vacuum(result: VacuumResult) -> RenderableType:
     """Show the removed files by kind, and how far back readers can go afterwards."""
     done = "would go" if result.dry_run else "gone"
-    table = Table(f"{result.pipeline}: {done}", "files", "bytes", title_justify="left")
+    table = create_table((f"{result.pipeline}: {done}",), ("files", "bytes"))
     for name, kind in _removed_by_kind(result):
         table.add_row(name, f"{len(kind.files):,}", filesize.decimal(kind.bytes))
     return Group(table, *_describe_notes(result), *_describe_horizon(result.recovery_horizon))

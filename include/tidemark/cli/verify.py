@@ -21,6 +21,7 @@ from tidemark.cli.common import (
     require_confirmation,
 )
 from tidemark.cli.progress import run_with_progress
+from tidemark.cli.rich_table import create_table
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.errors import CheckFailedError
 from tidemark.formatting import format_count, to_single_line
@@ -108,14 +109,18 @@ def _render_report(report: IntegrityReport) -> RenderableType:
     slices, files = format_count(report.slices, "slice"), format_count(report.files, "file")
     extent = f"{slices}, {files} ({filesize.decimal(report.bytes)})"
     conclusion = f"{report.pipeline}: {extent}: {'not as committed' if report.damages else 'consistent'}"
-    if not report.issues:
-        return conclusion
-    table = Table("damage", "table", "slices", "what", title=report.pipeline, title_justify="left")
+    return Group(render_issues(report), conclusion) if report.issues else conclusion
+
+
+def render_issues(report: IntegrityReport) -> Table:
+    """Show what is damaged, with table, slices and file."""
+    table = create_table(("damage", "what"), ("slices",), title=report.pipeline)
     for issue in report.issues:
         file = f"\n[dim]{escape(issue.file)}[/]" if issue.file else ""
-        table.add_row(issue.damage, issue.table, _describe_slices(issue), escape(to_single_line(issue.detail)) + file)
-    return Group(table, conclusion)
+        damage = f"{issue.damage}\n[dim]{escape(issue.table)}[/]"
+        table.add_row(damage, escape(to_single_line(issue.detail)) + file, _describe_slices(issue))
+    return table
 
 
 def _describe_slices(finding: IntegrityIssue) -> str:
-    return "\n".join(f"{start} to {end}" for start, end in finding.slices)
+    return "\n".join(f"{start} to\n{end}" for start, end in finding.slices)

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich import filesize
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from tidemark.cli.common import (
     PipelineArgument,
@@ -20,6 +19,7 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
+from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
 from tidemark.formatting import format_count
 from tidemark.spark.lazy_session import create_lazy_session
@@ -121,14 +121,12 @@ def _describe_switch(result: PromotionResult, command: str, name: str) -> Iterat
 def _render(pipeline: str, candidates: list[CandidateVersion]) -> RenderableType:
     if not candidates:
         return f"{pipeline}: there is no candidate version. Create one with tidemark run {pipeline} --candidate NAME."
-    table = Table("candidate", "from", "to (exclusive)", title=f"{pipeline}: candidate versions", title_justify="left")
-    for title in ("slices", "files", "bytes"):
-        table.add_column(title, justify="right")
+    figures = ("from, to (exclusive)", "slices", "files", "bytes")
+    table = create_table(("candidate",), figures, title=f"{pipeline}: candidate versions")
     for candidate in candidates:
         table.add_row(
             candidate.name,
-            candidate.start,
-            candidate.end,
+            f"{candidate.start}\n{candidate.end}",
             f"{candidate.slices:,}",
             f"{candidate.files:,}",
             filesize.decimal(candidate.bytes),

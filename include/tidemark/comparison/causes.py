@@ -27,12 +27,13 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 
+CHANGED_VALUE = "changed value"
 CAUSES = {
     "pending": "not due yet: one of them has not read so far",
     "quarantined": "the pipeline has it in quarantine, because it fails an expectation",
     "re-fired pane": "an earlier firing of the row's window",
     "emitted twice": "the stream contains the row too often",
-    "changed value": "the same row with another value",
+    CHANGED_VALUE: "the same row with another value",
     "missing in an input": "made of a row that an input does not contain",
     "late-arriving row": "a row of it arrived after its slice had run",
     "late in the stream": "a row of it was behind the stream's watermark",
@@ -52,7 +53,7 @@ REMEDIES = {
     "re-fired pane": "Configure consumers to keep only the last firing of each window, or set join.emit to every-pane "
     "to compare all firings.",
     "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",
-    "changed value": "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
+    CHANGED_VALUE: "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
     "missing in an input": "Add the row to the input if the stream has read it, or find out why it was deleted.",
     "late-arriving row": "Run the slice again with tidemark reprocess.",
     "late in the stream": "A longer watermark delay would have kept the rows. Compare its cost, or send late rows to a "
@@ -202,7 +203,7 @@ def _add_changed_columns(rows: DataFrame, names: Sequence[str], key_columns: Seq
     """Add `_changed`: the columns in which a stream row that no input contains differs from its row in the batch.
 
     Such rows are paired with rows that only the batch contains and that have equal keys. Both rows of a pair get the
-    columns; rows without a pair get null.
+    columns, and the stream's row gets the slice of the other; rows without a pair get null.
     """
     is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
     is_foreign = reduce(Column.__or__, (_is_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES))
@@ -213,12 +214,16 @@ def _add_changed_columns(rows: DataFrame, names: Sequence[str], key_columns: Seq
     pair = Window.partitionBy(*keys, "_rank")
     content = F.struct(*map(quote_identifier, names))
     contents = {f"_{side}_row": F.first(F.when(is_in[side], content), ignorenulls=True).over(pair) for side in is_in}
-    rows = rows.transform(with_columns, contents)
+    slice_of_pair = F.first(F.when(is_in[BATCH], F.col("_slice")), ignorenulls=True).over(pair)
+    rows = rows.transform(with_columns, {**contents, "_pair_slice": slice_of_pair})
     batch_row, stream_row = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
     differing = [F.when(~batch_row[name].eqNullSafe(stream_row[name]), F.lit(name)) for name in names]
     is_paired = F.col("_candidate") & batch_row.isNotNull() & stream_row.isNotNull()
-    changed = F.when(is_paired, F.array_compact(F.array(*differing)))
-    return rows.withColumn("_changed", changed).drop("_candidate", "_rank", *contents)
+    columns = {
+        "_changed": F.when(is_paired, F.array_compact(F.array(*differing))),
+        "_slice": F.coalesce("_slice", F.when(is_paired, F.col("_pair_slice"))),
+    }
+    return rows.transform(with_columns, columns).drop("_candidate", "_rank", "_pair_slice", *contents)
 
 
 def _has_counterpart() -> Column:
@@ -278,7 +283,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     if batch.has_hidden_firings:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
     yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
-    yield _Rule("changed value", F.size("_changed") > 0, detail=F.concat_ws(", ", "_changed"))
+    yield _Rule(CHANGED_VALUE, F.size("_changed") > 0, detail=F.concat_ws(", ", "_changed"))
     for in_table, view, is_described in (
         (only_stream, "batch", F.lit(True)),
         (only_batch, "reference", ~no_reference),

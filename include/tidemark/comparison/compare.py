@@ -14,12 +14,20 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.comparison.causes import CAUSES, DETAIL_COLUMNS, ComparedViews, assign_causes, attribute_to_settings
+from tidemark.comparison.causes import (
+    CAUSES,
+    CHANGED_VALUE,
+    DETAIL_COLUMNS,
+    ComparedViews,
+    assign_causes,
+    attribute_to_settings,
+)
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import Agreement, Cause, Comparison, ComparisonRequest, check_budget
 from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS, SettingTrial
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import is_live_table
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.table_reader import DeltaInput
@@ -92,6 +100,7 @@ def compare(
         leading_columns=leading,
         setting_trials=trials,
         over_budget=check_budget(request.budget, agreement),
+        labels=("candidate", "live") if is_live_table(request.table, pipeline) else (BATCH, STREAM),
     )
 
 
@@ -232,7 +241,7 @@ def _count_by_slice(rows: DataFrame) -> _Counts:
 
 def _collect_causes(rows: DataFrame, counts: _Counts, names: list[str], examples: int) -> tuple[Cause, ...]:
     """Return the causes in the order of `CAUSES`, each with so many examples."""
-    changed = F.when(F.col("_cause") == "changed value", F.col("_changed")).alias("_changed")
+    changed = F.when(F.col("_cause") == CHANGED_VALUE, F.col("_changed")).alias("_changed")
     hashes = (f"_{side}" for side in SIDES)
     content = F.to_json(F.struct(*names, "_slice", *DETAIL_COLUMNS[1:], changed, *hashes))
     by_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
@@ -278,6 +287,7 @@ def _compute_agreement(counts: _Counts, view: CommittedView, slices: range) -> t
             unexplained=causes["unexplained"],
             pending=causes["pending"],
             causes=dict(causes),
+            changed=min(in_slice[CHANGED_VALUE, table] for table in (BATCH, STREAM)),
         )
 
     return tuple(map(summarize, starts))

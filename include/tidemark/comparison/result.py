@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.setting_search import SettingTrial
 from tidemark.config import Budget
+
+_BATCH_WORDS, _STREAM_WORDS = re.compile(r"\bthe (batch|pipeline)\b"), re.compile(r"\bthe stream\b")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,13 @@ class Agreement:
     pending: int
     causes: dict[str, int]
     """Rows by cause, pending ones included."""
+    changed: int = 0
+    """Rows with a changed value, which `only_batch` and `only_stream` both count."""
+
+    @property
+    def differing(self) -> int:
+        """Number of rows that differ, each changed row counted once."""
+        return self.only_batch + self.only_stream - self.changed
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ class Comparison:
     """Other settings that were tried for rows without a cause, the best first."""
     over_budget: tuple[str, ...] = ()
     """A line for each part of the budget that is exceeded."""
+    labels: tuple[str, str] = (BATCH, STREAM)
+    """Words for the pipeline's output and for the other table: `batch` and `stream`, or `candidate` and `live`."""
 
     @property
     def likely_settings(self) -> SettingTrial | None:
@@ -102,8 +115,27 @@ class Comparison:
 
     @property
     def differences(self) -> int:
-        """Number of rows in one table only, without pending ones."""
-        return sum(cause.rows for cause in self.causes if cause.cause != "pending")
+        """Number of rows that differ, without pending ones. A changed row counts once, although both have it."""
+        return self.changed + self.missing + self.extra
+
+    @property
+    def changed(self) -> int:
+        """Number of rows that both tables have, with another value."""
+        return sum(agreement.changed for agreement in self.agreement)
+
+    @property
+    def missing(self) -> int:
+        """Number of rows that the stream lacks, without changed and pending ones."""
+        return self._count_missing(STREAM)
+
+    @property
+    def extra(self) -> int:
+        """Number of rows that only the stream has, without changed and pending ones."""
+        return self._count_missing(BATCH)
+
+    def _count_missing(self, table: str) -> int:
+        rows = sum(cause.rows for cause in self.causes if cause.missing_in == table and cause.cause != "pending")
+        return rows - self.changed
 
     @property
     def unexplained(self) -> int:
@@ -111,14 +143,41 @@ class Comparison:
         return sum(cause.rows for cause in self.causes if cause.cause == "unexplained")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields and both totals as a JSON-ready dictionary."""
-        return {**asdict(self), "differences": self.differences, "unexplained": self.unexplained}
+        """Return the fields and the totals as a JSON-ready dictionary."""
+        totals = ("differences", "changed", "missing", "extra", "unexplained")
+        return {**asdict(self), **{name: getattr(self, name) for name in totals}}
+
+    def describe_differences(self) -> str:
+        """Describe how many rows differ, and in which way: `5 differ: 2 changed, 2 missing, 1 extra`."""
+        kinds = self.describe_kinds()
+        return f"{self.differences:,} differ" + (f": {kinds}" if kinds else "")
+
+    def describe_kinds(self) -> str:
+        """Describe how many rows are changed, missing in the stream or extra in it; empty without differences."""
+        counts = {"changed": self.changed, "missing": self.missing, "extra": self.extra}
+        return ", ".join(f"{rows:,} {kind}" for kind, rows in counts.items() if rows)
+
+    def label_other_table(self, missing_in: str) -> str:
+        """Return the word for the table that has rows which `missing_in` (`batch` or `stream`) lacks."""
+        return self.labels[0] if missing_in == STREAM else self.labels[1]
+
+    def adapt_words(self, text: str) -> str:
+        """Replace the words for both tables in a text, where versions of a pipeline are compared.
+
+        >>> comparison = Comparison("p", "t", None, "", "", 0, (), (), (), 0.0, labels=("candidate", "live"))
+        >>> comparison.adapt_words("a row of it was behind the stream's watermark")
+        "a row of it was behind the live version's watermark"
+        """
+        if self.labels == (BATCH, STREAM):
+            return text
+        text = _BATCH_WORDS.sub(f"the {self.labels[0]} version", text)
+        return _STREAM_WORDS.sub(f"the {self.labels[1]} version", text)
 
 
 def check_budget(budget: Budget, agreements: Sequence[Agreement]) -> tuple[str, ...]:
     """Return a line for each part of a budget that is exceeded."""
     unexplained = sum(agreement.unexplained for agreement in agreements)
-    differing = sum(agreement.only_batch + agreement.only_stream for agreement in agreements)
+    differing = sum(agreement.differing for agreement in agreements)
     compared = sum(agreement.same for agreement in agreements) + differing
     lines = []
     for name, rows, allowed in (

@@ -41,6 +41,18 @@ def to_live(pipeline: Pipeline) -> Pipeline:
     return pipeline.model_copy(update={"output": candidate[1]}) if candidate else pipeline
 
 
+def is_live_table(table: str, pipeline: Pipeline) -> bool:
+    """Return True if a table has the emissions of the live version of this candidate.
+
+    >>> from tidemark.config import load_pipeline
+    >>> candidate = to_candidate(load_pipeline("include/pipelines/flights_weather.yaml"), "wide")
+    >>> is_live_table("flights_weather/emissions", candidate), is_live_table("streamed/flights", candidate)
+    (True, False)
+    """
+    candidate = _OUTPUT.fullmatch(pipeline.output)
+    return candidate is not None and table == f"{candidate[1]}/emissions"
+
+
 def cli_arguments(pipeline: Pipeline) -> str:
     """Return the command line arguments that select this pipeline and candidate version.
 

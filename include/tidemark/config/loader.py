@@ -202,10 +202,8 @@ def _explain_problem(error: Any) -> str:
         return f"{field}: is true or false instead of a name. Write the name in quotes."
     if error["type"] == "value_error":
         return f"{field}: {error['ctx']['error']}"
-    if error["type"] == "string_type" and isinstance(error["input"], list) and len(error["input"]) == 1:
-        return f"{field}: should be a single value, not a list. Write {error['input'][0]}."
-    if error["type"] == "list_type":
-        return f"{field}: should be a list. {_suggest_list(error['input'])}"
+    if remedy := _suggest_list_or_value(error):
+        return f"{field}: {remedy}"
     return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
 
 
@@ -216,15 +214,18 @@ def _drop_other_union_members(errors: Sequence[Any]) -> list[Any]:
     return [error for error in errors if error["type"] not in others or error["loc"][:-1] not in unions]
 
 
-def _suggest_list(value: Any) -> str:
-    """Suggest the list with a value that stands in its place."""
-    match value:
-        case dict():
-            return "Begin each entry with '- '."
-        case None:
-            return "Write its entries, or remove the setting."
-        case _:
-            return f"Write [{value}]."
+def _suggest_list_or_value(error: Any) -> str | None:
+    """Suggest a list for a value that stands in its place, or a value for a list; None for other problems."""
+    match error["type"], error["input"]:
+        case "string_type", [value]:
+            return f"should be a single value, not a list. Write {value}."
+        case "list_type", dict():
+            return "should be a list. Begin each entry with '- '."
+        case "list_type", None:
+            return "should be a list. Write its entries, or remove the setting."
+        case "list_type", value:
+            return f"should be a list. Write [{value}]."
+    return None
 
 
 def _list_fields(location: list[Any]) -> list[str]:

@@ -176,11 +176,7 @@ def collect_report_data(
         row_histories=histories,
         period_length=period_length,
         periods=periods,
-        rows_without_slice=sum(
-            agreement.only_batch + agreement.only_stream
-            for agreement in comparison.agreement
-            if agreement.slice is None
-        ),
+        rows_without_slice=sum(agreement.differing for agreement in comparison.agreement if agreement.slice is None),
         lateness=lateness,
         what_if=what_if,
         current_value=_format_current_value(stream.pipeline, what_if.setting) if what_if else None,
@@ -210,7 +206,7 @@ def _create_periods(comparison: Comparison, batch: CommittedView) -> tuple[str, 
         (
             parse_instant(agreement.slice),
             agreement.same,
-            agreement.only_batch + agreement.only_stream - agreement.unexplained,
+            agreement.differing - agreement.unexplained,
             agreement.unexplained,
         )
         for agreement in comparison.agreement

@@ -43,12 +43,23 @@ def _describe_differences(comparison: Comparison) -> str:
     return f"Each of the {format_count(comparison.differences, 'row')} that differ has a cause."
 
 
+def describe_tables(data: ReportData) -> str:
+    """Describe which table each of both words names."""
+    comparison = data.comparison
+    output, other = comparison.labels
+    return (
+        f"The {output} is the committed output of {comparison.pipeline}, the {other} is the table {comparison.table}."
+    )
+
+
 def describe_agreement(data: ReportData) -> str:
     """Describe in which periods rows differ."""
     differing = {period: period.explained_rows + period.unexplained_rows for period in data.periods}
     without_slice = ""
     if data.rows_without_slice:
-        without_slice = f" {format_count(data.rows_without_slice, 'row')} of the stream cannot be assigned to a slice."
+        without_slice = data.comparison.adapt_words(
+            f" {format_count(data.rows_without_slice, 'row')} of the stream cannot be assigned to a slice."
+        )
     periods = f"{format_count(len(differing), 'period')} of {data.period_length}"
     affected = [period for period, rows in differing.items() if rows]
     if not affected:

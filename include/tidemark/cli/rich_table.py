@@ -1,0 +1,24 @@
+"""Tables for a terminal that wrap long values instead of cutting them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+
+def create_table(texts: Sequence[str], figures: Sequence[str] = (), title: str | None = None, **options: bool) -> Table:
+    """Create a table that fits 80 columns without cutting a value.
+
+    Args:
+        texts: Headers of columns of text, which wraps, within a word if it must.
+        figures: Headers of columns to the right of them, whose lines never wrap. Use few of them, with short lines.
+        title: Title above the table.
+        options: Options of `rich.table.Table`, such as `show_header` and `show_lines`.
+    """
+    table = Table(title=title, title_justify="left", **options)
+    for text in texts:
+        table.add_column(text, overflow="fold")
+    for figure in figures:
+        table.add_column(figure, justify="right", no_wrap=True, overflow="fold")
+    return table
