@@ -119,8 +119,8 @@ def test_explode_pairs_are_counted_and_rows_are_compared(spark, inputs_lake, run
 
     steps = [explain_rows(spark, settings, inputs_lake, "left", {"id": str(number)})[0].steps[2] for number in (1, 2)]
     assert steps == [
-        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that explode made of them: 2",
-        "matched in slice 2024-01-01T00:00Z, pairs: 1, rows that explode made of them: 0",
+        "matched in slice 2024-01-01T00:00Z, rows before explode: 1, after it: 2",
+        "matched in slice 2024-01-01T00:00Z, rows before explode: 1, after it: 0",
     ]
 
     variations = vary_setting(spark, settings, inputs_lake, "join.interval.lower", [timedelta(minutes=-30)], range(2))

@@ -63,7 +63,7 @@ class Status(ToDict):
     """End of the last slice, exclusive."""
     emissions: int = 0
     pairs: int | None = None
-    """Pairs from which `explode` made the emissions; None without it, where each emission is a pair."""
+    """Rows of the join, padded ones included, from which `explode` made the emissions; None without it."""
     floored_event_times: int = 0
     """Rows whose event times were floored to ms."""
     quality: dict[str, int] = field(default_factory=dict)

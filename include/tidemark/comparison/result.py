@@ -148,14 +148,15 @@ class Comparison:
         return {**asdict(self), **{name: getattr(self, name) for name in totals}}
 
     def describe_differences(self) -> str:
-        """Describe how many rows differ, and in which way: `5 differ: 2 changed, 2 missing, 1 extra`."""
+        """Describe how many rows differ, and in which way: `3 differ: 2 changed, 1 missing in the stream`."""
         kinds = self.describe_kinds()
         return f"{self.differences:,} differ" + (f": {kinds}" if kinds else "")
 
     def describe_kinds(self) -> str:
         """Describe how many rows are changed, missing in the stream or extra in it; empty without differences."""
-        counts = {"changed": self.changed, "missing": self.missing, "extra": self.extra}
-        return ", ".join(f"{rows:,} {kind}" for kind, rows in counts.items() if rows)
+        kinds = ("changed", "missing in the stream", "extra in the stream")
+        counts = zip((self.changed, self.missing, self.extra), kinds, strict=True)
+        return ", ".join(f"{rows:,} {self.adapt_words(kind)}" for rows, kind in counts if rows)
 
     def label_other_table(self, missing_in: str) -> str:
         """Return the word for the table that has rows which `missing_in` (`batch` or `stream`) lacks."""

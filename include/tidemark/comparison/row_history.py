@@ -136,7 +136,7 @@ class _HistoryReader:
         yield from emitted
         if not emitted:
             is_unknown = has_explode and replayed is None
-            yield f"no emission contains it{', or explode made no row of its pairs' if is_unknown else ''}"
+            yield f"no emission contains it{', or explode made no row of it' if is_unknown else ''}"
         if emitted:
             yield from self._describe_evictions()
         yield from (_describe_loss(late) for late in losses)
@@ -238,7 +238,7 @@ class _HistoryReader:
         return lines + list(self._describe_quarantined(columns))
 
     def _describe_replayed(self, home: int, buffered: Sequence[Row]) -> list[str] | None:
-        """Return a line per slice and kind of pair under `explode`, by a replay of the slices with the row.
+        """Return a line per slice and kind of emission under `explode`, by a replay of the slices with the row.
 
         Returns:
             None for coGroups, and if the checkpoint that the first of these slices continued has expired.
@@ -255,19 +255,19 @@ class _HistoryReader:
         with tuned_for_tiny_queries(view.spark) if is_tiny_job(read, before) else nullcontext():
             schema = view.inputs[SIDES.index(self.side)].side.schema
             columns = {f"{self.side}_{name}": name for name in schema.names}
-            matches = self._select_matches(self._replay_pairs(slices, carried), columns)
+            matches = self._select_matches(self._replay_emissions(slices, carried), columns)
             size = F.size(parse_user_expression(view.spark, pipeline.explode or "").column)
-            counts = F.count("*").alias("pairs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
+            counts = F.count("*").alias("inputs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
             by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
             collected = by_slice.orderBy("start", "_emission").collect()
         return [
             f"{_EMISSION_LABELS.get(row['_emission'], 'padded')} in slice {self._slice_name(row)}, "
-            f"pairs: {row['pairs']:,}, rows that explode made of them: {row['rows']:,}"
+            f"rows before explode: {row['inputs']:,}, after it: {row['rows']:,}"
             for row in collected
         ]
 
-    def _replay_pairs(self, slices: range, carried: Entry | None) -> DataFrame:
-        """Replay slices from the state before them, and return their pairs."""
+    def _replay_emissions(self, slices: range, carried: Entry | None) -> DataFrame:
+        """Replay slices from the state before them, and return their rows before `explode`."""
         view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
         before, last, lane = view.ledger.entry(slices[0] - 1), view.last, F.lit(0)
         rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn(

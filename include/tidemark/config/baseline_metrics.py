@@ -10,7 +10,7 @@ METRICS = {
     "left_rows": "number of rows of the left input",
     "right_rows": "number of rows of the right input",
     "emissions": "number of emitted rows",
-    "match_rate": "emissions (or the pairs from which `explode` makes them) per row of the left input",
+    "match_rate": "emissions (or the rows of the join from which `explode` makes them) per row of the left input",
     "late_share": "share of late rows among the rows of both inputs",
     "left_late_share": "share of late rows among the rows of the left input",
     "right_late_share": "share of late rows among the rows of the right input",

@@ -37,7 +37,8 @@ class WrittenOutput:
     emission_count: int
     """Number of emissions that the replay returned."""
     pair_counts: Mapping[int, int] | None
-    """Number of pairs from which `explode` made the emissions, by slice, counted while writing; None without it."""
+    """Number of rows of the join from which `explode` made the emissions, by slice, counted while writing; None without
+    it."""
     late_counts: pd.DataFrame
     """Number of rows that took no part, by `side` and `number` of the slice, in columns `late` and `rejected`."""
     state_parts: pd.DataFrame

@@ -74,7 +74,7 @@ class Entry:
     emissions: int | None = None
     """Number of emissions, with quarantined ones."""
     pairs: int | None = None
-    """Number of pairs from which `explode` made the emissions; None without `explode`, where each pair is one."""
+    """Number of rows of the join, padded ones included, from which `explode` made the emissions; None without it."""
     last_change_commit: int | None = None
     """Number of the last commit that released quarantined rows of the slice, erased rows of it, or promoted or rolled
     it back; None without any."""
