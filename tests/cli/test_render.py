@@ -141,7 +141,9 @@ def test_render_comparison_counts_a_changed_row_once():
 
     output = print_wide(render_comparison(comparison))
 
-    assert "95 rows are the same (95.00%), 5 differ: 2 changed, 2 missing in the stream, 1 extra in the stream" in output
+    assert (
+        "95 rows are the same (95.00%), 5 differ: 2 changed, 2 missing in the stream, 1 extra in the stream" in output
+    )
     totals = {name: comparison.to_dict()[name] for name in ("differences", "changed", "missing", "extra")}
     assert totals == {"differences": 5, "changed": 2, "missing": 2, "extra": 1}
     assert check_budget(Budget(differing=4), comparison.agreement) == (

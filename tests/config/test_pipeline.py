@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.config.pipeline_files import APIA_DAYS, FILES, LOCAL_DAYS, PROJECT, read_as_json, write_variant
-from tidemark.config import build_json_schema, load_pipeline, with_overrides
-from tidemark.config.types import format_duration, parse_allowance, parse_duration
+from tidemark.config import build_json_schema, load_pipeline, types, with_overrides
+from tidemark.config.types import format_duration, parse_allowance, parse_duration, parse_instant
 from tidemark.errors import PipelineFileError
 
 BLOCKS = [
@@ -304,3 +304,24 @@ def test_expression_keys_list_their_columns(tmp_path):
 )
 def test_parse_duration_accepts_short_units(text, duration):
     assert parse_duration(text) == duration
+
+
+def test_parse_instant_without_zone_is_utc_and_noted_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(types, "_NOTED_INSTANTS", [])
+    pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", slices__start="2013-01-01T00:00"))
+
+    instants = [parse_instant("2013-01-01"), parse_instant(datetime(2013, 1, 1)), pipeline.slices.start]  # noqa: DTZ001
+
+    assert instants == [datetime(2013, 1, 1, tzinfo=UTC)] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "note: times without a zone are UTC, such as 2013-01-01T00:00. Write Z or an offset to choose the zone."
+    ]
+
+
+def test_parse_instant_with_zone_is_not_noted(monkeypatch, caplog):
+    monkeypatch.setattr(types, "_NOTED_INSTANTS", [])
+
+    assert parse_instant("2013-01-01T01:00+01:00") == parse_instant("2013-01-01T00:00Z")
+    parse_instant("2013-01-01", note_missing_zone=False)
+
+    assert not caplog.records

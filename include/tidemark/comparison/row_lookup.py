@@ -92,5 +92,6 @@ def _has_value(source: StoredInput, name: str, value: str) -> Column:
     dtype = source.side.schema[name].dataType
     if isinstance(dtype, T.TimestampType | T.TimestampNTZType):
         with suppress(ValueError):
-            value = parse_instant(value).isoformat()  # Spark reads no time without seconds, as Tidemark writes them
+            # Spark reads no time without seconds, as Tidemark writes them.
+            value = parse_instant(value, note_missing_zone=isinstance(dtype, T.TimestampType)).isoformat()
     return F.col(quote_identifier(name)) == F.lit(value).try_cast(dtype)

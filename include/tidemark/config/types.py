@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,9 @@ _OFFSET = re.compile(r"(UTC|GMT|Z)?\s*[+-]\d.*", re.IGNORECASE)
 _ALLOWANCE = re.compile(r"(\d+)|(\d+(?:\.\d+)?)\s*%")
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_DIGITS = 20
+_LOG = logging.getLogger(__name__)
+_NOTED_INSTANTS: list[object] = []
+"""Instant without a zone that the process has noted; the next ones are not noted."""
 MAX_DURATION = timedelta(days=365_000)
 """Maximum duration, so that sums of durations stay within Python's timedelta."""
 
@@ -93,8 +97,12 @@ def format_duration(value: timedelta) -> str:
     return ("-" if value < timedelta() else "") + (" ".join(parts) or "0 seconds")
 
 
-def parse_instant(value: object) -> datetime:
-    """Parse an ISO 8601 instant, in UTC if it has no offset.
+def parse_instant(value: object, *, note_missing_zone: bool = True) -> datetime:
+    """Parse an ISO 8601 instant. Without a zone it is UTC, which a log record says once per process.
+
+    Args:
+        value: Text or a datetime.
+        note_missing_zone: False to write no record, for a column whose times have no zone.
 
     Raises:
         ValueError: The value is not an instant, or outside the years 1 to 9999.
@@ -106,10 +114,20 @@ def parse_instant(value: object) -> datetime:
         instant = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
         raise ValueError(f"{value!r} is not an instant. Write it as 2013-01-01T00:00:00Z.") from None
+    if instant.tzinfo is None:
+        if note_missing_zone:
+            _note_missing_zone(value)
+        return instant.replace(tzinfo=UTC)
     try:
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+        return instant.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{value!r} is outside the years 1 to 9999 UTC") from None
+
+
+def _note_missing_zone(value: object) -> None:
+    if not _NOTED_INSTANTS:
+        _NOTED_INSTANTS.append(value)
+        _LOG.warning("note: times without a zone are UTC, such as %s. Write Z or an offset to choose the zone.", value)
 
 
 def format_instant(value: datetime) -> str:
