@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from tidemark.cli.common import (
     parse_instant_option,
     print_result,
 )
+from tidemark.cli.progress import describe_spark_tasks, show_activity
 from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.render import render_comparison, render_dialects
 from tidemark.comparison import compare_dialects
@@ -160,15 +162,16 @@ def report(
     with selection.compare() as (spark, comparison):
         print_result(comparison, lambda: render_comparison(comparison))
         pipelines = selection.pipeline, selection.reference
-        data = reports.collect_report_data(
-            spark,
-            comparison,
-            selection.request,
-            pipelines,
-            get_lake_root(),
-            invocation,
-            include_what_if=include_what_if,
-        )
+        with show_activity("collecting the report", partial(describe_spark_tasks, spark)):
+            data = reports.collect_report_data(
+                spark,
+                comparison,
+                selection.request,
+                pipelines,
+                get_lake_root(),
+                invocation,
+                include_what_if=include_what_if,
+            )
         reports.write_report(data, paths)
 
 
@@ -265,7 +268,8 @@ class _Selection:
         """
         pipelines = [self.pipeline, *([self.reference] if self.reference else [])]
         with read_only_session(get_lake_root(), "tidemark compare", *pipelines) as spark:
-            comparison = compare(spark, self.pipeline, get_lake_root(), self.request, self.reference)
+            with show_activity("comparing", partial(describe_spark_tasks, spark)):
+                comparison = compare(spark, self.pipeline, get_lake_root(), self.request, self.reference)
             yield spark, comparison
         if comparison.over_budget:
             raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")

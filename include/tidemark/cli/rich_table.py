@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from rich.table import Table
 
 
-def create_table(texts: Sequence[str], figures: Sequence[str] = (), title: str | None = None, **options: bool) -> Table:
+def create_table(
+    texts: Sequence[str],
+    figures: Sequence[str] = (),
+    title: str | None = None,
+    *,
+    show_header: bool = True,
+    show_lines: bool = False,
+) -> Table:
     """Create a table that fits 80 columns without cutting a value.
 
     Args:
         texts: Headers of columns of text, which wraps, within a word if it must.
         figures: Headers of columns to the right of them, whose lines never wrap. Use few of them, with short lines.
         title: Title above the table.
-        options: Options of `rich.table.Table`, such as `show_header` and `show_lines`.
+        show_header: False for a table without headers.
+        show_lines: True for lines between rows.
     """
-    table = Table(title=title, title_justify="left", **options)
+    table = Table(title=title, title_justify="left", show_header=show_header, show_lines=show_lines)
     for text in texts:
         table.add_column(text, overflow="fold")
     for figure in figures:

@@ -18,6 +18,7 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
+from tidemark.cli.progress import show_activity
 from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_duration
@@ -57,7 +58,8 @@ def vacuum(
         names = ", ".join(pipeline.name for pipeline in loaded)
         require_confirmation(f"Files of {names} will be removed; --dry-run shows which.", is_confirmed=yes)
     spark = create_lazy_session(partial(get_spark_session, "tidemark tables vacuum", cluster=loaded[0].cluster))
-    results = [clear(result, root, span, spark=spark, dry_run=dry_run) for result in loaded]
+    with show_activity("looking for files" if dry_run else "removing files"):
+        results = [clear(result, root, span, spark=spark, dry_run=dry_run) for result in loaded]
     print_result([result.to_dict() for result in results], lambda: Group(*map(render_vacuum, results)), soft_wrap=True)
 
 

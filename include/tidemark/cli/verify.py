@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
@@ -20,7 +21,7 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
-from tidemark.cli.progress import run_with_progress
+from tidemark.cli.progress import run_with_progress, show_activity
 from tidemark.cli.rich_table import create_table
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.errors import CheckFailedError
@@ -43,7 +44,7 @@ def verify(pipeline: PipelineArgument, deep: DeepOption = False) -> None:  # noq
 
     Example: `tidemark tables verify flights_weather --deep`
     """
-    report = check_integrity(load_pipeline(pipeline), get_lake_root(), deep=deep)
+    report = _check(load_pipeline(pipeline), get_lake_root(), deep=deep)
     print_result(report, lambda: _render_report(report))
     _require_no_damage(report)
 
@@ -61,7 +62,7 @@ def repair(
     Example: `tidemark tables repair flights_weather --dry-run`
     """
     settings, root = load_pipeline(pipeline), get_lake_root()
-    report = check_integrity(settings, root, deep=deep)
+    report = _check(settings, root, deep=deep)
     if report.damages:
         plan = plan_repair(settings, root, report, deep=deep)
         for line in _describe_repair(plan, Grid.from_config(settings.slices)):
@@ -70,7 +71,7 @@ def repair(
             require_confirmation(f"The tables of {settings.name} will be changed as printed.", is_confirmed=yes)
             apply_repair(settings, root, plan)
             _reprocess(settings, root, plan)
-            report = check_integrity(settings, root, deep=deep)
+            report = _check(settings, root, deep=deep)
     print_result(report, lambda: _render_report(report))
     _require_no_damage(report)
 
@@ -79,6 +80,13 @@ def _require_no_damage(report: IntegrityReport) -> None:
     if report.damages:
         kinds = ", ".join(dict.fromkeys(issue.damage for issue in report.damages))
         raise CheckFailedError(f"the tables of {report.pipeline} are not as they were committed: {kinds}")
+
+
+def _check(settings: Pipeline, root: str, *, deep: bool) -> IntegrityReport:
+    """Check the tables, and show how many files are checked."""
+    files = Counter[str]()
+    with show_activity("checking files", lambda: f"{files.total():,} checked"):
+        return check_integrity(settings, root, deep=deep, on_file=lambda table: files.update([table]))
 
 
 def _describe_repair(plan: Repair, grid: Grid) -> Iterator[str]:

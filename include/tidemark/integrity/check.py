@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -85,7 +86,9 @@ class IntegrityReport:
         return asdict(self) | {"is_consistent": not self.damages}
 
 
-def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> IntegrityReport:
+def check_integrity(
+    pipeline: Pipeline, lake: str, *, deep: bool = False, on_file: Callable[[str], object] = lambda _: None
+) -> IntegrityReport:
     """Check that a pipeline's ledger, its tables and their files agree.
 
     Slices that are committed during the check can look damaged. The check is repeated until the ledger stays the same
@@ -95,18 +98,26 @@ def check_integrity(pipeline: Pipeline, lake: str, *, deep: bool = False) -> Int
         pipeline: The pipeline.
         lake: Folder or URI of the pipeline's tables.
         deep: Also read every page of every file, and verify its checksum.
+        on_file: Called with the name of the table before each file is checked.
     """
     path = PipelineTables.from_config(pipeline, lake).ledger
     for _ in range(MAX_CHECKS):
         before = DeltaTableHandle.open(path)
-        report = _check_once(pipeline, lake, before, deep=deep)
+        report = _check_once(pipeline, lake, before, deep=deep, on_file=on_file)
         now = DeltaTableHandle.open(path)
         if not report.damages or (now and now.version) == (before and before.version):
             break
     return report
 
 
-def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | None, *, deep: bool) -> IntegrityReport:
+def _check_once(
+    pipeline: Pipeline,
+    lake: str,
+    ledger_table: DeltaTableHandle | None,
+    *,
+    deep: bool,
+    on_file: Callable[[str], object],
+) -> IntegrityReport:
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     if ledger_table is None:
         existing = [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
@@ -114,7 +125,7 @@ def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | 
             IntegrityIssue("missing table", "ledger", f"{tables.ledger} is gone, and {', '.join(existing)} are there")
         ]
         return IntegrityReport(pipeline.name, 0, 0, 0, tuple(issues if existing else ()))
-    ledger_files = check_files(ledger_table, deep=deep)
+    ledger_files = check_files(ledger_table, deep=deep, on_file=partial(on_file, "ledger"))
     issues = [_create_file_issue("ledger", grid, {}, damaged_file) for damaged_file in ledger_files.damaged] + list(
         _find_external_commits("ledger", ledger_table)
     )
@@ -129,7 +140,7 @@ def _check_once(pipeline: Pipeline, lake: str, ledger_table: DeltaTableHandle | 
         if table is None:
             issues += _find_missing_table(ledger, name)
             continue
-        checked = check_files(table, deep=deep)
+        checked = check_files(table, deep=deep, on_file=partial(on_file, name))
         files, size = files + checked.checked, size + checked.bytes
         slices_by_path = spans(table, name, grid)
         issues += [_create_file_issue(name, grid, slices_by_path, damaged_file) for damaged_file in checked.damaged]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
@@ -47,12 +47,13 @@ class FileCheckResult:
     """Paths of undamaged files."""
 
 
-def check_files(log: DeltaTableHandle, *, deep: bool) -> FileCheckResult:
+def check_files(log: DeltaTableHandle, *, deep: bool, on_file: Callable[[], object] = lambda: None) -> FileCheckResult:
     """Check that each file of a table exists, and that its size, number of rows and value bounds are as logged.
 
     Args:
         log: The table.
         deep: Also read every page, and verify its checksum.
+        on_file: Called before each file is checked.
     """
     sizes = {info.path: info.size for info in _list_files(log)}
     statistics = _read_statistics(log)
@@ -60,6 +61,7 @@ def check_files(log: DeltaTableHandle, *, deep: bool) -> FileCheckResult:
     intact: set[str] = set()
     first_paths: dict[str, str] = {}
     for path, size, rows in zip(*(log.files[name] for name in ("path", "size", "rows")), strict=True):
+        on_file()
         plain = posixpath.normpath(unquote(path))
         first = first_paths.setdefault(plain, path)
         if first != path:
