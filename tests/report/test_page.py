@@ -135,6 +135,20 @@ def test_render_html_without_differences_states_agreement():
     )
 
 
+@pytest.mark.parametrize("render", [render_html, render_markdown])
+def test_report_of_versions_names_candidate_and_live(render):
+    report = create_report()
+    versions = replace(report.comparison, table="orders/emissions", labels=("candidate", "live"))
+
+    text = render(replace(report, comparison=versions, versions={}, commands=()))
+
+    assert "The candidate is the committed output of orders, the live is the table orders/emissions." in text
+    assert "Late in the live version" in text
+    assert "Reference for how the live version ran: orders_by_arrival" in text
+    body = text.partition("</head>")[2] or text
+    assert not re.search(r"\b(batch|stream)\b", body), "the words of a comparison with a stream"
+
+
 def test_render_markdown_has_complete_tables_and_no_markup():
     text = render_markdown(create_report())
 
