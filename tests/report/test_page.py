@@ -142,7 +142,10 @@ def test_report_of_versions_names_candidate_and_live(render):
 
     text = render(replace(report, comparison=versions, versions={}, commands=()))
 
-    assert "The candidate is the committed output of orders, the live is the table orders/emissions." in text
+    assert (
+        "The candidate version is the committed output of orders, the live version is the table orders/emissions."
+        in text
+    )
     assert "Late in the live version" in text
     assert "Reference for how the live version ran: orders_by_arrival" in text
     body = text.partition("</head>")[2] or text

@@ -46,10 +46,9 @@ def _describe_differences(comparison: Comparison) -> str:
 def describe_tables(data: ReportData) -> str:
     """Describe which table each of both words names."""
     comparison = data.comparison
-    output, other = comparison.labels
-    return (
-        f"The {output} is the committed output of {comparison.pipeline}, the {other} is the table {comparison.table}."
-    )
+    output, other = comparison.adapt_words("the batch"), comparison.adapt_words("the stream")
+    sentence = f"{output} is the committed output of {comparison.pipeline}, {other} is the table {comparison.table}."
+    return sentence[0].upper() + sentence[1:]
 
 
 def describe_agreement(data: ReportData) -> str:
