@@ -57,6 +57,8 @@ def test_compare_damaged_stream_assigns_each_cause(
         ("missing in an input", "batch"): 1,
         ("unexplained", "stream"): 1,
     }
+    assert result.changed == sum(agreement.changed for agreement in result.agreement) == 1
+    assert result.differences == sum(cause.rows for cause in result.causes) - 1, "a changed row counts once"
     changed = next(cause for cause in result.causes if cause.cause == "changed value").examples[0]
     assert changed["_detail"] == "right_v"
     assert set(result.summarize_example(changed)) == {"left_k", "left_happened", "right_k", "right_happened", "right_v"}

@@ -133,6 +133,7 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
     comparison = json.loads(output)
     causes = [(group["cause"], group["missing_in"], group["rows"]) for group in comparison["causes"]]
     assert (comparison["same"], causes) == (3, [("other settings", "stream", 3)])
+    assert comparison["labels"] == ["candidate", "live"]
     assert comparison["causes"][0]["examples"][0]["_detail"] == "join.interval.lower -30 minutes, not -50 minutes"
 
     old = lake.parent / "old.yaml"
