@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
+from tidemark.config import with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
 
@@ -184,6 +185,39 @@ def test_compare_stream_under_other_settings_names_them(
     if "dialect" in changes:
         assert (best.settings, best.contradicts) == (changes, 0)
         assert named == ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(
+            {"left.watermark_delay": "22 minutes 30 seconds", "right.watermark_delay": "15 minutes"}, id="half delays"
+        ),
+        pytest.param(
+            {"left.watermark_delay": "1 hour 30 minutes", "right.watermark_delay": "1 hour"},
+            id="double delays", marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"right.watermark_delay": "15 minutes", "join.interval.upper": "10 minutes"},
+            id="delay and bound", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_compare_stream_under_two_other_settings_names_both(
+    inputs, pipeline, run_pipeline, compare_with, read_emissions, changes
+):
+    """No setting explains all rows alone."""
+    delays = {"left__watermark_delay": "45 minutes", "right__watermark_delay": "30 minutes"}
+    settings = run_pipeline(pipeline(join=inner_join(), **delays))
+    other = run_pipeline(with_overrides(settings, {"output": "other", **changes}))
+    ours, theirs = read_emissions(settings), read_emissions(other)
+    result = compare_with(settings, theirs)
+
+    best, singles = result.likely_settings, [trial for trial in result.setting_trials if len(trial.settings) == 1]
+    differing = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+    assert (best.settings, best.explains, best.contradicts) == (changes, differing, 0)
+    assert {cause.cause for cause in result.causes} == {"other settings"}
+    assert result.differences == differing > max(trial.support for trial in singles) > 0
 
 
 def test_compare_rows_changed_by_hand_rejects_other_settings(

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM
-from tidemark.comparison.setting_search import SettingTrial, replay_emissions, search_settings
+from tidemark.comparison.setting_search import replay_emissions, search_settings
+from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.diff import flatten_settings
 from tidemark.config.sides import SIDES, SideName

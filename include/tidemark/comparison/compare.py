@@ -25,7 +25,8 @@ from tidemark.comparison.causes import (
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import Agreement, Cause, Comparison, ComparisonRequest, check_budget
-from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS, SettingTrial
+from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
+from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import is_live_table
 from tidemark.config.sides import SIDES

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tidemark.comparison.multiset_diff import BATCH, STREAM
-from tidemark.comparison.setting_search import SettingTrial
+from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Budget
 
 _BATCH_WORDS, _STREAM_WORDS = re.compile(r"\bthe (batch|pipeline)\b"), re.compile(r"\bthe stream\b")

@@ -1,10 +1,11 @@
-"""Suggest settings that may explain rows without a cause: few sets, each of one kind."""
+"""Suggest settings that may explain rows without a cause: round values, and few sets of several settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import product
 from operator import gt, lt
 from typing import get_args
 
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH
+from tidemark.comparison.round_durations import list_shorter, round_up
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES
@@ -22,8 +24,6 @@ from tidemark.errors import PipelineFileError
 _UNITS = (timedelta(minutes=1), timedelta(seconds=1), timedelta(milliseconds=1))
 _QUANTILES = (0.5, 0.9, 1.0)
 """Shares of the late rows in the stream only that longer delays are to include."""
-_SHORTER = (0.5, 0)
-"""Fractions of a delay to try if the stream lacks rows."""
 SettingChanges = Mapping[str, str | tuple[str, ...]]
 """Settings by dotted name, in the form of a pipeline file."""
 
@@ -44,7 +44,7 @@ def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFr
         suggestions.append({"restarts": (format_instant(from_micros(first_late)),)})
     suggestions += [{"dialect": dialect} for dialect in get_args(Dialect) if dialect != pipeline.dialect]
     unique = {tuple(changes.items()): changes for changes in suggestions}
-    yield from (changes for changes in unique.values() if _is_valid(pipeline, changes))
+    yield from (changes for changes in unique.values() if is_valid(pipeline, changes))
 
 
 @dataclass(frozen=True)
@@ -90,23 +90,29 @@ class _Evidence:
 
 
 def _suggest_longer_delays(pipeline: Pipeline, evidence: _Evidence) -> Iterator[SettingChanges]:
-    """Yield delays with which late rows of the stream would be punctual: of both inputs, then of each alone."""
-    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES if evidence.delay_increases[side]}
-    delays = {side: delay for side, delay in delays.items() if delay is not None}
-    for number in range(len(_QUANTILES) if delays else 0):
-        both = {side: evidence.delay_increases[side][number] for side in delays}
-        for increases in [both, *({side: evidence.delay_increases["all"][number]} for side in delays)]:
+    """Yield delays with which late rows of the stream would be punctual: of both inputs, then of each alone.
+
+    Each is the next round duration, or exact to the unit of the present delay. Delays may also have been doubled.
+    """
+    increases = evidence.delay_increases
+    delays = {side: getattr(pipeline, side).watermark_delay for side in SIDES}
+    # A longer delay of either input holds the watermark back, whichever held it before.
+    delays = {side: delay for side, delay in delays.items() if delay is not None and increases["all"]}
+    for number, round_to in product(range(len(_QUANTILES) if delays else 0), (round_up, _round_to_unit)):
+        both = {side: increases[side][number] for side in delays if increases[side]}
+        for increase_by_side in [both, *({side: increases["all"][number]} for side in delays)]:
             yield {
-                f"{side}.watermark_delay": format_duration(_round_up(delays[side] + increase, delays[side]))
-                for side, increase in increases.items()
+                f"{side}.watermark_delay": format_duration(round_to(delays[side] + increase, delays[side]))
+                for side, increase in increase_by_side.items()
             }
+    yield from ({f"{side}.watermark_delay": format_duration(2 * delay)} for side, delay in delays.items() if delay)
 
 
 def _suggest_shorter_delays(pipeline: Pipeline) -> Iterator[SettingChanges]:
     for side in SIDES:
         if delay := getattr(pipeline, side).watermark_delay:
-            for fraction in _SHORTER:
-                yield {f"{side}.watermark_delay": format_duration(delay * fraction // _UNITS[-1] * _UNITS[-1])}
+            for shorter in list_shorter(delay):
+                yield {f"{side}.watermark_delay": format_duration(shorter)}
 
 
 def _suggest_bounds(
@@ -123,23 +129,27 @@ def _suggest_bounds(
         limits = dict(zip(bounds, evidence.pair_distance, strict=True))
         wider = {name: _round_outward(name, limits[name], bound) for name, bound in finite.items()}
         wider = {name: span for name, span in wider.items() if is_wider[name](span, finite[name])}
-        if wider:
-            yield {name: format_duration(span) for name, span in wider.items()}
+        yield from _list_bounds(wider)
     if evidence.stream_lacks_rows and (distance := _measure_pair_distance(view, stream)):
         limits = dict(zip(bounds, distance, strict=True))
         narrower = {name: _round_outward(name, limits[name], bound) for name, bound in finite.items()}
         narrower = {name: span for name, span in narrower.items() if is_wider[name](finite[name], span)}
-        for changes in [narrower, *({name: span} for name, span in narrower.items())]:
-            if changes:
-                yield {name: format_duration(span) for name, span in changes.items()}
+        yield from _list_bounds(narrower)
+
+
+def _list_bounds(bounds: Mapping[str, timedelta]) -> Iterator[SettingChanges]:
+    """Yield all bounds together, then each alone."""
+    for changes in [bounds, *({name: span} for name, span in bounds.items())]:
+        if changes:
+            yield {name: format_duration(span) for name, span in changes.items()}
 
 
 def _round_outward(name: str, span: timedelta, bound: timedelta) -> timedelta:
     """Return the tightest bound that includes a span, in the unit of the present bound."""
-    return -_round_up(-span, bound) if name.endswith("lower") else _round_up(span, bound)
+    return -_round_to_unit(-span, bound) if name.endswith("lower") else _round_to_unit(span, bound)
 
 
-def _round_up(span: timedelta, pattern: timedelta) -> timedelta:
+def _round_to_unit(span: timedelta, pattern: timedelta) -> timedelta:
     """Round a span up to the largest unit (minute, second or ms) of which `pattern` is a multiple."""
     unit = next(unit for unit in _UNITS if not pattern % unit)
     return -(-span // unit) * unit
@@ -163,7 +173,8 @@ def _read_distance(statistics: Row) -> tuple[timedelta, timedelta] | None:
     return timedelta(microseconds=statistics["min"]), timedelta(microseconds=statistics["max"])
 
 
-def _is_valid(pipeline: Pipeline, changes: SettingChanges) -> bool:
+def is_valid(pipeline: Pipeline, changes: SettingChanges) -> bool:
+    """Return True if a pipeline file may have these settings."""
     try:
         with_overrides(pipeline, changes)
     except PipelineFileError:

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.in_memory_replay import add_lane, replay_lanes, replay_slices, tune_for_replays
 from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
+from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
 from tidemark.config import with_overrides
 from tidemark.config.sides import SIDES, SideName
-from tidemark.formatting import format_count, quote_identifier
+from tidemark.formatting import quote_identifier
 from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
@@ -30,35 +31,6 @@ WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right
 """Bounds of windows, in emissions that contain them."""
 PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 """Columns of emissions other than the inputs' that engines can provide too."""
-
-
-@dataclass(frozen=True)
-class SettingTrial:
-    """Result of a replay under other settings."""
-
-    settings: dict[str, str | tuple[str, ...]]
-    """Settings that differ from the pipeline's, by dotted name."""
-    explains: int
-    """Number of rows without another cause that the trial emits as often as the stream."""
-    contradicts: int
-    """Number of rows that the trial emits more or less often than the stream, beyond those that differ now."""
-
-    @property
-    def is_supported(self) -> bool:
-        """True if the trial explains more rows than it contradicts."""
-        return self.explains > self.contradicts
-
-    @property
-    def sort_key(self) -> tuple[int, int]:
-        """Key that sorts the best trial first; of equal ones that with fewer settings."""
-        return self.contradicts - self.explains, len(self.settings)
-
-    @property
-    def summary(self) -> str:
-        """The settings and both counts, in words."""
-        values = {name: value if isinstance(value, str) else ", ".join(value) for name, value in self.settings.items()}
-        settings = " and ".join(f"{name}: {value}" for name, value in values.items())
-        return f"{settings} explains {format_count(self.explains, 'row')} and contradicts {self.contradicts:,}"
 
 
 def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
@@ -73,6 +45,8 @@ def search_settings(
 ) -> tuple[tuple[SettingTrial, ...], DataFrame | None]:
     """Try the settings that rows without a cause suggest.
 
+    The first round has few settings each. If none of them explains all rows, the second one has pairs of single ones.
+
     Args:
         names: the columns to compare.
         until: clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
@@ -80,36 +54,78 @@ def search_settings(
     Returns:
         The trials, the best first, and the `_id` of the rows that the best one explains.
     """
-    candidates, hasher = list(suggest_settings(unexplained, view, stream)), _RowHasher.create(view, names)
+    search = _Search(unexplained, view, stream, _RowHasher.create(view, names), until)
+    candidates = list(suggest_settings(unexplained, view, stream))
     if not candidates:
         return (), None
-    scores = [_Score(f"_set_{number}") for number in range(len(candidates))]
-    totals = Observation()
-    with tune_for_replays(view.spark, view.inputs, len(candidates)):
-        # Planning keeps one core busy, and each replay has jobs of its own.
-        with ThreadPoolExecutor(2) as pool:
-            replays = list(
-                pool.map(lambda group: _replay_candidates(view, group, hasher, until), _group_by_job(candidates))
-            )
-        contents = [
-            _select_contents(unexplained, hasher.hash(unexplained), F.lit(_OPEN), F.col("_copies")),
-            *(
-                _select_contents(rows, hasher.hash(rows), F.lit(name))
-                for name, rows in ((_BATCH, view.read_emissions()), (_STREAM, stream))
-            ),
-            *replays,
-        ]
-        counts = _count_contents(reduce(DataFrame.unionByName, contents), scores)
-        sums = (column for score in scores for column in score.sum_columns())
-        counts = counts.observe(totals, *sums).where(F.col(_OPEN) > 0)
-        agreeing = materialize(
-            counts.select("_content", *(score.agrees.alias(score.name) for score in scores)), eager=True
-        )
-    trials = [score.to_trial(changes, totals) for score, changes in zip(scores, candidates, strict=True)]
-    order = sorted(range(len(candidates)), key=lambda number: trials[number].sort_key)
-    hashed = unexplained.select("_id", hasher.hash(unexplained).alias("_content"))
-    explained = hashed.join(agreeing.where(scores[order[0]].name), "_content", "semi")
-    return tuple(trials[number] for number in order), explained.select("_id")
+    rounds, pipeline = [search.try_settings(candidates)], view.pipeline
+    trials = sort_trials(pipeline, rounds[0].trials)
+    if not rounds[0].is_perfect(trials[0]) and (combined := combine_settings(pipeline, trials)):
+        rounds.append(search.try_settings(combined))
+        trials = sort_trials(pipeline, [*trials, *rounds[1].trials])
+    best = next(each for each in rounds if trials[0] in each.trials)
+    return tuple(trials), search.select_agreeing(best, trials[0])
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Trials of one round of the search."""
+
+    trials: tuple[SettingTrial, ...]
+    agreeing: DataFrame
+    """`_content` of rows without a cause; column `_set_NUMBER`: true if that trial emits it as often as the stream."""
+    explainable: int
+    """Number of rows without a cause."""
+
+    def is_perfect(self, trial: SettingTrial) -> bool:
+        """Return True if no trial can explain more rows, or contradict fewer."""
+        return trial.explains == self.explainable and not trial.contradicts
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The rows by which trials are judged."""
+
+    unexplained: DataFrame
+    view: CommittedView
+    stream: DataFrame
+    hasher: _RowHasher
+    until: int | None
+
+    def try_settings(self, candidates: Sequence[SettingChanges]) -> _Round:
+        """Replay candidates, and count the rows that each explains and contradicts."""
+        scores = [_Score(f"_set_{number}") for number in range(len(candidates))]
+        totals = Observation()
+        with tune_for_replays(self.view.spark, self.view.inputs, len(candidates)):
+            # Planning keeps one core busy, and each replay has jobs of its own.
+            with ThreadPoolExecutor(2) as pool:
+                replays = list(
+                    pool.map(
+                        lambda group: _replay_candidates(self.view, group, self.hasher, self.until),
+                        _group_by_job(candidates),
+                    )
+                )
+            counts = _count_contents(reduce(DataFrame.unionByName, [*self._select_contents(), *replays]), scores)
+            sums = [column for score in scores for column in score.sum_columns()]
+            sums.append(F.sum(_count_explainable()).alias("_explainable"))
+            counts = counts.observe(totals, *sums).where(F.col(_OPEN) > 0)
+            agreeing = counts.select("_content", *(score.agrees.alias(score.name) for score in scores))
+            agreeing = materialize(agreeing, eager=True)
+        trials = (score.to_trial(changes, totals) for score, changes in zip(scores, candidates, strict=True))
+        return _Round(tuple(trials), agreeing, totals.get["_explainable"] or 0)
+
+    def select_agreeing(self, tried: _Round, trial: SettingTrial) -> DataFrame:
+        """Return the `_id` of rows without a cause that a trial explains."""
+        hashed = self.unexplained.select("_id", self.hasher.hash(self.unexplained).alias("_content"))
+        name = f"_set_{tried.trials.index(trial)}"
+        return hashed.join(tried.agreeing.where(name), "_content", "semi").select("_id")
+
+    def _select_contents(self) -> Iterator[DataFrame]:
+        """Yield the contents of rows without a cause, of the emissions and of the stream."""
+        rows, contents = self.unexplained, self.hasher.hash
+        yield _select_contents(rows, contents(rows), F.lit(_OPEN), F.col("_copies"))
+        for name, rows in ((_BATCH, self.view.read_emissions()), (_STREAM, self.stream)):
+            yield _select_contents(rows, contents(rows), F.lit(name))
 
 
 @dataclass(frozen=True)
@@ -184,17 +200,26 @@ class _Score:
 
     def sum_columns(self) -> Iterator[Column]:
         """Yield the number of rows that the trial explains, and that it contradicts."""
-        differs_now = F.abs(F.col(_BATCH) - F.col(_STREAM))
         would_differ = F.abs(F.col(self.name) - F.col(_STREAM))
         is_excused = F.col("_not_due") & (F.col(self.name) > F.col(_STREAM))
-        worse = F.when(~is_excused, F.greatest(would_differ - differs_now, F.lit(0)))
-        yield F.sum(F.when(self.agrees, F.least(_OPEN, differs_now))).alias(f"{self.name}_explains")
+        worse = F.when(~is_excused, F.greatest(would_differ - _count_differing(), F.lit(0)))
+        yield F.sum(F.when(self.agrees, _count_explainable())).alias(f"{self.name}_explains")
         yield F.sum(worse).alias(f"{self.name}_contradicts")
 
     def to_trial(self, settings: SettingChanges, totals: Observation) -> SettingTrial:
         """Return the trial with its observed totals."""
         explains, contradicts = (totals.get[f"{self.name}_{name}"] or 0 for name in ("explains", "contradicts"))
         return SettingTrial(dict(settings), explains, contradicts)
+
+
+def _count_differing() -> Column:
+    """Return the number of rows of a content that differ now."""
+    return F.abs(F.col(_BATCH) - F.col(_STREAM))
+
+
+def _count_explainable() -> Column:
+    """Return the number of rows of a content that have no cause."""
+    return F.least(_OPEN, _count_differing())
 
 
 def _group_by_job(candidates: Sequence[SettingChanges]) -> Iterator[dict[int, SettingChanges]]:
