@@ -198,7 +198,7 @@ def test_compare_stream_under_other_settings_names_them(
             id="double delays", marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"right.watermark_delay": "15 minutes", "join.interval.upper": "10 minutes"},
+            {"left.watermark_delay": "22 minutes 30 seconds", "join.interval.upper": "10 minutes"},
             id="delay and bound", marks=pytest.mark.slow,
         ),
     ],

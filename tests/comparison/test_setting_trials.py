@@ -69,7 +69,7 @@ def test_combine_settings_of_two_delays_contains_all_values_of_both(settings):
     ]
 
 
-def test_combine_settings_without_any_support_begins_with_equal_scales(settings):
+def test_combine_settings_without_any_support_begins_with_common_factor(settings):
     delays = {"left": ("20 minutes", "22 minutes 30 seconds"), "right": ("10 minutes", "15 minutes")}
     trials = [trial(0, **{side: value}) for side, values in delays.items() for value in values]
 
@@ -113,6 +113,13 @@ def test_combine_settings_of_many_values_is_bounded(settings):
         pytest.param([trial(94, right="15 minutes"), trial(94, right="16 minutes")], id="round"),
         pytest.param([trial(94, left="22 minutes 30 seconds"), trial(94, left="20 minutes")], id="half and nearer"),
         pytest.param([trial(94, right="45 minutes"), trial(94, right="1 hour")], id="nearer than the double"),
+        pytest.param(
+            [
+                trial(94, left="22 minutes 30 seconds", right="15 minutes"),
+                trial(94, left="22 minutes 30 seconds", right="20 minutes"),
+            ],
+            id="common factor",
+        ),
         pytest.param([trial(94, right="20 minutes"), trial(94, dialect="spark")], id="delay before dialect"),
     ],
 )

@@ -18,8 +18,7 @@ MAX_COMBINATIONS = 32
 """Number of combinations to try, the lanes of one replay."""
 _LANE_SETTINGS = ("left.watermark_delay", "right.watermark_delay", "join.interval.lower", "join.interval.upper")
 """Durations in which the lanes of a replay may differ."""
-_Oddness = tuple[int, int, float, timedelta]
-"""Sort key of settings, of which people write those with the least more often."""
+_Oddness = tuple[int, int, bool, float, timedelta]
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,11 @@ class SettingTrial:
 
 
 def sort_trials(pipeline: Pipeline, trials: Iterable[SettingTrial]) -> list[SettingTrial]:
-    """Sort trials, the best first: by support, then with fewer settings, rounder values and smaller changes."""
+    """Sort trials, the best first.
+
+    Of trials with equal support the first has fewer settings, then rounder values, then one factor for all durations,
+    then smaller changes.
+    """
     return sorted(
         trials, key=lambda trial: (-trial.support, len(trial.settings), _measure_oddness(pipeline, trial.settings))
     )
@@ -83,10 +86,8 @@ def combine_settings(pipeline: Pipeline, trials: Sequence[SettingTrial]) -> list
         if _are_of_one_kind(*names) or (first.is_supported and second.is_supported)
     ]
 
-    def sort_key(pair: tuple[SettingTrial, SettingTrial]) -> tuple[int, bool, _Oddness]:
-        support = sum(trial.support for trial in pair)
-        scales = {_measure_scale(pipeline, trial) for trial in pair}
-        return -support, len(scales) > 1, _measure_oddness(pipeline, _merge(pair))
+    def sort_key(pair: tuple[SettingTrial, SettingTrial]) -> tuple[int, _Oddness]:
+        return -sum(trial.support for trial in pair), _measure_oddness(pipeline, _merge(pair))
 
     merged = (_merge(pair) for pair in sorted(pairs, key=sort_key))
     return _take(pipeline, (changes for changes in merged if changes not in tried))
@@ -112,20 +113,20 @@ def _are_of_one_kind(first: str, second: str) -> bool:
     return first.endswith("delay") == second.endswith("delay")
 
 
-def _measure_scale(pipeline: Pipeline, trial: SettingTrial) -> float | None:
-    """Return the ratio of a trial's duration to the configured one; None if that is zero."""
-    ((configured, duration),) = _list_durations(pipeline, trial.settings)
-    return duration / configured if configured else None
-
-
 def _measure_oddness(pipeline: Pipeline, changes: SettingChanges) -> _Oddness:
-    """Return how many settings are no durations, how many durations are not round, and how far they have changed."""
+    """Return a sort key: less for settings that people are more likely to write.
+
+    Returns:
+        How many settings are no durations; how many durations are not round; if the durations have changed by different
+        factors; and how far they have changed, as a sum of shares and as a duration.
+    """
     durations = list(_list_durations(pipeline, changes))
     odd = sum(not is_round(duration, configured) for configured, duration in durations)
+    factors = {duration / configured if configured else None for configured, duration in durations}
     changed_by = [(configured, abs(duration - configured)) for configured, duration in durations]
     share = sum(distance / (abs(configured) or distance) for configured, distance in changed_by)
     distance = sum((distance for _, distance in changed_by), timedelta())
-    return len(changes) - len(durations), odd, share, distance
+    return len(changes) - len(durations), odd, len(factors) > 1, share, distance
 
 
 def _list_durations(pipeline: Pipeline, changes: SettingChanges) -> Iterator[tuple[timedelta, timedelta]]:
