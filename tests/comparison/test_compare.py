@@ -194,10 +194,6 @@ def test_compare_stream_under_other_settings_names_them(
             {"left.watermark_delay": "22 minutes 30 seconds", "right.watermark_delay": "15 minutes"}, id="half delays"
         ),
         pytest.param(
-            {"left.watermark_delay": "1 hour 30 minutes", "right.watermark_delay": "1 hour"},
-            id="double delays", marks=pytest.mark.slow,
-        ),
-        pytest.param(
             {"left.watermark_delay": "22 minutes 30 seconds", "join.interval.upper": "10 minutes"},
             id="delay and bound", marks=pytest.mark.slow,
         ),

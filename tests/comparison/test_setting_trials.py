@@ -120,6 +120,13 @@ def test_combine_settings_of_many_values_is_bounded(settings):
             ],
             id="common factor",
         ),
+        pytest.param(
+            [
+                trial(94, left="22 minutes 30 seconds", upper="10 minutes"),
+                trial(94, left="15 minutes", upper="10 minutes"),
+            ],
+            id="factors of two kinds",
+        ),
         pytest.param([trial(94, right="20 minutes"), trial(94, dialect="spark")], id="delay before dialect"),
     ],
 )

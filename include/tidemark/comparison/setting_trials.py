@@ -117,16 +117,17 @@ def _measure_oddness(pipeline: Pipeline, changes: SettingChanges) -> _Oddness:
     """Return a sort key: less for settings that people are more likely to write.
 
     Returns:
-        How many settings are no durations; how many durations are not round; if the durations have changed by different
-        factors; and how far they have changed, as a sum of shares and as a duration.
+        How many settings are no durations; how many durations are not round; if durations of one kind have changed by
+        different factors; and how far they have changed, as a sum of shares and as a duration.
     """
     durations = list(_list_durations(pipeline, changes))
     odd = sum(not is_round(duration, configured) for configured, duration in durations)
+    is_of_one_kind = all(_are_of_one_kind(*names) for names in combinations(changes, 2))
     factors = {duration / configured if configured else None for configured, duration in durations}
     changed_by = [(configured, abs(duration - configured)) for configured, duration in durations]
     share = sum(distance / (abs(configured) or distance) for configured, distance in changed_by)
     distance = sum((distance for _, distance in changed_by), timedelta())
-    return len(changes) - len(durations), odd, len(factors) > 1, share, distance
+    return len(changes) - len(durations), odd, is_of_one_kind and len(factors) > 1, share, distance
 
 
 def _list_durations(pipeline: Pipeline, changes: SettingChanges) -> Iterator[tuple[timedelta, timedelta]]:
