@@ -85,7 +85,7 @@ class Frame:
     """Rows of files, in place of a DataFrame."""
 
     contents: Contents
-    schema = NO_COLUMNS
+    schema = declared_schema = NO_COLUMNS
 
     def coalesce(self, _partitions: int) -> Frame:
         """Return the rows."""
@@ -335,7 +335,7 @@ class InMemoryTable:
     lake: InMemoryLake
     name: str
     version: int
-    schema = NO_COLUMNS
+    schema = declared_schema = NO_COLUMNS
     partition_columns = ()
     is_plain_parquet = True
 

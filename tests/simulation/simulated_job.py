@@ -59,7 +59,7 @@ class InMemoryInput:
     def open(cls, lake: InMemoryLake, name: str) -> InMemoryInput:
         """Open an input in one step. The left one has all rows."""
         version = lake.step(lambda: lake.input_version)
-        table = SimpleNamespace(name=name, version=version, spark=None, get_columns_at=lambda _: None)
+        table = SimpleNamespace(name=name, version=version, spark=None, get_columns_at=lambda _: None, void_paths=())
         return cls(lake, SimpleNamespace(name=name, schema=None), table, name == "left")
 
     def read_slices(self, first: int, last: int, consumed: ConsumedVersions) -> list[tuple[int, int]]:

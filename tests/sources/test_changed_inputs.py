@@ -165,6 +165,9 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
     assert set(map(run_of, DeltaTableHandle.open(rejected_output).files["path"])) == {"int", "bigint"}
     with pytest.raises(UserError, match=r"cannot take the wider types .* give the pipeline a new `output`"):
         append_rejected_rows(spark.range(1).withColumnRenamed("id", "a value"), rejected_output, "bigint")
+    spark.sql(f"CREATE TABLE delta.`{lake}/untyped` USING delta AS SELECT 1L AS run, NULL AS note")
+    append_rejected_rows(spark.range(1).selectExpr("id AS run", "'typed' AS note"), f"{lake}/untyped", "typed")
+    assert sorted(pl.read_delta(f"{lake}/untyped").rows()) == [(0, "typed"), (1, None)]
     refused = pipeline(join__keys=["n"], select={"left_n": "CAST(left_n AS STRING)"})
     with pytest.raises(UserError, match=r"column left_n as bigint, and now it would be string: .* new `output`"):
         run_until(refused, 3)

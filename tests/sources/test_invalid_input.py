@@ -139,6 +139,7 @@ def small_lake(spark, tmp_path_factory):
         ({"left__event_time": "k"}, "column k is string; use a timestamp"),
         ({"left__event_time": "v"}, "column v is a number (int); give its unit"),
         ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),
+        ({"join__keys": ["coalesce(NULL, NULL)"]}, "key coalesce(NULL, NULL) is void, a null without a type. Cast it"),
         ({"left__partition": "kk"}, "no column kk (named as partition). Did you mean k?"),
         ({"left__tiebreak": "k"}, "tiebreak k is string. Name an integer column"),
         (
@@ -333,6 +334,17 @@ def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pi
         ({"select": {"a": "1", "A": "2"}}, "^select: A and a are the same name to Spark. Rename one of them"),
         ({"select": {"_Slice": "1"}}, "^select: _Slice and _slice are the same name to Spark"),
         ({"select": ["left_k", "left_k"]}, "^select: left_k and left_k are the same name"),
+        (
+            {"select": {"nothing": "NULL"}},
+            r"^select: column nothing has type void: .* CAST\(NULL AS STRING\)",
+        ),
+        ({"select": {"s": "struct(left_v, NULL)"}}, "^select: column s has type struct<left_v:int,col2:void>: "),
+        (
+            {"select": {"none": "array()"}},
+            "^select: column none has type array<void>: ",
+        ),
+        ({"select": {"none": "map('a', NULL)"}}, "^select: column none has type map<string,void>: "),
+        ({"explode": "array(named_struct('a', NULL))"}, "^explode: column a has type void: "),
         (
             {"dialect": "spark", "join__condition": "left_HAPPENED < right_Happened"},
             "^join.condition: left_happened is the event time, from which Spark derives when rows are evicted",

@@ -3,6 +3,7 @@
 import os
 import re
 from collections import Counter
+from datetime import UTC, datetime
 from random import Random
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from tests.sources.schemas import (
 )
 from tests.tiers import cases
 from tidemark.cli.app import main
-from tidemark.errors import UserError
+from tidemark.errors import InputError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
@@ -253,6 +254,32 @@ def test_unsupported_column_types_are_rejected_and_supported_accepted(spark, lak
         assert is_accepted == is_valid, fields
     assert refused.keys() <= {*REFUSALS}
     assert len(refused) >= 5, refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "role"),
+    [
+        ({"left__event_time": "note"}, "event_time note"),
+        ({"left__arrival": {"column": "note", "unit": "ms"}}, "arrival note"),
+        ({"left__tiebreak": "note"}, "tiebreak note"),
+        ({"left__partition": "list"}, "partition list"),
+        ({"join__keys": [{"left": "note", "right": "k"}]}, "key note"),
+        ({"join__keys": [{"left": "s.a.b", "right": "k"}]}, "key s.a.b"),
+        ({"join__keys": [{"left": "s.a", "right": "k"}]}, "key s.a"),
+    ],
+)
+def test_column_without_type_as_time_or_key_is_refused_by_name(tmp_path, changes, role):
+    columns = {
+        "k": ["x"],
+        "happened": [datetime(2024, 1, 1, tzinfo=UTC)],
+        "arrived": [datetime(2024, 1, 1, tzinfo=UTC)],
+    }
+    nested = {"s": pa.array([{"a": {"b": None}, "c": 1}]), "list": pa.array([[None]])}
+    write_deltalake(str(tmp_path / "left"), pa.table({**columns, "note": pa.nulls(1), **nested}))
+    write_deltalake(str(tmp_path / "right"), pa.table(columns))
+
+    with pytest.raises(InputError, match=rf"^input left: {role} is void: the table has no values of it yet\. Give the"):
+        open_inputs(None, write_pipeline(tmp_path / "pipeline.yaml", **changes), str(tmp_path))
 
 
 def test_error_message_with_control_characters_in_names_is_single_line(tmp_path, capsys):

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from tidemark.delta.commit_history import get_file_name
@@ -86,6 +87,52 @@ def test_columns_of_rarely_supported_types_are_carried_and_emitted(spark, lake, 
     assert log.get_min_values("left_far") == [None] * len(log.files), "no statistics where Python has no such date"
     with pytest.raises(pl.exceptions.PolarsError):  # Polars does not support variants
         pl.scan_delta(plan.tables.emissions).collect()
+
+
+def test_column_without_type_is_left_out_until_it_has_a_type(spark, lake, pipeline):
+    """Also test rows that changed since, and other readers of the pipeline's tables. Spark reads the right input."""
+    rows = "VALUES ('a', timestamp'2024-01-01 00:50:00'), ('ahead', timestamp'2024-01-01 01:10:00') AS t(k, time)"
+    query = (
+        f"SELECT k, time AS happened, time AS arrived, NULL AS note, named_struct('x', 1, 'y', NULL) AS s FROM {rows}"
+    )
+    for side, features in (("left", ""), ("right", PROPERTIES["deletion vectors"])):
+        spark.sql(f"CREATE TABLE delta.`{lake}/{side}` USING delta {features} AS {query}")
+    settings = pipeline()
+    first = create_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=1)))
+    list(execute(spark, first, lambda *_: None))
+
+    assert first.notes == tuple(
+        f"columns of {side} without a type (void) are left out: note, s.y" for side in ("left", "right")
+    )
+    for table in (first.tables.emissions, first.tables.checkpoint):
+        frame = pl.scan_delta(table).collect()
+        assert frame.height == DeltaTable(table).to_pyarrow_table().num_rows > 0
+        assert "Null" not in str(frame.schema)
+
+    for side in ("left", "right"):
+        table = f"delta.`{lake}/{side}`"
+        for column in ("note", "s.y"):
+            spark.sql(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE STRING")
+        spark.sql(f"UPDATE {table} SET note = 'updated' WHERE k = 'ahead'")
+        for minutes in (40, 75):  # late-arriving, and new
+            time = f"timestamp'2024-01-01' + INTERVAL {minutes} MINUTES"
+            values = f"'n{minutes}', named_struct('x', 2, 'y', 'typed')"
+            spark.sql(f"INSERT INTO {table} SELECT 'a', {time}, {time}, {values}")
+    second = create_plan(spark, settings, str(lake), Request(end=START + timedelta(hours=2)))
+    list(execute(spark, second, lambda *_: None))
+
+    emitted = pl.scan_delta(second.tables.emissions).collect().rows(named=True)
+    pairs = {(row["left_note"], row["right_note"], row["left_s"]["y"], row["_slice"].hour) for row in emitted}
+    assert pairs == {
+        (None, None, None, 0),
+        (None, "n40", None, 1),
+        ("n40", "n40", "typed", 1),
+        ("n75", None, "typed", 1),
+        ("n75", "n75", "typed", 1),
+        ("updated", "updated", None, 1),
+    }
+    assert len(emitted) == len(pairs)
+    assert second.notes == ()
 
 
 def test_delta_input_without_delta_rs_is_read_by_spark(spark, lake, write, monkeypatch):

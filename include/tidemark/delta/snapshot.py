@@ -25,6 +25,7 @@ from pyspark.sql import types as T
 from tidemark.delta.commit_history import is_data_change, is_outside_table
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.schemas import parse_spark_schema
+from tidemark.spark.void_types import drop_void_fields
 
 APP_ID = "tidemark"
 """Application id of Tidemark's transactions (`txn` actions)."""
@@ -66,7 +67,12 @@ class DeltaSnapshot:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Schema in Spark's types."""
+        """Schema in Spark's types, without fields of type VOID."""
+        return drop_void_fields(self.declared_schema)
+
+    @cached_property
+    def declared_schema(self) -> T.StructType:
+        """Schema in Spark's types as the log has it."""
         return parse_spark_schema(self.table.schema())
 
     @property

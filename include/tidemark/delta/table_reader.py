@@ -22,6 +22,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.spark.dataframe_utils import get_file_metadata
 from tidemark.spark.engine import get_engine
 from tidemark.spark.lazy_session import resolve_session
+from tidemark.spark.void_types import drop_void_fields, list_void_paths
 
 
 def read_newest(spark: SparkSession, path: str) -> DataFrame:
@@ -94,7 +95,8 @@ def read_plain_parquet(
 class DeltaInput:
     """An input table, read at explicit versions.
 
-    Metadata is read by delta-rs, or by Spark if the table has features that delta-rs does not support.
+    Metadata is read by delta-rs, or by Spark if the table has features that delta-rs does not support. Columns and
+    fields without a type (VOID) are left out: a table has no values of them, and few readers can read files with them.
     """
 
     spark: SparkSession
@@ -189,6 +191,11 @@ class DeltaInput:
         return self._read_with_spark(table_version)
 
     def _read_with_spark(self, version: int) -> DataFrame:
+        rows = self._read_all_columns(version)
+        schema = drop_void_fields(rows.schema)
+        return rows if schema == rows.schema else rows.to(schema)
+
+    def _read_all_columns(self, version: int) -> DataFrame:
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.path)
 
     def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
@@ -227,5 +234,11 @@ class DeltaInput:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Columns of the table at `version`."""
+        """Columns of the table at `version`, without those of type VOID."""
         return self.table.schema if self.table else self.read().schema
+
+    @cached_property
+    def void_paths(self) -> tuple[str, ...]:
+        """Paths of the table's columns and fields at `version` that have no type (VOID)."""
+        declared = self.table.declared_schema if self.table else self._read_all_columns(self.version).schema
+        return tuple(list_void_paths(declared))

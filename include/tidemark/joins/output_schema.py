@@ -21,6 +21,7 @@ from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
 from tidemark.spark.dataframe_utils import is_orderable, with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
+from tidemark.spark.void_types import contains_void
 from tidemark.timegrid.slices import Grid
 
 COMMON_PROVENANCE = ("_slice", "_emission", "_pane", "_result_time")
@@ -209,6 +210,7 @@ def check_expressions(
         _check_deterministic(flat.where(parse_user_expression(spark, pipeline.join.condition or "true").column))
     with _naming_field("select" if pipeline.explode is None else "explode"):
         emissions = select_emissions(joined, bare, grid)
+        _check_types(emissions.schema)
         _check_deterministic(emissions)
     return emissions.columns
 
@@ -224,6 +226,20 @@ def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: Stru
         if find_type(schema, key_path(schema, name)) is None:
             with _naming_field(f"join.keys.{side}"):
                 _check_deterministic(rows.select(parse_user_expression(spark, name, columns).column))
+
+
+def _check_types(schema: StructType) -> None:
+    """Require that no output column contains VOID, because a Parquet file with it cannot be read by all readers.
+
+    Raises:
+        PipelineFileError: The type of a column contains VOID.
+    """
+    for field in schema:
+        if contains_void(field.dataType):
+            raise PipelineFileError(
+                f"column {field.name} has type {field.dataType.simpleString()}: a null or an empty array needs a type. "
+                "Cast it, as in CAST(NULL AS STRING) or CAST(array() AS ARRAY<STRING>)."
+            )
 
 
 def _check_deterministic(rows: DataFrame) -> None:

@@ -121,7 +121,7 @@ def estimate_row_width(dtype: T.DataType) -> int:
 
 _LONG_DIGITS = 18
 _WIDTHS: dict[int, tuple[type[T.DataType], ...]] = {
-    1: (T.BooleanType, T.ByteType, T.NullType),
+    1: (T.BooleanType, T.ByteType),
     2: (T.ShortType,),
     4: (T.IntegerType, T.FloatType, T.DateType),
     8: (T.LongType, T.DoubleType, T.TimestampType, T.TimestampNTZType),

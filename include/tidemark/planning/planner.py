@@ -65,7 +65,12 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         estimate=estimate_duration(list_past_jobs(ledger.rows), sum(rows_by_job.values()), len(rows_by_job)),
         available_checkpoints=available_checkpoints,
         already_committed=selection.already_committed,
-        notes=(*selection.notes, *arrival_notes, *_note_unbounded_state(context, slice_ranges, files)),
+        notes=(
+            *selection.notes,
+            *arrival_notes,
+            *_note_void_columns(context),
+            *_note_unbounded_state(context, slice_ranges, files),
+        ),
         drain_after=last.number if last and last.drained else selection.drain_after,
         slices_to_reprocess=slices_to_reprocess,
         atomic=request.atomic,
@@ -116,6 +121,13 @@ def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[Slic
         if (exact_start := source.changes.find_exact_arrival_start()) is not None:
             since, why = exact_start
             yield f"arrivals of {source.table.name} are known from {format_instant(since)} on: {why}"
+
+
+def _note_void_columns(context: PlanningContext) -> Iterator[str]:
+    """Yield a note for each input with columns without a type (VOID)."""
+    for source in context.inputs:
+        if names := source.table.void_paths:
+            yield f"columns of {source.table.name} without a type (void) are left out: {', '.join(names)}"
 
 
 def _note_unbounded_state(

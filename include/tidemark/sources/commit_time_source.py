@@ -22,7 +22,7 @@ from tidemark.delta.table_reader import DeltaInput, read_plain_parquet
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
-from tidemark.spark.dataframe_utils import get_file_metadata
+from tidemark.spark.dataframe_utils import cast_columns, get_file_metadata
 from tidemark.spark.lazy_session import resolve_session
 
 _FILE_COLUMN, _ENTRY_COLUMN = f"{ARRIVAL_COLUMN}_file", f"{ARRIVAL_COLUMN}_known"
@@ -101,14 +101,10 @@ class CommitTimeInput(DeltaInput):
             entries,
             uses_row_tracking=needs_row_tracking,
         )
-        dtypes = {field.name: field.dataType for field in rows.schema}
         for originals in self._read_originals(groups):
-            columns = [
-                F.col(quote_identifier(name)).cast(dtypes[name]).alias(name)
-                for name in originals.columns
-                if name in dtypes
-            ]
-            rows = rows.unionByName(originals.select(*columns), allowMissingColumns=True)
+            columns = [quote_identifier(name) for name in originals.columns if name in rows.columns]
+            current = cast_columns(originals.select(*columns), rows.schema)
+            rows = rows.unionByName(current, allowMissingColumns=True)
         return rows
 
     @override

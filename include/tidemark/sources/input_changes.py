@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from tidemark.delta.commit_history import get_file_name, read_log_actions
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
-from tidemark.formatting import quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
+from tidemark.spark.dataframe_utils import cast_columns
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,9 @@ class InputChanges:
         return _subtract_rows(self._read_files(self.since_version, files), self._read_files(self.table.version, files))
 
     def _read_files(self, version: int, names: Collection[str]) -> DataFrame:
-        """Read files at a version, with columns cast to their current types, so that widening changes no row."""
+        """Read files at a version, with columns in their current types, so that widening changes no row."""
         # Types as Spark reads them: the log also has fields that are never null, and casts to these fail.
-        rows = self.table.read_files(sorted(names), version)
-        current_types = {field.name: field.dataType for field in self.table.read().schema}
-        dtypes = [(field.name, current_types.get(field.name, field.dataType)) for field in rows.schema]
-        return rows.select(*(F.col(quote_identifier(name)).cast(dtype).alias(name) for name, dtype in dtypes))
+        return cast_columns(self.table.read_files(sorted(names), version), self.table.read().schema)
 
 
 def _read_actions(table: DeltaInput, version: int) -> Iterator[_FileAction]:

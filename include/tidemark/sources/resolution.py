@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
@@ -26,6 +27,7 @@ from tidemark.spark.dataframe_utils import is_orderable
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 from tidemark.spark.lazy_session import resolve_session
+from tidemark.spark.void_types import contains_void
 from tidemark.watermarks.query_trace import QueryTrace
 
 
@@ -105,6 +107,7 @@ def _require_columns(table: DeltaInput, settings: Input) -> None:
     columns_by_role["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
     for role, column in columns_by_role.items():
         if column is not None and column not in table.schema.names:
+            _require_type(table, role, [column])
             hint = suggest_name(column, table.schema.names)
             raise InputError(f"input {table.name} has no column {column} (named as {role}). {hint}")
     if settings.where is not None:
@@ -117,12 +120,27 @@ def _require_columns(table: DeltaInput, settings: Input) -> None:
         raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {dtype}. Name an integer column.")
 
 
+def _require_type(table: DeltaInput, role: str, path: Sequence[str]) -> None:
+    """Require that a column or field that `DeltaInput.schema` lacks is not one of type VOID.
+
+    Raises:
+        InputError: The table has the column, but without a type.
+    """
+    name = ".".join(path)
+    if any(f"{void_path}.".startswith(f"{name}.") for void_path in table.void_paths):
+        raise InputError(
+            f"input {table.name}: {role} {name} is void: the table has no values of it yet. Give the column a type "
+            "(ALTER TABLE ... ALTER COLUMN ... TYPE), or name another one."
+        )
+
+
 def _key_type(table: DeltaInput, name: str) -> T.DataType:
     path = key_path(table.schema, name)
     if (dtype := find_type(table.schema, path)) is not None:
         return dtype
     if not is_column_path(name):
         return _expression_type(table, name)
+    _require_type(table, "key", path)
     parent = find_type(table.schema, path[:-1]) if len(path) > 1 else None
     siblings = parent.names if isinstance(parent, T.StructType) else table.schema.names
     missing = next(part for number, part in enumerate(path) if find_type(table.schema, path[: number + 1]) is None)
@@ -160,6 +178,11 @@ def _find_char_type(left: DeltaInput, left_key: str, right: DeltaInput, right_ke
 def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     dtypes = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, dtype in zip((left, right), (left_key, right_key), dtypes, strict=True):
+        if contains_void(dtype):
+            raise InputError(
+                f"input {table.name}: key {column} is {dtype.simpleString()}, a null without a type. Cast it, as in "
+                "CAST(NULL AS STRING)."
+            )
         if not is_orderable(dtype):
             raise InputError(
                 f"input {table.name}: key {column} is {dtype.simpleString()}, which cannot be compared. "

@@ -13,6 +13,13 @@ def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     return rows.withColumns(dict(columns)) if columns else rows
 
 
+def cast_columns(rows: DataFrame, schema: T.StructType) -> DataFrame:
+    """Cast the columns of a schema to its types, and add the struct fields that they lack, as nulls."""
+    dtypes = {field.name: field.dataType for field in schema}
+    fields = [T.StructField(field.name, dtypes.get(field.name, field.dataType)) for field in rows.schema]
+    return rows.to(T.StructType(fields))
+
+
 def is_orderable(dtype: T.DataType) -> bool:
     """Return True if Spark can sort values of a type: it contains no maps, variants or calendar intervals."""
     match dtype:

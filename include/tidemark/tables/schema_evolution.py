@@ -56,7 +56,10 @@ def evolve_schema(
                 "input, `select` or `explode` has changed; let it have its old type, or give the pipeline a new "
                 "`output`"
             )
-    return (_rewrite_with_types(spark, log, schema) if type_changes else log).add_missing_columns(schema)
+    # An earlier version of Tidemark wrote columns of type VOID, which few readers can read and none can give a type.
+    if type_changes or log.schema != log.declared_schema:
+        log = _rewrite_with_types(spark, log, schema)
+    return log.add_missing_columns(schema)
 
 
 def _find_type_changes(
