@@ -36,7 +36,7 @@ from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.processing_time import ProcessingTimeLane
 from tidemark.watermarks.watermarks import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
-from tidemark_conformance.vectors import Cut
+from tidemark_conformance.vectors import Cut, failed_at_drain
 
 _SIDES = {"L": "left", "R": "right"}
 _BOUNDS = ("lower", "upper")
@@ -109,7 +109,7 @@ class FlinkAdapter(VectorAdapter):
     @property
     def _has_error(self) -> bool:
         """True if the last event failed the engine's job. A replay rejects that row."""
-        return "error" in self.vector["expected"]
+        return "error" in self.vector["expected"] and not failed_at_drain(self.vector)
 
     @property
     def _last(self) -> int:
@@ -124,6 +124,8 @@ class FlinkAdapter(VectorAdapter):
 
     @override
     def format_expected(self, cut: Cut) -> Iterator[str]:
+        if failed_at_drain(self.vector):
+            raise ValueError("only an evictor fails at the end of the input, at a row without a timestamp")
         for row in self.vector["expected"]["rows"]:
             yield f"slice {self.slice_at(cut, row['at'])}: {self.format_row(row)}"
         for row in self.vector["expected"]["dropped"]:

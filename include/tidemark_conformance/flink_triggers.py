@@ -133,7 +133,7 @@ class DatastreamTrigger(DatastreamWindow):
             for at, event in enumerate(events):
                 if cut.slice_of(at) == number:
                     clock = max(clock, event.get("pt", clock))
-            if number == len(cut.starts) and self.vector["drain"] and not self._has_error:
+            if number == len(cut.starts) and not self._has_error:
                 clock = max(clock, self.vector.get("end_pt", clock))
             times[number] = clock
         return times
@@ -161,7 +161,10 @@ class DatastreamTrigger(DatastreamWindow):
 
     @override
     def is_undecidable(self, cut: Cut, text: str) -> bool:
-        """Return True for firings at a row without a timestamp, which fails the engine's job in an order of its own."""
+        """Return True for firings in the slice in which a row without a timestamp failed the engine's job.
+
+        The engine runs timers of the same time in an order of its own.
+        """
         failed = _NO_TIMESTAMP in self.vector["expected"].get("error", "")
         return failed and text.startswith(f"slice {cut.slice_of(self._last)}: (")
 

@@ -24,6 +24,12 @@ def count_steps(vector: Vector) -> int:
     return len(vector["batches"] if "batches" in vector else vector["events"])
 
 
+def failed_at_drain(vector: Vector) -> bool:
+    """Return True if the engine's job failed at the end of the input, after it had read all events."""
+    expected = vector["expected"]
+    return isinstance(expected, dict) and str(expected.get("error")).split(":")[0] == "at drain"
+
+
 @dataclass(frozen=True)
 class Cut:
     """Division of a vector into slices."""
@@ -48,9 +54,10 @@ class Case:
 
     @property
     def drain(self) -> int | None:
-        """The slice after which the input ends; None if it does not end, or if the engine's job failed."""
+        """The slice after which the input ends; None if it does not end, or if the engine's job failed before."""
         fails = isinstance(self.vector["expected"], dict) and "error" in self.vector["expected"]
-        return len(self.cut.starts) if self.vector.get("drain", True) and not fails else None
+        reaches_end = not fails or failed_at_drain(self.vector)
+        return len(self.cut.starts) if self.vector.get("drain", True) and reaches_end else None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,14 @@ def test_read_vectors_malformed_content_raises(tmp_path, content, message):
     assert message in read_error(path)
 
 
+@pytest.mark.parametrize("file", [file for file in FILES if file.name.startswith("flink_")], ids=lambda file: file.name)
+def test_validate_vector_with_unknown_error_at_drain_raises(file):
+    vector = VECTORS[FILES.index(file)]
+    failing = {**vector, "expected": {**vector["expected"], "error": "at drain: an exception"}}
+    with pytest.raises(UserError, match="is malformed: ValueError only an evictor fails at the end of the input"):
+        validate_vector(failing, file)
+
+
 def test_read_vectors_truncated_or_huge_file_raises(tmp_path):
     path = tmp_path / "v.jsonl.gz"
     path.write_bytes(FILES[0].read_bytes()[:100])

@@ -104,9 +104,7 @@ class Operator:
             self._deliver(event.side, event.ts - self.lag[event.side])
         return not accepted and not self.processing and event.ts + self.lateness <= watermark
 
-    def drain(self, end_pt: int | None) -> None:
-        if end_pt is not None:
-            self.advance_clock(end_pt)
+    def drain(self) -> None:
         for side in self.watermarks:
             self._deliver(side, LONG_MAX)
 
@@ -292,10 +290,12 @@ def compute_expected(vector: dict) -> dict:
         if dropped:
             expected["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
         expected["watermark_out"].append(None if operator.combined == LONG_MIN else operator.combined)
-    if vector["drain"]:
-        try:
-            operator.drain(vector.get("end_pt"))
-        except JobFailedError as failure:
-            expected["error"] = f"at the drain: {failure}"
-        collect_firings("drain")
+    try:
+        if "end_pt" in vector:
+            operator.advance_clock(vector["end_pt"])
+        if vector["drain"]:
+            operator.drain()
+    except JobFailedError as failure:
+        expected["error"] = f"at drain: {failure}"
+    collect_firings("drain")
     return expected
