@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from pyspark.sql import functions as F
 
+from tests.semantics.flink_datastream_trigger import compute_expected
 from tests.tiers import cases
 from tidemark.config.local_days import get_day_start
 from tidemark.errors import SliceOrderError
@@ -366,6 +367,57 @@ def test_filtered_rows_equal_rows_without_match(spark, lake, pipeline, inputs_la
     assert outputs["where"] == outputs["alone"]
     assert all(outputs["where"])
     assert [sum(row[f"{side}_filtered"] for row in ledger) for side in FILTERS] == [25, 20]
+
+
+PROCESSING_TIME_WINDOWS = {
+    "session": {"window": "session", "gap": 360_000, "allowed_lateness": 0},
+    "sliding": {"window": "sliding", "size": 1_800_000, "slide": 600_000, "allowed_lateness": 0},
+}
+"""The windows of `WINDOWS`, as in vectors."""
+
+
+def test_end_of_slice_runs_timers_of_clock_without_later_row(spark, lake, pipeline, write):
+    """The end of a slice moves the clock to its last millisecond, as `end_pt` of a vector does without a drain."""
+    rows = [("left", "a", 51), ("left", "b", 53), ("right", "a", 53), ("right", "b", 54)]
+    rows = [(side, key, START + timedelta(minutes=minutes), v) for v, (side, key, minutes) in enumerate(rows)]
+    for side in ("left", "right"):
+        write(side, [(key, at, at, v, 0) for row_side, key, at, v in rows if row_side == side], ROW)
+    start = int(START.timestamp() * 1000)
+    events = [
+        {"side": side[0].upper(), "key": key, "ts": None, "pt": int(at.timestamp() * 1000), "id": v}
+        for side, key, at, v in sorted(rows, key=lambda row: row[2])
+    ]
+    for (shape, params), slices_per_job in zip(PROCESSING_TIME_WINDOWS.items(), (1, "auto"), strict=True):
+        join = windowed(shape, time="processing", trigger={"continuous_processing_time": "4 minutes"})
+        plan = create_plan(
+            spark,
+            pipeline(join=join, output=shape, **SLICES),
+            str(lake),
+            Request(end=START + timedelta(hours=2), slices_per_job=slices_per_job),
+        )
+        list(execute(spark, plan, lambda *_: None))
+
+        trigger = {"type": "continuous_processing_time", "interval": 240_000, "purge": False}
+        vector = {
+            "params": {**params, "mode": "join", "time": "processing", "trigger": trigger, "evictor": None},
+            "watermark": {"kind": "sql", "delay_ms_left": 0, "delay_ms_right": 0},
+            "events": events,
+            "drain": False,
+        }
+        after_first, after_second = (
+            Counter(
+                (row["left_id"], row["right_id"], row["window_start"], row["window_end"])
+                for row in compute_expected({**vector, "end_pt": start + hours * 3_600_000 - 1})["rows"]
+            )
+            for hours in (1, 2)
+        )
+        emitted = spark.read.format("delta").load(plan.tables.emissions)
+        ms = [F.unix_millis(f"_window_{bound}") for bound in ("start", "end")]
+        by_slice = {n: Counter() for n in (0, 1)}
+        for row in emitted.select(F.hour("_slice"), "left_v", "right_v", *ms).collect():
+            by_slice[(row[0] + 1) % 24][tuple(row[1:])] += 1
+        assert by_slice == {0: after_first, 1: after_second - after_first}
+        assert all(by_slice.values())
 
 
 @pytest.mark.parametrize(("dialect", "bound"), [("flink-datastream", "20 days"), ("spark", "30 minutes")])
