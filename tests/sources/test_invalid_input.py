@@ -345,6 +345,11 @@ def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pi
         ),
         ({"select": {"none": "map('a', NULL)"}}, "^select: column none has type map<string,void>: "),
         ({"explode": "array(named_struct('a', NULL))"}, "^explode: column a has type void: "),
+        ({"select": {"span": "make_interval(left_v)"}}, "^select: column span has type interval, which Delta cannot "),
+        (
+            {"select": {"spans": "array(left_happened - right_happened)"}},
+            "^select: column spans has type array<interval day to second>, which Delta cannot store. Convert it",
+        ),
         (
             {"dialect": "spark", "join__condition": "left_HAPPENED < right_Happened"},
             "^join.condition: left_happened is the event time, from which Spark derives when rows are evicted",

@@ -9,7 +9,18 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from tidemark.config import Pipeline
 from tidemark.config.allowed_functions import InputColumns
@@ -229,10 +240,10 @@ def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: Stru
 
 
 def _check_types(schema: StructType) -> None:
-    """Require that no output column contains VOID, because a Parquet file with it cannot be read by all readers.
+    """Require types that Delta can store and all its readers can read: neither VOID nor intervals.
 
     Raises:
-        PipelineFileError: The type of a column contains VOID.
+        PipelineFileError: The type of a column contains another one.
     """
     for field in schema:
         if contains_void(field.dataType):
@@ -240,6 +251,22 @@ def _check_types(schema: StructType) -> None:
                 f"column {field.name} has type {field.dataType.simpleString()}: a null or an empty array needs a type. "
                 "Cast it, as in CAST(NULL AS STRING) or CAST(array() AS ARRAY<STRING>)."
             )
+        if _contains_interval(field.dataType):
+            raise PipelineFileError(
+                f"column {field.name} has type {field.dataType.simpleString()}, which Delta cannot store. Convert it, as "
+                "in CAST(... AS STRING), or in seconds by unix_timestamp."
+            )
+
+
+def _contains_interval(dtype: DataType) -> bool:
+    match dtype:
+        case StructType():
+            return any(_contains_interval(field.dataType) for field in dtype)
+        case ArrayType():
+            return _contains_interval(dtype.elementType)
+        case MapType():
+            return _contains_interval(dtype.keyType) or _contains_interval(dtype.valueType)
+    return isinstance(dtype, CalendarIntervalType | DayTimeIntervalType | YearMonthIntervalType)
 
 
 def _check_deterministic(rows: DataFrame) -> None:
