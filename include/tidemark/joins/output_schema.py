@@ -253,8 +253,8 @@ def _check_types(schema: StructType) -> None:
             )
         if _contains_interval(field.dataType):
             raise PipelineFileError(
-                f"column {field.name} has type {field.dataType.simpleString()}, which Delta cannot store. Convert it, as "
-                "in CAST(... AS STRING), or in seconds by unix_timestamp."
+                f"column {field.name} has type {field.dataType.simpleString()}, which Delta cannot store. Convert it, "
+                "as in CAST(... AS STRING)."
             )
 
 
