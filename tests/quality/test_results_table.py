@@ -2,14 +2,17 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from math import nan
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from rich.console import Console
 
 from tests.conftest import write_pipeline
 from tidemark.cli.app import main
+from tidemark.cli.quality import render_histories
 from tidemark.config import Expectation, load_pipeline
 from tidemark.config.baseline_metrics import METRIC_COLUMNS
 from tidemark.config.quality import create_default_expectations
@@ -122,6 +125,60 @@ def test_quality_command_json_has_worst_value_and_slice(year, capsys):
     assert (count["worst_value"], count["worst_slice"]) == (900, worst_slice)
     assert (keys["outcomes"]["waived"], keys["worst_value"], keys["worst_slice"]) == (1, 0.5, worst_slice)
     assert (in_set["outcomes"], in_set["worst_value"]) == ({"passed": YEAR}, None)
+
+
+def create_results(expectation, bounds, *values_and_outcomes):
+    """Create a result per hour of 2024-01-01, all with the same bounds."""
+    rows = [
+        (pd.Timestamp(2024, 1, 1, hour, tz="UTC"), "run", expectation, "warning", value, *bounds, outcome)
+        for hour, (value, outcome) in enumerate(values_and_outcomes)
+    ]
+    return pd.DataFrame(rows, columns=SCHEMA.names)
+
+
+@pytest.mark.parametrize(
+    ("values_and_outcomes", "expected"),
+    [
+        ([(0.0, "passed"), (70.0, "passed"), (95.0, "passed")], (95, "2024-01-01T02:00Z", "passed")),
+        # A stricter bound than the one that is stored, such as `strict_max`, lets a value at the bound fail.
+        ([(100.0, "passed"), (99.0, "warned"), (98.0, "warned")], (99, "2024-01-01T01:00Z", "warned")),
+        ([(0.5, "passed"), (nan, "failed"), (nan, "warned")], (None, "2024-01-01T01:00Z", "failed")),
+        ([(nan, "passed")], (None, None, None)),
+    ],
+)
+def test_summarize_results_worst_value_is_of_a_failed_slice_if_any_failed(values_and_outcomes, expected):
+    name = "expect_column_max_to_be_between(column a, min_value -1000, max_value 100)"
+
+    [history] = summarize_results(create_results(name, (-1000.0, 100.0), *values_and_outcomes))
+
+    assert (history.worst_value, history.worst_slice, history.worst_outcome) == expected
+
+
+@pytest.mark.parametrize(
+    ("expectation", "bounds", "result", "shown"),
+    [
+        ("expect_column_mean_to_be_between(column a)", (0, 100), (150, "warned"), ["warning, 0 to 100", "150"]),
+        (
+            "expect_column_values_to_be_between(column a, min_value 0, max_value 100)",
+            (None, 0.0),
+            (0.25, "warned"),
+            ["warning, allowed to violate: 0% of values", "25% of values"],
+        ),
+        (
+            "expect_column_values_to_be_between(column late_share, max_value 0.5) on history",
+            (None, 0.5),
+            (0.25, "passed"),
+            ["warning, at most 0.5", "0.25", "nearest to a bound"],
+        ),
+    ],
+)
+def test_render_histories_shows_bounds_of_numbers_and_shares(expectation, bounds, result, shown):
+    console = Console(width=120, record=True)
+
+    with console.capture() as capture:
+        console.print(render_histories("orders", summarize_results(create_results(expectation, bounds, result))))
+
+    assert all(text in capture.get() for text in shown)
 
 
 def test_quality_command_prints_expectations_outcomes_and_data_docs(year, capsys):

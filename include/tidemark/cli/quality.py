@@ -59,7 +59,7 @@ def show(
     ledger = Ledger.from_pipeline(loaded, get_lake_root())
     rows = read_results(ledger.tables.quality)
     histories = summarize_results(rows, read_results(ledger.tables.rejection_results))
-    print_result([history.to_dict() for history in histories], lambda: _render(loaded.name, histories))
+    print_result([history.to_dict() for history in histories], lambda: render_histories(loaded.name, histories))
     if not get_global_options().as_json:
         update_data_docs(ledger.tables)
         out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
@@ -115,7 +115,8 @@ def waive(
     )
 
 
-def _render(name: str, histories: list[ExpectationHistory]) -> RenderableType:
+def render_histories(name: str, histories: list[ExpectationHistory]) -> RenderableType:
+    """Show the results of each expectation: outcomes, bounds, and the worst value with its slice."""
     if not histories:
         return f"{name}: no expectation has validated a slice. tidemark quality suggest {name} proposes some."
     table = Table(title=f"{name}: quality", title_justify="left", show_lines=True)
@@ -128,20 +129,31 @@ def _render(name: str, histories: list[ExpectationHistory]) -> RenderableType:
         table.add_row(
             Text(history.expectation).append(f"\n{about}", "dim"),
             Text(f"{history.evaluated:,} judged").append(outcomes, "dim"),
-            ""
-            if history.worst_value is None
-            else Text(f"{history.worst_value:,.6g}").append(f"\nin {history.worst_slice}", "dim"),
+            _describe_worst(history),
         )
     return table
 
 
+def _describe_worst(history: ExpectationHistory) -> Text:
+    """Describe the worst value of failed slices, or else the value nearest to a bound, and its slice."""
+    if history.worst_slice is None:
+        return Text()
+    value = Text("no number" if history.worst_value is None else _format_value(history, history.worst_value))
+    outcome = "nearest to a bound" if history.worst_outcome == "passed" else history.worst_outcome
+    return value.append(f"\n{outcome}\nin {history.worst_slice}", "dim")
+
+
 def _describe_bounds(history: ExpectationHistory) -> str:
-    if history.min_value is None and history.max_value is None:
-        return ""
-    if history.min_value is None:
-        return f"<= {history.max_value:,.6g}"
-    return (
-        f">= {history.min_value:,.6g}"
-        if history.max_value is None
-        else f"{history.min_value:,.6g} to {history.max_value:,.6g}"
+    """Describe the bounds of the measured value: of a number, or of the share of values that violate."""
+    low, high = (
+        None if bound is None else _format_value(history, bound) for bound in (history.min_value, history.max_value)
     )
+    if history.is_share:
+        return "" if high is None else f"allowed to violate: {high}"
+    if low is None:
+        return "" if high is None else f"at most {high}"
+    return f"at least {low}" if high is None else low if low == high else f"{low} to {high}"
+
+
+def _format_value(history: ExpectationHistory, value: float) -> str:
+    return f"{100 * value:,.6g}% of values" if history.is_share else f"{value:,.6g}"

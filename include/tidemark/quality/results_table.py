@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -56,9 +57,17 @@ class ExpectationHistory(ToDict):
     max_value: float | None
     """Upper bound of the value in the newest slice; None if there is none."""
     worst_value: float | None
-    """Value furthest outside its bounds, or else nearest to one; None without values or bounds."""
+    """Value furthest outside its bounds among evaluations that did not pass. If all passed, the value nearest to a
+    bound. None if they have no values or no bounds."""
     worst_slice: str | None
-    """Start of the first slice with that value, UTC."""
+    """Start of the first slice with that value, UTC. Without the value, the first slice that did not pass."""
+    worst_outcome: str | None = None
+    """Outcome of that slice; `passed` if no slice failed."""
+
+    @property
+    def is_share(self) -> bool:
+        """True if the values are shares (0 to 1) of values that violate an expectation on single rows."""
+        return _measures_share(self.expectation.partition("(")[0], is_metric=self.expectation.endswith(" on history"))
 
 
 def create_result_rows(pipeline: Pipeline, grid: Grid, first: int, run: str, result: ValidationResult) -> pa.Table:
@@ -114,10 +123,15 @@ def get_value_bounds(expectation: Expectation) -> tuple[float | None, float | No
     (None, 0.25)
     """
     arguments = expectation.kwargs
-    if "mostly" in ALLOWED_ARGUMENTS[expectation.type] and expectation.on != "history":
+    if _measures_share(expectation.type, is_metric=expectation.on == "history"):
         return None, 1 - arguments.get("mostly", 1.0)
     low, high = (arguments.get(name, arguments.get("value")) for name in ("min_value", "max_value"))
     return _to_float(low), _to_float(high)
+
+
+def _measures_share(expectation_type: str, *, is_metric: bool) -> bool:
+    """Return True if `Measurement.value` is the share of values that violate the expectation."""
+    return "mostly" in ALLOWED_ARGUMENTS.get(expectation_type, ()) and not is_metric
 
 
 def _to_float(value: object) -> float | None:
@@ -142,10 +156,7 @@ def summarize_results(*tables: pd.DataFrame) -> list[ExpectationHistory]:
 
 def _summarize_expectations(rows: pd.DataFrame) -> Iterator[ExpectationHistory]:
     for (expectation, severity), group in rows.groupby(["expectation", "severity"], sort=False):
-        excess = _compute_excess(group)
-        records = group.to_dict("records")
-        worst = records[int(excess.argmax())] if excess.notna().any() else None
-        newest = records[-1]
+        (value, worst), newest = _find_worst(group), group.iloc[-1]
         yield ExpectationHistory(
             str(expectation),
             str(severity),
@@ -153,9 +164,25 @@ def _summarize_expectations(rows: pd.DataFrame) -> Iterator[ExpectationHistory]:
             {name: int(count) for name in OUTCOMES if (count := (group["outcome"] == name).sum())},
             _replace_nan(newest["min_value"]),
             _replace_nan(newest["max_value"]),
-            None if worst is None else float(worst["value"]),
+            value,
             None if worst is None else format_instant(worst["slice"].to_pydatetime()),
+            None if worst is None else str(worst["outcome"]),
         )
+
+
+def _find_worst(rows: pd.DataFrame) -> tuple[float | None, pd.Series[Any] | None]:
+    """Find the row with the largest excess among those that did not pass, or among all rows if all passed.
+
+    Returns:
+        The value and the row. Without any excess, None and the first row that did not pass, if any.
+    """
+    failed = rows[rows["outcome"] != "passed"]
+    candidates = rows if failed.empty else failed
+    excess = _compute_excess(candidates)
+    if excess.notna().any():
+        worst = candidates.iloc[int(excess.argmax())]
+        return float(worst["value"]), worst
+    return None, None if failed.empty else failed.iloc[0]
 
 
 def _compute_excess(rows: pd.DataFrame) -> pd.Series[float]:

@@ -137,7 +137,8 @@ def _create_expectation_trend(rows: pd.DataFrame, history: ExpectationHistory, s
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in history.outcomes.items())
     worst = ""
     if history.worst_value is not None:
-        worst = f"; worst value {history.worst_value:,.6g} in {history.worst_slice}"
+        label = "value nearest to a bound" if history.worst_outcome == "passed" else "worst value"
+        worst = f"; {label} {history.worst_value:,.6g} in {history.worst_slice}"
     caption = f"{history.severity}; {format_count(history.evaluated, 'slice')}: {outcomes}{worst}"
     spans = tuple(_create_spans(_select_values(rows, history), span_grid, failed))
     return Trend(history.expectation, caption, spans, history.min_value, history.max_value)
