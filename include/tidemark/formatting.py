@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,26 @@ def format_count(number: int, noun: str) -> str:
     ('1 slice', '2 batches')
     """
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def format_value(value: Any) -> str:
+    r"""Format a value of a row. A string with blank ends or invisible characters is quoted, with escapes.
+
+    >>> [format_value(value) for value in ("a b", "a ", "a\u00a0b", "", 1.5, True)]
+    ['a b', "'a '", "'a\\xa0b'", "''", '1.5', 'True']
+    """
+    text = str(value)
+    is_ambiguous = isinstance(value, str) and (not text or text != text.strip() or not text.isprintable())
+    return repr(text) if is_ambiguous else text
+
+
+def format_values(values: Mapping[str, Any]) -> str:
+    """Format named values of a row.
+
+    >>> format_values({"k": "a ", "v": None, "x": 2})
+    "k 'a ', v None, x 2"
+    """
+    return ", ".join(f"{name} {format_value(value)}" for name, value in values.items())
 
 
 def format_span(milliseconds: int) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
 from tidemark.checkpoints.verification import CheckpointVerification
 from tidemark.cli import quarantine, render, versions
-from tidemark.cli.render import render_comparison
+from tidemark.cli.render import render_comparison, render_row_histories
 from tidemark.cli.render_checkpoints import render_summary, render_verification
 from tidemark.cli.status import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
@@ -18,6 +18,7 @@ from tidemark.cli.verify import render_issues
 from tidemark.comparison import Comparison, DialectComparison
 from tidemark.comparison.dialect_diff import RULES, DialectDifference, DialectResult
 from tidemark.comparison.result import Agreement, Cause, check_budget
+from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import Outcome, WhatIf
 from tidemark.config import Budget
 from tidemark.config.diff import SettingChange
@@ -162,6 +163,27 @@ def test_render_comparison_of_versions_names_candidate_and_live():
     assert re.search(r"│ candidate +│ +1 │", output)
     assert re.search(r"│ +live +│ +1 │", output)
     assert not re.search("stream|batch", output)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a", "left_k a,"),
+        ("a ", "left_k 'a ',"),
+        ("a\t", "left_k 'a\\t',"),
+        ("a\u00a0b", "left_k 'a\\xa0b',"),
+        ("a\u200b", "left_k 'a\\u200b',"),
+        ("a\nb", "left_k 'a\\nb',"),
+        ("", "left_k '',"),
+    ],
+)
+def test_render_row_quotes_strings_that_look_like_others(value, shown):
+    row = {"left_k": value, "left_happened": "2024-01-01T10:00:00.000001Z"}
+    cause = Cause("unexplained", "batch", 1, ({**row, "_number": 1},))
+    comparison = Comparison("p", "t", None, "", "", 9, (cause,), (), (), 0.1, leading_columns=tuple(row))
+
+    assert f"{shown} left_happened 2024-01-01T10:00:00.000001Z" in print_wide(render_comparison(comparison))
+    assert f"{shown} left_happened" in print_wide(render_row_histories([RowHistory("left", row, ())]))
 
 
 def print_wide(renderable):

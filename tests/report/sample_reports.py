@@ -48,7 +48,7 @@ def create_report(periods=40, unexplained=2):
         late, side="right", late_rows=0, lateness_ms={}, histogram=(0,) * len(BIN_EDGES), rows_by_watermark_input={}
     )
     row = {"left_k": HOSTILE, "left_happened": "2024-01-01T00:20:00.000Z", "_slice": "2024-01-01T00:00:00.000Z"}
-    row |= {f"left_value_{number}": number for number in range(30)}
+    row |= {"left_gate": "B7 "} | {f"left_value_{number}": number for number in range(30)}
     history = RowHistory(
         "left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark")
     )
@@ -58,7 +58,7 @@ def create_report(periods=40, unexplained=2):
         for cause, rows in counts.items()
         if rows
     )
-    comparison = replace(comparison, causes=causes, leading_columns=("left_k", "left_happened"))
+    comparison = replace(comparison, causes=causes, leading_columns=("left_k", "left_happened", "left_gate"))
     outcomes = [
         Outcome(format_duration(timedelta(minutes=30 * n)), 9_000 + 100 * n, 0, {"left": 50 - 5 * n, "right": 0},
                 100.0 * n, 150 * n, 9e3 * n, None)

@@ -165,6 +165,13 @@ def test_render_markdown_has_complete_tables_and_no_markup():
         assert f"\n\n## {title}\n\n" in text
 
 
+def test_render_rows_quotes_strings_with_blank_ends():
+    report = create_report()
+
+    assert "| 2024-01-01T00:20Z | 'B7 ' |" in render_markdown(report)
+    assert "<td>&#39;B7 &#39;</td>" in render_html(report)
+
+
 def test_render_json_has_all_parts():
     content = json.loads(render_json(create_report()))
 

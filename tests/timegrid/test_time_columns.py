@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import TimeColumn
 from tidemark.sources.resolution import open_inputs
-from tidemark.timegrid.time_columns import ResolvedTimeColumn, floor_div
+from tidemark.timegrid.time_columns import ResolvedTimeColumn, as_example_json, floor_div, parse_example_json
 
 NOON = datetime(2024, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 MICROS = 1_704_196_800_123_456
@@ -52,6 +52,22 @@ def test_floor_div_rounds_down_and_is_exact(spark):
     values = [-(2**63), -(2**62) - 1, -3, -1, 0, 2, 3, 2**62 + 1, 2**63 - 1]
     rows = spark.createDataFrame([(v,) for v in values], "v long").select(floor_div(F.col("v"), 3).alias("q"))
     assert [row["q"] for row in rows.collect()] == [v // 3 for v in values]
+
+
+def test_example_json_has_microseconds_where_there_are_any(spark):
+    whole, local = NOON.replace(microsecond=123000), NOON.replace(tzinfo=None)
+    rows = spark.createDataFrame(
+        [(NOON, whole, local, "12:00:00.123000Z", None)], "a timestamp, b timestamp, c timestamp_ntz, d string, e int"
+    )
+
+    text = rows.select(as_example_json(F.struct("*"))).first()[0]
+
+    assert parse_example_json(text, rows.schema) == {
+        "a": "2024-01-02T12:00:00.123456Z",
+        "b": "2024-01-02T12:00:00.123Z",
+        "c": "2024-01-02T12:00:00.123456",
+        "d": "12:00:00.123000Z",
+    }
 
 
 @pytest.mark.parametrize("dtype", ["int", "string", "decimal(10,2)", "date", "binary", "struct<a: int, `b.c`: string>"])

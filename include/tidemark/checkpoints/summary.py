@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
+from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK
 
 
@@ -82,12 +82,14 @@ def summarize_checkpoint(checkpoint: CheckpointRef, rows: int = 0) -> Checkpoint
 def sample_buffered_rows(checkpoint: CheckpointRef, count: int) -> list[dict[str, Any]]:
     """Return some rows in the buffers as JSON-ready dictionaries."""
     rows = checkpoint.read_rows(checkpoint.entry).orderBy("side", "event_time").limit(count)
-    row_json = rows.select("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+    row_json = rows.select(
+        "side", "event_time", F.coalesce(*(as_example_json(F.col(side)) for side in SIDES)).alias("row")
+    )
     return [
         {
             "side": row["side"],
             "event_time": format_event_time(checkpoint, row["event_time"]),
-            "row": json.loads(row["row"]),
+            "row": parse_example_json(row["row"], rows.schema[row["side"]].dataType),
         }
         for row in row_json.collect()
     ]

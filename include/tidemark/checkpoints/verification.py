@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +16,7 @@ from tidemark.config.sides import SIDES
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.state_fingerprint import carried_hash
+from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _compare_rows(
     state_columns = [name for name in rebuilt.join.slice_valued_columns if name in both.columns]
     matches = [_matches_until(both, name, checkpoint.entry.number) for name in state_columns]
     hashed = F.xxhash64(carried_hash(both.drop("surplus"), rebuilt.join), *matches)
-    shown_columns = ("side", "event_time", F.coalesce(*(F.to_json(side) for side in SIDES)).alias("row"))
+    shown_columns = ("side", "event_time", F.coalesce(*(as_example_json(F.col(side)) for side in SIDES)).alias("row"))
     counted = both.select(hashed.alias("hash"), "surplus", F.struct(*shown_columns).alias("shown")).groupBy("hash")
     unequal = counted.agg(F.sum("surplus").alias("surplus"), F.first("shown").alias("shown")).where("surplus <> 0")
     unequal = unequal.persist()
@@ -133,7 +133,7 @@ def _compare_rows(
             "only": "stored" if row["surplus"] > 0 else "rebuilt",
             "side": row["side"],
             "event_time": format_event_time(checkpoint, row["event_time"]),
-            "row": json.loads(row["row"]),
+            "row": parse_example_json(row["row"], both.schema[row["side"]].dataType),
         }
         for row in rows
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from getpass import getuser
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -21,7 +21,7 @@ from tidemark.cli.common import (
 from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_instant
-from tidemark.formatting import format_count
+from tidemark.formatting import format_count, format_values
 from tidemark.quality.quarantine import QuarantinedGroup
 from tidemark.quality.quarantine import list_quarantined as rows_in_quarantine
 from tidemark.quality.quarantine import release as release_rows
@@ -81,10 +81,6 @@ def _render(pipeline: str, groups: list[QuarantinedGroup]) -> RenderableType:
     texts = ("expectation", "such as") if shown else ("expectation",)
     table = create_table(texts, ("slice", "rows"), title=f"{pipeline}: in quarantine")
     for group in groups:
-        examples = ["\n".join(map(_describe_keys, group.examples))] if shown else []
+        examples = ["\n".join(map(format_values, group.examples))] if shown else []
         table.add_row(group.expectation, *examples, group.slice, f"{group.rows:,}")
     return Group(table, f"To publish them: tidemark quarantine release {pipeline} --slice T")
-
-
-def _describe_keys(row: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in row.items())

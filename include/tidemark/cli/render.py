@@ -20,7 +20,7 @@ from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import WhatIf
 from tidemark.config.diff import Effect, SettingChange
 from tidemark.execution.job import JobResult
-from tidemark.formatting import format_count, format_lateness, format_span
+from tidemark.formatting import format_count, format_lateness, format_span, format_values
 from tidemark.planning.plan import Plan
 from tidemark.streaming.live_query import LiveQueryResult
 from tidemark.timegrid.slices import Grid
@@ -294,8 +294,7 @@ def render_row_histories(histories: Iterable[RowHistory]) -> RenderableType:
     """Show the history of each input row."""
     lines: list[RenderableType] = []
     for history in histories:
-        row = history.to_dict()["row"]
-        lines.append(Text(f"{history.side} row {', '.join(f'{name} {value}' for name, value in row.items())}", "bold"))
+        lines.append(Text(f"{history.side} row {format_values(history.to_dict()['row'])}", "bold"))
         lines += [Text(f"  {step}") for step in history.steps]
     return Group(*lines)
 
@@ -344,7 +343,7 @@ def render_dialects(result: DialectComparison) -> RenderableType:
 
 def _describe_example(values: dict[str, Any], row: dict[str, Any]) -> str:
     """Describe a row by some of its columns, and why it differs."""
-    words = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    words = format_values({name: value for name, value in values.items() if value is not None})
     late = f"{row['_input']} row {format_lateness(row['_lateness_ms'])}" if "_lateness_ms" in row else ""
     why = ", ".join(filter(None, (late, row.get("_detail"))))
     return f"{words}: {why}" if why else words

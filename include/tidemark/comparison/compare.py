@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """Columns of emissions that only Tidemark can provide."""
@@ -244,13 +244,13 @@ def _collect_causes(rows: DataFrame, counts: _Counts, names: list[str], examples
     """Return the causes in the order of `CAUSES`, each with so many examples."""
     changed = F.when(F.col("_cause") == CHANGED_VALUE, F.col("_changed")).alias("_changed")
     hashes = (f"_{side}" for side in SIDES)
-    content = F.to_json(F.struct(*names, "_slice", *DETAIL_COLUMNS[1:], changed, *hashes))
+    content = as_example_json(F.struct(*names, "_slice", *DETAIL_COLUMNS[1:], changed, *hashes))
     by_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     first = rows.withColumn("_rank", F.row_number().over(by_cause)).where(F.col("_rank") <= examples)
     collected = first.select("_cause", "_missing_in", "_rank", content.alias("row")).collect()
     shown: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in sorted(collected, key=lambda row: row["_rank"]):
-        shown.setdefault((row["_cause"], row["_missing_in"]), []).append(json.loads(row["row"]))
+        shown.setdefault((row["_cause"], row["_missing_in"]), []).append(parse_example_json(row["row"], rows.schema))
     order = list(CAUSES)
     totals = sum(counts.values(), Counter[tuple[str, str]]())
     causes = (Cause(*key, number, tuple(shown.get(key, ()))) for key, number in totals.items())

@@ -6,7 +6,6 @@ joined them behind its watermark, rejected them, or still buffered them when the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -38,7 +37,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.spark.temporary_settings import with_all_cores
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import ResolvedTimeColumn
+from tidemark.timegrid.time_columns import ResolvedTimeColumn, as_example_json, parse_example_json
 
 RULES = {
     "null keys": "only some dialects join rows without a key",
@@ -285,12 +284,14 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
         .groupBy("_missing_in", "_rule")
         .agg(
             F.sum("_copies").alias("rows"),
-            F.min(F.to_json(F.struct(*map(quote_identifier, names)))).alias("example"),
+            F.min(as_example_json(F.struct(*map(quote_identifier, names)))).alias("example"),
         )
     )
     dialects = {STREAM: (first.name, second.name), BATCH: (second.name, first.name)}
     differences = [
-        DialectDifference(*dialects[row["_missing_in"]], row["_rule"], row["rows"], json.loads(row["example"]))
+        DialectDifference(
+            *dialects[row["_missing_in"]], row["_rule"], row["rows"], parse_example_json(row["example"], rows.schema)
+        )
         for row in counts.collect()
     ]
     order = list(RULES)

@@ -15,7 +15,7 @@ from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.row_accounting import RowAccounting
 from tidemark.execution.validation_inputs import collect_output_rows
 from tidemark.execution.write import WrittenOutput
-from tidemark.formatting import quote_identifier
+from tidemark.formatting import format_values, quote_identifier
 from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
@@ -123,7 +123,7 @@ def _format_example_keys(spec: JobSpec, written: WrittenOutput, failure: Expecta
         examples = failing_rows.select(*map(quote_identifier, key_names)).limit(MAX_EXAMPLE_ROWS).collect()
     except PySparkException:  # The failure's detail already has Spark's message about the expectation.
         return ""
-    formatted = "; ".join(", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in examples)
+    formatted = "; ".join(format_values(row.asDict()) for row in examples)
     return f", at {formatted}" if formatted else ""
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from tidemark.delta.filesystem import is_uri, write_text
 from tidemark.errors import UserError
-from tidemark.formatting import format_count
+from tidemark.formatting import format_count, format_value
 from tidemark.report import narrative
 from tidemark.report.data import ReportData
 
@@ -86,6 +86,7 @@ def select_columns(data: ReportData, examples: Sequence[dict[str, object]]) -> l
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_ZERO_UNITS = re.compile(r"(?<=:\d\d)(:00)?\.000Z$")
 _HELPERS = {"narrative": narrative, "columns": select_columns, "format_count": format_count}
 
 
@@ -103,6 +104,6 @@ def create_environment() -> Environment:
     filters["number"] = lambda number: f"{number:,.0f}"
     filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_/])", "<wbr>", str(escape(name))))  # noqa: S704
     filters["times"] = lambda text: Markup(_INSTANT.sub(r"<time>\g<0></time>", str(escape(text))))  # noqa: S704
-    filters["time"] = lambda value: re.sub(r"(?<=:\d\d)(:00)?\.000Z$", "Z", str(value))
+    filters["value"] = lambda value: "" if value is None else _ZERO_UNITS.sub("Z", format_value(value))
     filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
     return environment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,6 +21,12 @@ from tidemark.formatting import quote_identifier
 
 _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROS_PER_SECOND = 1_000_000
+_MICROSECOND_FORMATS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options of Spark's JSON. Its default formats drop microseconds."""
+_WHOLE_MILLISECOND = re.compile(r"(\.\d{3})000(?=Z|[+-]|$)")
 
 
 @dataclass(frozen=True)
@@ -152,9 +160,25 @@ def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
     """
     if dtype is not None:
         column = _convert_map_keys_to_text(column, dtype)
-    second = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-    formats = {"timestampFormat": f"{second}XXX", "timestampNTZFormat": second}
-    return F.to_json(column, {**formats, "ignoreNullFields": "false"})
+    return F.to_json(column, {**_MICROSECOND_FORMATS, "ignoreNullFields": "false"})
+
+
+def as_example_json(column: Column) -> Column:
+    """Return JSON of a row to show, without null fields. Read it with `parse_example_json`."""
+    return F.to_json(column, _MICROSECOND_FORMATS)
+
+
+def parse_example_json(text: str, dtype: T.DataType) -> dict[str, Any]:
+    """Parse a row to show. Its times have milliseconds, or microseconds if they are not whole milliseconds.
+
+    >>> times = T.StructType([T.StructField(name, T.TimestampType()) for name in "ab"])
+    >>> parse_example_json('{"a": "2024-01-01T00:00:00.120000Z", "b": "2024-01-01T00:00:00.120001Z"}', times)
+    {'a': '2024-01-01T00:00:00.120Z', 'b': '2024-01-01T00:00:00.120001Z'}
+    """
+    assert isinstance(dtype, T.StructType), "a row is a struct"
+    row: dict[str, Any] = json.loads(text)
+    times = (field.name for field in dtype if isinstance(field.dataType, T.TimestampType | T.TimestampNTZType))
+    return row | {name: _WHOLE_MILLISECOND.sub(r"\1", row[name]) for name in times if name in row}
 
 
 def _convert_map_keys_to_text(column: Column, dtype: T.DataType) -> Column:
