@@ -9,6 +9,7 @@ from tidemark.errors import IncompleteInputError, SliceOrderError
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange, SliceSelection
 from tidemark.sources.stored_input import get_query_trace
+from tidemark.timegrid.slices import Grid
 
 
 def select_new_slices(context: PlanningContext) -> SliceSelection:
@@ -37,15 +38,23 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
             "give the pipeline a new `output` to run it again without --drain"
         )
     if end <= start:
-        notes.append(
-            f"all slices up to {grid.label(next_slice)} are committed" if last else "the inputs hold no rows to run"
-        )
+        notes += _explain_nothing_to_run(context, start, end, has_notes=bool(notes))
     return SliceSelection(
         (SliceRange(range(start, end), "new", _explain_start(context, start)),) if end > start else (),
         tuple(notes),
         already_committed=max(0, min(start, end) - first),
         drain_after=end - 1 if request.drain and end > start else None,
     )
+
+
+def _explain_nothing_to_run(context: PlanningContext, start: int, end: int, *, has_notes: bool) -> list[str]:
+    """Return a note on why no slice from `start` on runs, unless earlier notes explain it."""
+    request, grid, last = context.request, context.grid, context.last
+    if last and start == last.number + 1:
+        return [f"all slices up to {grid.label(start)} are committed"]
+    if request.end:
+        return [f"no slice from {grid.label(start)} on ends by --to {grid.label(end)}"]
+    return [] if has_notes else [f"the inputs have no rows from {grid.label(start)} on"]
 
 
 def _explain_start(context: PlanningContext, start: int) -> str:
@@ -67,8 +76,8 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
             raise SliceOrderError("--drain: a trace names the batches that ran, and no batch follows the last one")
         trace_end = trace.find_end_slice(grid)
         if requested_end is None:
-            note = "the last batch lies in a slice that is not over yet; --to takes it all the same"
-            return max(0, min(trace_end, now)), [note] if now < trace_end else []
+            notes = [_explain_wait(grid, now, trace_end - 1, "batches")] if now < trace_end else []
+            return max(0, min(trace_end, now)), notes
         if requested_end > trace_end:
             raise SliceOrderError(
                 f"--to {grid.label(requested_end)} is after the end of the trace: the batches of "
@@ -79,7 +88,9 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
 
 def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str]]:
     """Find the end of the last slice with rows, before the slice that contains the current time."""
-    grid, notes, last = context.grid, [], -1
+    grid, notes, last = context.grid, list[str](), -1
+    first_waiting = max(now, context.last.number + 1 if context.last else 0)
+    newest_waiting: dict[str, int] = {}
     for source in context.inputs:
         extent = source.measure_extent(grid, count_before=context.last is None)
         newest, before = extent.newest_slice, extent.rows_before_start
@@ -87,10 +98,30 @@ def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str
             context.spark_queries.append(f"how far {source.table.name} reaches")
         if before:
             notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
-        if newest is not None and newest >= now:
-            notes.append(f"{source.table.name} reaches to {grid.label(newest)}; slices that are not over yet wait")
+        if newest is not None and newest >= first_waiting:
+            newest_waiting[source.table.name] = newest
         last = max(last, -1 if newest is None else min(newest, now - 1))
+    if newest_waiting:
+        rows = f"rows of {' and '.join(newest_waiting)}"
+        notes.append(_explain_wait(grid, first_waiting, max(newest_waiting.values()), rows))
     return last + 1, notes
+
+
+def _explain_wait(grid: Grid, first: int, newest: int, rows: str) -> str:
+    """Return a note on slices that are not over: when the first one ends, and how to run it before.
+
+    Args:
+        grid: Grid of the slices.
+        first: First slice that is neither over nor committed.
+        newest: Slice with the newest row.
+        rows: Name of the rows.
+    """
+    start, end = grid.label(first), grid.label(first + 1)
+    later = f" or in later slices up to {grid.label(newest)}" if newest > first else ""
+    return (
+        f"slice {start} is not over until {end}, so {rows} in it{later} do not run yet. Run again after {end}, or pass "
+        f"--to {end} to run it now"
+    )
 
 
 def _limit_to_pipeline_end(context: PlanningContext, end: int, notes: list[str]) -> int:

@@ -1,0 +1,100 @@
+"""Tests of the slices that a run selects, and of the notes on slices that wait, without Spark."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from tidemark.config.types import to_micros
+from tidemark.planning import new_slices
+from tidemark.planning.new_slices import select_new_slices
+from tidemark.planning.request import Request
+from tidemark.timegrid.slices import Grid
+
+HOUR = timedelta(hours=1)
+NOW = datetime(2024, 3, 1, 12, 20, tzinfo=UTC)
+THIS_HOUR = datetime(2024, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_time(monkeypatch):
+    monkeypatch.setattr(new_slices, "datetime", SimpleNamespace(now=lambda _: NOW))
+
+
+def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slices_end=None, **request):
+    """Create a context of hourly slices whose inputs have their newest rows at these instants (None: no rows)."""
+    grid = Grid(to_micros(start), to_micros(HOUR))
+
+    def create_input(name, newest):
+        number = None if newest is None else grid.number_at(to_micros(newest))
+        extent = SimpleNamespace(
+            newest_slice=None if number is None or number < 0 else number,
+            rows_before_start=int(number is not None and number < 0),
+            is_from_statistics=True,
+        )
+        return SimpleNamespace(table=SimpleNamespace(name=name), measure_extent=lambda *_, **__: extent)
+
+    return SimpleNamespace(
+        request=Request(**request),
+        grid=grid,
+        last=SimpleNamespace(number=committed - 1, drained=False) if committed else None,
+        inputs=tuple(create_input(*item) for item in zip(("orders", "payments"), newest_rows, strict=True)),
+        pipeline=SimpleNamespace(slices=SimpleNamespace(end=slices_end)),
+        input_completeness=(),
+        spark_queries=[],
+    )
+
+
+def format_hour(hours_from_now):
+    return f"{THIS_HOUR + hours_from_now * HOUR:%Y-%m-%dT%H:%MZ}"
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_select_new_slices_unfinished_slice_says_when_it_is_over(drain):
+    context = create_context((THIS_HOUR, THIS_HOUR), start=THIS_HOUR, drain=drain)
+
+    selection = select_new_slices(context)
+
+    [note] = selection.notes
+    assert selection.slice_ranges == ()
+    assert note == (
+        "slice 2024-03-01T12:00Z is not over until 2024-03-01T13:00Z, so rows of orders and payments in it do not run "
+        "yet. Run again after 2024-03-01T13:00Z, or pass --to 2024-03-01T13:00Z to run it now"
+    )
+
+
+def test_select_new_slices_future_row_does_not_extend_the_advice():
+    context = create_context((THIS_HOUR - 2 * HOUR, THIS_HOUR + 9_000 * HOUR))
+
+    selection = select_new_slices(context)
+
+    assert [part.slices for part in selection.slice_ranges] == [range(3)]
+    [note] = selection.notes
+    assert "rows of payments in it or in later slices up to" in note
+    assert note.endswith(f"pass --to {format_hour(1)} to run it now")
+
+
+@pytest.mark.parametrize(
+    ("context", "note"),
+    [
+        (create_context((None, None)), f"the inputs have no rows from {format_hour(-3)} on"),
+        (
+            create_context((THIS_HOUR - 9 * HOUR, None)),
+            "1 rows of orders lie before the first slice and take no part",
+        ),
+        (
+            create_context((NOW, NOW), end=THIS_HOUR - 3 * HOUR),
+            f"no slice from {format_hour(-3)} on ends by --to {format_hour(-3)}",
+        ),
+        (
+            create_context((THIS_HOUR - 3 * HOUR, None), start=THIS_HOUR - 4 * HOUR, committed=2),
+            f"all slices up to {format_hour(-2)} are committed",
+        ),
+        # The unfinished slice was committed with --to.
+        (create_context((NOW, NOW), committed=4), f"all slices up to {format_hour(1)} are committed"),
+    ],
+)
+def test_select_new_slices_without_slices_names_the_only_reason(context, note):
+    selection = select_new_slices(context)
+
+    assert (selection.slice_ranges, selection.notes) == ((), (note,))
