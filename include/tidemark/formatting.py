@@ -24,6 +24,17 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
+def format_estimate(number: float, noun: str) -> str:
+    """Format an estimated number with its noun, rounded to two significant digits from 1,000 on.
+
+    >>> format_estimate(53_987.2, "row"), format_estimate(4, "row")
+    ('about 54,000 rows', 'about 4 rows')
+    """
+    whole = round(number)
+    digits = len(str(whole))
+    return f"about {format_count(round(whole, 2 - digits) if digits > 3 else whole, noun)}"  # noqa: PLR2004
+
+
 def format_value(value: Any) -> str:
     r"""Format a value of a row. A string with blank ends or invisible characters is quoted, with escapes.
 

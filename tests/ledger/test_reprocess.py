@@ -60,6 +60,7 @@ def test_reprocess_of_late_arriving_rows_cascades_until_state_is_unchanged(
 
     plan, results = plan_and_run(settings, reprocess=True)
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("late arrival", [2])]
+    assert plan.proposed_command is None, "the plan itself reads the row"
 
     rerun_slices = [slice_ for result in results for slice_ in result.slices]
     assert rerun_slices == [2, 3], "the state after slice 3 is unchanged, so slice 4 stays"

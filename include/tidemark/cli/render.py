@@ -20,7 +20,7 @@ from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import WhatIf
 from tidemark.config.diff import Effect, SettingChange
 from tidemark.execution.job import JobResult
-from tidemark.formatting import format_count, format_lateness, format_span, format_values
+from tidemark.formatting import format_count, format_estimate, format_lateness, format_span, format_values
 from tidemark.planning.plan import Plan
 from tidemark.streaming.live_query import LiveQueryResult
 from tidemark.timegrid.slices import Grid
@@ -77,10 +77,7 @@ def render_plan(plan: Plan) -> RenderableType:
     if not described["slice_ranges"]:
         table.add_row("why", described["explanation"])
     if plan.jobs:
-        smallest, largest = min(map(len, plan.jobs)), max(map(len, plan.jobs))
-        size = format_count(largest, "slice") if smallest == largest else f"{smallest:,} to {largest:,} slices"
-        why = f" each: {described['job_size_reason']}" if described["job_size_reason"] else ""
-        table.add_row("Spark jobs", f"{len(plan.jobs):,}, of {size}{why}")
+        table.add_row("Spark jobs", describe_jobs(plan))
         strategies = Counter(job["replay"] for job in described["jobs"])
         by_strategy = [f"{format_count(jobs, 'job')}: {text}" for text, jobs in strategies.items()]
         table.add_row("replay", "; ".join(by_strategy if len(strategies) > 1 else strategies))
@@ -99,10 +96,10 @@ def render_plan(plan: Plan) -> RenderableType:
         estimate = plan.estimate
         time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else "no history yet"
         table.add_row("time", time_text)
-    if plan.slices_to_reprocess:
+    if plan.unread_slices:
         table.add_row(
             "late-arriving rows",
-            f"{format_count(len(plan.slices_to_reprocess), 'slice')} would change: {_describe_ranges(described)}",
+            f"{format_count(len(plan.unread_slices), 'slice')} would change: {_describe_ranges(described)}",
         )
         table.add_row("", f"{plan.proposed_command}")
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
@@ -113,6 +110,19 @@ def render_plan(plan: Plan) -> RenderableType:
     ]:
         table.add_row(label, text)
     return table
+
+
+def describe_jobs(plan: Plan) -> str:
+    """Describe the number and size of the jobs, and the capacity by which memory limits them."""
+    rows = format_estimate(sum(plan.rows_by_job.values()), "row")
+    smallest, largest = min(map(len, plan.jobs)), max(map(len, plan.jobs))
+    size = format_count(largest, "slice") if smallest == largest else f"{smallest:,} to {largest:,} slices"
+    if len(plan.jobs) == 1:
+        return f"1 job for {size}, {rows}"
+    limit = ""
+    if plan.capacity and plan.is_cut_by_memory:
+        limit = f"; memory holds {format_estimate(plan.capacity.rows, 'row')} of a job"
+    return f"{len(plan.jobs):,} jobs of {size} each, {rows} in all{limit}"
 
 
 def render_reprocess_changes(grid: Grid, results: Iterable[JobResult]) -> RenderableType:

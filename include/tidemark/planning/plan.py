@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -120,6 +121,17 @@ class Plan:
         return get_query_trace(self.inputs)
 
     @property
+    def is_cut_by_memory(self) -> bool:
+        """True if two consecutive jobs are separate because their rows do not fit in memory together."""
+        if self.capacity is None:
+            return False
+        pairs = pairwise(self.rows_by_job.items())
+        return any(
+            first.stop == second.start and first_rows + second_rows > self.capacity.rows
+            for (first, first_rows), (second, second_rows) in pairs
+        )
+
+    @property
     def is_brief(self) -> bool:
         """True if the plan is so short that JIT warm-up would cost more than it saves."""
         return len(self.jobs) <= MAX_BRIEF_JOBS and sum(self.rows_by_job.values()) <= MAX_BRIEF_ROWS
@@ -150,9 +162,18 @@ class Plan:
         return format_reprocess_command(self.pipeline)
 
     @property
+    def unread_slices(self) -> tuple[int, ...]:
+        """Slices with late-arriving rows that this plan does not rerun."""
+        return tuple(
+            number
+            for number in self.slices_to_reprocess or ()
+            if not any(number in slice_range.slices for slice_range in self.slice_ranges)
+        )
+
+    @property
     def proposed_command(self) -> str | None:
-        """Command that would read the late-arriving rows; None without any."""
-        return format_reprocess_command(self.pipeline) if self.slices_to_reprocess else None
+        """Command that would read the late-arriving rows of other slices; None without any."""
+        return format_reprocess_command(self.pipeline) if self.unread_slices else None
 
     def list_incomplete_inputs(self, number: int) -> list[dict[str, str | None]]:
         """Return the inputs that are incomplete for a new slice, as the ledger stores them; empty if it ran before."""
@@ -197,9 +218,7 @@ class Plan:
             },
             "input_completeness": {item.side: item.to_dict() for item in self.input_completeness},
             "estimate": asdict(self.estimate) if self.estimate else None,
-            "slices_to_reprocess": [
-                self._extent(slices) for slices in group_consecutive(self.slices_to_reprocess or ())
-            ],
+            "slices_to_reprocess": [self._extent(slices) for slices in group_consecutive(self.unread_slices)],
             "proposed_command": self.proposed_command,
             "spark_queries": list(self.spark_queries),
             "drain": self.drain_after is not None,

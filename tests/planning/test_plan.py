@@ -1,0 +1,49 @@
+"""Tests of a plan's jobs and commands as people read them, without Spark."""
+
+from dataclasses import fields
+
+import pytest
+
+from tests.conftest import write_pipeline
+from tidemark.cli.render import describe_jobs
+from tidemark.planning.job_sizing import JobCapacity
+from tidemark.planning.plan import Plan, SliceRange
+
+
+def create_plan(**values):
+    """Create a plan with some of its fields; the others are None."""
+    return Plan(**{field.name: values.get(field.name) for field in fields(Plan)})
+
+
+@pytest.mark.parametrize(
+    ("rows_by_job", "capacity", "text"),
+    [
+        ({range(754): 53_987.4}, 61_236_838, "1 job for 754 slices, about 54,000 rows"),
+        ({range(1): 4}, 61_236_838, "1 job for 1 slice, about 4 rows"),
+        (
+            {range(2): 900, range(2, 5): 950, range(5, 6): 700},
+            1_000,
+            "3 jobs of 1 to 3 slices each, about 2,600 rows in all; memory holds about 1,000 rows of a job",
+        ),
+        # Jobs of different reasons, and jobs that the user sized.
+        ({range(2): 9, range(4, 6): 9}, 1_000, "2 jobs of 2 slices each, about 18 rows in all"),
+        ({range(2): 900, range(2, 4): 900}, None, "2 jobs of 2 slices each, about 1,800 rows in all"),
+    ],
+)
+def test_describe_jobs_shows_the_capacity_only_if_it_cut_them(rows_by_job, capacity, text):
+    plan = create_plan(rows_by_job=rows_by_job, capacity=capacity and JobCapacity(capacity, "so many bytes"))
+
+    assert describe_jobs(plan) == text
+
+
+@pytest.mark.parametrize(
+    ("rerun", "command"), [((2, 5), None), ((2,), "tidemark reprocess orders"), ((), "tidemark reprocess orders")]
+)
+def test_proposed_command_of_a_reprocess_is_for_slices_that_it_does_not_run(tmp_path, rerun, command):
+    pipeline = write_pipeline(tmp_path / "orders.yaml")
+    slice_ranges = tuple(SliceRange(range(number, number + 1), "late arrival", "") for number in rerun)
+
+    plan = create_plan(pipeline=pipeline, slice_ranges=slice_ranges, slices_to_reprocess=(2, 5))
+
+    assert plan.proposed_command == command
+    assert plan.unread_slices == tuple(number for number in (2, 5) if number not in rerun)
