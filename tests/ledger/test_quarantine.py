@@ -205,7 +205,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
     assert "found 2 of 5 values, such as [1000, 1001], at left_k 1.90" in output
     assert "run the same command again. To publish the slice without such rows, set on_failure: quarantine" in output
 
-    waive_command = f"tidemark quality waive orders --slice 2024-01-01T01:00Z --expectation '{NAME}' --reason TEXT"
+    waive_command = "tidemark quality waive orders --slice 2024-01-01T01:00Z --expectation right_v --reason TEXT"
     assert waive_command in output
 
     output = json.loads(run_tidemark("quality show", "--json")[1])

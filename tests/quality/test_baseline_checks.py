@@ -33,13 +33,13 @@ def create_entries(get_counts, slice_count):
 
 
 def test_compare_with_baseline_uses_same_hour_of_four_weeks():
-    earlier = create_entries(lambda number: (100 + number % 24, 10), 30 * 24)
-    earlier[30 * 24 - 24] = create_entry(30 * 24 - 24, 10_000)
+    earlier = create_entries(lambda number: (1000 + number % 24, 100), 30 * 24)
+    earlier[30 * 24 - 24] = create_entry(30 * 24 - 24, 100_000)
 
-    metrics = compare_with_baseline(earlier, [create_entry(30 * 24, 50, 10)], range(30 * 24, 30 * 24 + 1), HOURLY)
+    metrics = compare_with_baseline(earlier, [create_entry(30 * 24, 500, 100)], range(30 * 24, 30 * 24 + 1), HOURLY)
 
     metrics = metrics.iloc[0]
-    assert metrics["rows"] == 100
+    assert metrics["rows"] == 1000
     assert metrics["rows_vs_baseline"] == pytest.approx(0.5), "the baseline is a median: an outlier does not matter"
     assert metrics["late_share"] == pytest.approx(0.1)
     assert metrics["late_share_vs_baseline"] == pytest.approx(2)
@@ -56,12 +56,31 @@ def test_compare_with_baseline_needs_a_week(days, has_baseline):
     assert np.isnan(compare_with_baseline({}, [create_entry(0, 0)], range(1), HOURLY)["late_share"][0])
 
 
-def test_compare_with_baseline_few_rows_have_no_ratio():
-    earlier = create_entries(lambda _: (9,), 10 * 24)
+@pytest.mark.parametrize(("rows", "has_ratio"), [(24, False), (25, True)])
+def test_compare_with_baseline_of_few_rows_has_no_ratio_of_counts(rows, has_ratio):
+    earlier = create_entries(lambda _: (rows,), 10 * 24)
 
-    metrics = compare_with_baseline(earlier, [create_entry(240, 1)], range(240, 241), HOURLY)
+    metrics = compare_with_baseline(earlier, [create_entry(240, 0)], range(240, 241), HOURLY)
 
-    assert metrics["rows_vs_baseline"].isna().all()
+    assert metrics["rows_vs_baseline"].tolist() == [0 if has_ratio else pytest.approx(np.nan, nan_ok=True)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "late_rows", "ratio"),
+    [
+        (100, 80, 8),
+        # A twentieth of 198 rows is late by the baseline, which is fewer than ten rows.
+        (99, 80, None),
+        (3, 3, None),
+    ],
+)
+def test_compare_with_baseline_of_few_late_rows_has_no_ratio_of_shares(rows, late_rows, ratio):
+    earlier = create_entries(lambda _: (1_000, 100), 10 * 24)
+
+    metrics = compare_with_baseline(earlier, [create_entry(240, rows, late_rows)], range(240, 241), HOURLY)
+
+    [value] = metrics["late_share_vs_baseline"]
+    assert value == pytest.approx(np.nan if ratio is None else ratio, nan_ok=True)
 
 
 @pytest.mark.parametrize("every", [HOUR, 7 * HOUR])

@@ -68,5 +68,14 @@ def test_format_yaml_block_is_valid_in_a_pipeline_file_and_rows_pass(emissions, 
     assert [result.failed for result in results] == [None] * len(block)
 
 
+def test_format_yaml_block_for_a_file_with_quality_has_items_only(profile):
+    file = "quality:\n  - {type: expect_column_to_exist, column: left_k}\n"
+
+    block = format_yaml_block(profile, has_quality=True)
+
+    assert yaml.safe_load(file + block)["quality"][1:] == propose_expectations(profile)
+    assert yaml.safe_load(block) == propose_expectations(profile)
+
+
 def test_profile_emissions_without_rows_returns_none(emissions):
     assert profile_emissions(emissions.limit(0)) is None

@@ -83,7 +83,8 @@ def suggest(
         profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
     if profile_ is None:
         raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from")
-    print_result(propose_expectations(profile_), lambda: Text(format_yaml_block(profile_)), soft_wrap=True)
+    block = format_yaml_block(profile_, has_quality="quality" in loaded.model_fields_set)
+    print_result(propose_expectations(profile_), lambda: Text(block), soft_wrap=True)
 
 
 @app.command()

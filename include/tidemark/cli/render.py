@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from tidemark.cli.quality_warnings import render_failures
 from tidemark.cli.rich_table import create_table
 from tidemark.cli.status import SideStatus, Status
 from tidemark.comparison import CAUSES, RULES, Comparison, DialectComparison
@@ -149,7 +150,9 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
 
 def render_status(*statuses: Status) -> RenderableType:
     """Show what pipelines have committed, one column per pipeline; more tables if they do not fit the width."""
-    findings = [Text(f"warning: {finding}", "yellow") for status in statuses for finding in status.failed_expectations]
+    findings = [
+        line for status in statuses for line in render_failures(status.pipeline, status.slices, status.grouped_failures)
+    ]
     findings += [
         Text(
             f"waived for the next run of slice {waiver['slice']}, by {waiver['user']}: {waiver['expectation']}: "

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from tidemark.cli.quality_warnings import FailedExpectation, group_failures
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
@@ -22,8 +23,10 @@ from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
+from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers
 from tidemark.tables.table_changes import open_tables
+from tidemark.timegrid.slices import Grid
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ class Status(ToDict):
     quality: dict[str, int] = field(default_factory=dict)
     """Committed slices by validation outcome."""
     failed_expectations: list[str] = field(default_factory=list)
-    """Failed expectations that did not stop their slice, newest first."""
+    """Failed expectations that did not stop their slice, with each observed value, newest first."""
+    grouped_failures: list[FailedExpectation] = field(default_factory=list)
+    """The same failures by expectation, those with most slices first."""
     quarantined: int = 0
     """Rows withheld from the emissions because they fail an expectation."""
     waivers: list[dict[str, Any]] = field(default_factory=list)
@@ -135,6 +140,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         right=sides["right"],
         quality=dict(Counter(rows["quality"])),
         failed_expectations=_failed_expectations(rows["quality_results"]),
+        grouped_failures=_group_failures(rows, tables, grid),
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
         waivers=list_pending_waivers(ledger),
         seconds=float(jobs["job_seconds"].sum()),
@@ -179,6 +185,16 @@ def _quantiles(lateness: pd.Series[int]) -> dict[str, int]:
 def _failed_expectations(stored: Any) -> list[str]:
     findings = [f"{f['expectation']} {f['detail']}" for text in reversed(list(stored)) for f in json.loads(text)]
     return list(dict.fromkeys(findings))
+
+
+def _group_failures(rows: pd.DataFrame, tables: PipelineTables, grid: Grid) -> list[FailedExpectation]:
+    """Group the failures of slices; the table `quality` is read only if there are any."""
+    failed = rows[rows["quality_results"] != "[]"]
+    if failed.empty:
+        return []
+    results = read_results(tables.quality)
+    start = grid.datetime_of(int(failed["number"].iloc[0]))
+    return group_failures(failed, results[results["slice"] >= start], grid)
 
 
 def _format_watermark(watermark: float | None, *, drained: bool) -> str | None:

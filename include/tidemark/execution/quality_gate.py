@@ -20,6 +20,7 @@ from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.notification import Notification, send_notification
+from tidemark.quality.quarantine import abbreviate_expectation_name
 from tidemark.quality.results import ExpectationResult, ValidationResult
 from tidemark.quality.results_table import append_rejection_results, create_result_rows
 from tidemark.tables.append import append_rejected_rows
@@ -136,7 +137,8 @@ def format_remedies(pipeline: Pipeline, failure: ExpectationResult, failed_slice
     if _can_be_quarantined(expectation):
         remedies += ". To publish the slice without such rows, set on_failure: quarantine"
     if expectation.per == "slice":
-        name = shlex.quote(failure.expectation)
+        names = {get_expectation_name(config) for config in pipeline.quality}
+        name = shlex.quote(abbreviate_expectation_name(failure.expectation, names))
         command = f"tidemark quality waive {pipeline.name} --slice {failed_slice} --expectation {name} --reason TEXT"
         remedies += f". To publish the slice with them, run {command}"
     return remedies

@@ -21,8 +21,21 @@ BASELINE_SLICES = 28
 evenly: the preceding slices."""
 MIN_BASELINE_SLICES = 7
 """Minimum number of them with a value; with fewer the baseline is NaN."""
-MIN_BASELINE_ROWS = 20
-"""Minimum number of rows in the baseline; below it ratios are NaN."""
+MIN_BASELINE_ROWS = 50
+"""Minimum baseline of a count; below it the ratio is NaN. By chance alone, a Poisson count with this mean is less than
+half of it or more than twice of it about once in 20,000 slices."""
+MIN_EXPECTED_ROWS = 10
+"""Minimum number of rows that a slice would have by the baseline of a rate or share, such as late rows; below it the
+ratio is NaN. By chance alone, a Poisson count with this mean is more than three times of it less than once in a million
+slices."""
+_DENOMINATORS = {
+    "match_rate": "left_rows",
+    "late_share": "rows",
+    "left_late_share": "left_rows",
+    "right_late_share": "right_rows",
+    "rejected_share": "rows",
+}
+"""Metrics that are rates or shares, with the count that they are divided by. Other metrics are counts."""
 
 
 def compare_with_baseline(
@@ -37,7 +50,8 @@ def compare_with_baseline(
         grid: grid of the slices.
 
     Returns:
-        One row per slice, indexed by its number. A ratio is NaN if there is no baseline.
+        One row per slice, indexed by its number. A ratio is NaN without a baseline, and if the baseline expects fewer
+        rows than `MIN_BASELINE_ROWS` or `MIN_EXPECTED_ROWS`.
     """
     by_number = {number: entry for number, entry in entries.items() if number < slices.start and entry.counts}
     by_number |= {entry.number: entry for entry in new}
@@ -47,13 +61,12 @@ def compare_with_baseline(
     job_indices = np.arange(slices.start - numbers.start, len(numbers))
     baseline_indices = job_indices[:, None] - offsets
     baselines = {name: _compute_baseline(metrics[name].to_numpy(), baseline_indices) for name in metrics.columns}
+    job_metrics = metrics.loc[slices.start :]
     ratios = {
-        f"{name}{BASELINE_SUFFIX}": _divide_by_baseline(
-            metrics[name].to_numpy()[job_indices], baseline, baselines["rows"]
-        )
+        f"{name}{BASELINE_SUFFIX}": _divide_by_baseline(job_metrics, name, baseline)
         for name, baseline in baselines.items()
     }
-    return metrics.loc[slices.start :].assign(**ratios)
+    return job_metrics.assign(**ratios)
 
 
 def _list_baseline_offsets(grid: Grid) -> npt.NDArray[np.int64]:
@@ -97,11 +110,13 @@ def _compute_baseline(values: npt.NDArray[np.float64], indices: npt.NDArray[np.i
     return np.where(np.isfinite(selected).sum(axis=1) >= MIN_BASELINE_SLICES, median, np.nan)
 
 
-def _divide_by_baseline(
-    values: npt.NDArray[np.float64], baseline: npt.NDArray[np.float64], baseline_rows: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    is_comparable = (baseline > 0) & (baseline_rows >= MIN_BASELINE_ROWS)
-    return np.where(is_comparable, values / np.where(is_comparable, baseline, 1), np.nan)
+def _divide_by_baseline(metrics: pd.DataFrame, name: str, baseline: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the ratio of a metric to its baseline, or NaN if so few rows are expected that chance decides."""
+    if denominator := _DENOMINATORS.get(name):
+        is_comparable = baseline * metrics[denominator].to_numpy() >= MIN_EXPECTED_ROWS
+    else:
+        is_comparable = baseline >= MIN_BASELINE_ROWS
+    return np.where(is_comparable, metrics[name].to_numpy() / np.where(is_comparable, baseline, 1), np.nan)
 
 
 def evaluate_baseline_checks(

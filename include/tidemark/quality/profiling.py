@@ -85,10 +85,16 @@ def propose_expectations(profile: Profile) -> list[dict[str, Any]]:
     return [{**proposal, "severity": "warning"} for proposal in _propose(profile)]
 
 
-def format_yaml_block(profile: Profile) -> str:
-    """Format the proposals as YAML for a pipeline file."""
+def format_yaml_block(profile: Profile, *, has_quality: bool = False) -> str:
+    """Format the proposals as YAML for a pipeline file.
+
+    Args:
+        profile: statistics of the emissions.
+        has_quality: True if the file has a field `quality`, below which the items belong. YAML allows it only once.
+    """
     rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")
-    lines = [f"quality:   # proposed from {rows} in {slices} with output"]
+    source = f"proposed from {rows} in {slices} with output"
+    lines = [f"  # Add these items below quality: {source}" if has_quality else f"quality:   # {source}"]
     for proposal in propose_expectations(profile):
         Expectation.model_validate(proposal)
         line = yaml.safe_dump(proposal, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)

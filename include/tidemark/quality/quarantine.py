@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -123,6 +124,21 @@ def match_expectation_name(text: str, candidates: Iterable[str]) -> str:
         return matching[0]
     problem = "matches several expectations" if matching else "matches no expectation"
     raise UserError(f"--expectation {text} {problem}. Pass one of: {'; '.join(matching or names)}")
+
+
+def abbreviate_expectation_name(name: str, candidates: Iterable[str]) -> str:
+    """Return a word of an expectation's name that no other candidate contains, for a shell without quotes.
+
+    It is the name of the column if possible, or else the shortest word. Without such a word, it is the whole name.
+
+    >>> names = ["expect_a(column x) on history", "expect_a(column x)", "expect_b(column y, max_value 1)"]
+    >>> [abbreviate_expectation_name(name, names) for name in names]
+    ['history', 'expect_a(column x)', 'y']
+    """
+    others = [other for other in candidates if other != name]
+    columns = re.findall(r"\(column ([A-Za-z_]\w*)[,)]", name, re.ASCII)
+    words = sorted(re.findall(r"\b[A-Za-z_]\w{2,}", name, re.ASCII), key=len)
+    return next((word for word in (*columns, *words) if not any(word in other for other in others)), name)
 
 
 def _read_quarantined(ledger: Ledger, columns: Iterable[str], start: datetime | None = None) -> list[dict[str, Any]]:
