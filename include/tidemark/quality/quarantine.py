@@ -131,9 +131,9 @@ def abbreviate_expectation_name(name: str, candidates: Iterable[str]) -> str:
 
     It is the name of the column if possible, or else the shortest word. Without such a word, it is the whole name.
 
-    >>> names = ["expect_a(column x) on history", "expect_a(column x)", "expect_b(column y, max_value 1)"]
+    >>> names = ["expect_a(column x) on history", "expect_a(column x)", "expect_b(column fare, max_value 1)"]
     >>> [abbreviate_expectation_name(name, names) for name in names]
-    ['history', 'expect_a(column x)', 'y']
+    ['history', 'expect_a(column x)', 'fare']
     """
     others = [other for other in candidates if other != name]
     columns = re.findall(r"\(column ([A-Za-z_]\w*)[,)]", name, re.ASCII)
