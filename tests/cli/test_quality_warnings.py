@@ -4,8 +4,11 @@ import json
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from tidemark.cli.quality_warnings import group_failures, render_failures
+from tidemark.cli.render import render_status
+from tidemark.cli.status import SideStatus, Status
 from tidemark.quality.results_table import SCHEMA
 from tidemark.timegrid.slices import Grid
 
@@ -59,6 +62,24 @@ def test_group_failures_without_value_of_a_failed_slice_shows_the_newest(values)
     [failure] = group_failures(ledger_rows, create_results(values), GRID)
 
     assert (failure.worst_slice, failure.detail) == ("1970-01-01T02:00Z", "second")
+
+
+def test_render_status_names_each_failed_expectation_once():
+    details = [f"found {number}" for number in range(40)]
+    ledger_rows = create_ledger_rows([[(SHARE, detail, "warn")] for detail in details])
+    failures = group_failures(ledger_rows, create_results([]), GRID)
+    sides = {side: SideStatus(table=side) for side in ("left", "right")}
+    lines = [f"{SHARE} {detail}" for detail in details]
+    status = Status(
+        pipeline="orders", clock="arrival", slices=40, failed_expectations=lines, grouped_failures=failures, **sides
+    )
+    console = Console(width=200, record=True)
+
+    with console.capture() as capture:
+        console.print(render_status(status))
+
+    assert capture.get().count(SHARE) == 1
+    assert "40 warned of 40 slices" in capture.get()
 
 
 def test_render_failures_without_failures_has_no_line():

@@ -94,7 +94,7 @@ def format_yaml_block(profile: Profile, *, has_quality: bool = False) -> str:
     """
     rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")
     source = f"proposed from {rows} in {slices} with output"
-    lines = [f"  # Add these items below quality: {source}" if has_quality else f"quality:   # {source}"]
+    lines = [f"  # items for the field quality, {source}" if has_quality else f"quality:   # {source}"]
     for proposal in propose_expectations(profile):
         Expectation.model_validate(proposal)
         line = yaml.safe_dump(proposal, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
