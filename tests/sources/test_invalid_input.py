@@ -13,6 +13,7 @@ from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.sources.normalization import create_side
+from tidemark.timegrid.slices import Grid
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 
@@ -357,3 +358,67 @@ def test_invalid_condition_or_select_is_rejected(change, message, spark, small_l
         list(execute(spark, create_plan(spark, pipeline(**change), small_lake, Request()), lambda *_: None))
     assert "\n" not in str(raised.value)
     assert "stacktrace" not in capfd.readouterr().err
+
+
+NO_ARRIVAL = [
+    row(v=20, happened=at(0, 20), arrived=None),
+    row(v=21, happened=at(1, 20), arrived=at(0, year=1969)),
+    row(v=22, happened=at(2, 20), arrived=None),
+    row(v=23, happened=None, arrived=None),
+    row(v=24, happened=at(0, year=2023), arrived=None),
+    row(v=25, happened=at(0, year=2150), arrived=None),
+]
+NO_ARRIVAL_SLICES = {20: 0, 21: 1, 22: 2, 23: 0, 24: 0, 25: 0}
+LATE_ARRIVING = [
+    row(v=30, happened=at(1, 30), arrived=None),
+    row(v=31, happened=at(3, 30), arrived=None),
+    row(v=32, happened=None, arrived=None),
+]
+
+
+def test_row_without_arrival_is_rejected_in_slice_of_its_event_time_however_jobs_are_cut(
+    spark, lake, pipeline, write, run_pipeline, read_table
+):
+    """A row without either time belongs to the first slice whose input version contains it."""
+
+    def list_rejected(output):
+        rows = read_table("late", output).selectExpr("_slice", "left.v").collect()
+        assert len({r["v"] for r in rows}) == len(rows)
+        return {r["v"]: r["_slice"].hour for r in rows}
+
+    write("left", [row(v=hour, arrived=at(hour)) for hour in range(4)], ROW)
+    write("left", NO_ARRIVAL[:1], ROW)
+    write("left", NO_ARRIVAL[1:], ROW)
+    write("right", [row(v=hour, arrived=at(hour)) for hour in range(4)], ROW)
+    daily, at_once, backfill = (pipeline(output=output) for output in ("daily", "at_once", "backfill"))
+    run_pipeline(daily, end=at(2), slices_per_job=1)
+    assert list_rejected("daily") == {v: hour for v, hour in NO_ARRIVAL_SLICES.items() if hour < 2}
+    assert summarize_status(daily, str(lake)).left.reasons == {"null_arrival": 4, "arrival_out_of_range": 1}
+
+    run_pipeline(at_once, end=at(2))
+    assert list_rejected("at_once") == list_rejected("daily")
+
+    write("left", LATE_ARRIVING, ROW)
+    run_pipeline(daily, end=at(4), slices_per_job=1)
+    assert list_rejected("daily") == {**NO_ARRIVAL_SLICES, 30: 2, 31: 3, 32: 2}
+
+    run_pipeline(at_once, end=at(4))
+    assert list_rejected("at_once") == list_rejected("daily")
+
+    run_pipeline(daily, start=at(1), end=at(2), reprocess=True)
+    assert list_rejected("daily") == {**NO_ARRIVAL_SLICES, 30: 1, 31: 3, 32: 1}
+
+    run_pipeline(backfill, start=at(2), end=at(4), from_empty_state=True)
+    assert list_rejected("backfill") == {22: 2, 31: 3, **dict.fromkeys((23, 24, 25, 32), 2)}
+
+    run_pipeline(backfill, start=at(0), end=at(2), reprocess=True)
+    assert list_rejected("backfill") == {**NO_ARRIVAL_SLICES, 30: 1, 31: 3, 32: 0}
+
+    left, grid = create_plan(spark, backfill, str(lake), Request()).inputs[0], Grid.from_config(backfill.slices)
+    hours = [(grid.start_of(number), grid.start_of(number + 1)) for number in range(4)]
+    counts = [len(left.statistics.select_paths(*hour, includes_unplaced=False)) for hour in hours]
+    assert (len(left.table.paths), counts) == (4, [3] * 4), "event times of rows without an arrival skip files"
+
+    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE v = 20")
+    with pytest.raises(InputError, match="no longer has rows that slices from 2024-01-01T00:00Z on have read"):
+        run_pipeline(pipeline(output="backfill", on_input_delete="ignore"), start=at(0), end=at(1), reprocess=True)

@@ -102,7 +102,8 @@ class _HistoryReader:
         if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
             yield f"{happened}, arrived at no usable time" if by_arrival else happened
             slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
-            where = f"in slice {label(slices[0])}" if slices else "by the next slice that runs"
+            planned = max(view.end, view.grid.number_at(row["clock"]))
+            where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
             yield f"rejected {where}: {row['rejected']}"
             return
         home = view.grid.number_at(row["clock"])

@@ -14,11 +14,13 @@ Skipping a file must never skip a row. It is skipped only by the minimum and max
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tidemark.config.types import to_micros
 from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.sources.commit_time_source import CommitTimeInput
 from tidemark.sources.file_time_ranges import FileTimeRange, read_commit_time_ranges, read_time_ranges
@@ -38,6 +40,14 @@ class Extent:
     """Number of rows before the start of the grid, if it was requested."""
     is_from_statistics: bool
     """True if the log's statistics were sufficient."""
+
+
+def read_substitute_ranges(side: Side, log: DeltaTableHandle | None) -> dict[str, FileTimeRange]:
+    """Read the event times in each file of a table, by path; nothing if they are no substitute for clocks."""
+    column = side.substitute_clock
+    if log is None or column is None or column.name not in log.schema.names:
+        return {}
+    return {file.path: file for file in read_time_ranges(log, column)}
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,10 @@ class FileStatistics:
     def select_paths(self, start: int, end: int, *, includes_unplaced: bool) -> list[str] | None:
         """Select the files that may have rows with a clock in [start, end), in microseconds.
 
+        Files that may have rows without a usable clock, whose event time is in this range, are selected too.
+
         Args:
-            includes_unplaced: Also select files that may have rows without a usable clock.
+            includes_unplaced: Also select files that may have rows which belong to no slice by their times.
 
         Returns:
             Paths, or None if the files' clocks are unknown.
@@ -73,9 +85,18 @@ class FileStatistics:
             file.path
             for file in self.files
             if not file.is_complete
-            or (includes_unplaced and (file.rows_without_time or not self._has_usable_times(file)))
-            or (file.earliest is not None and file.latest is not None and file.earliest < end and file.latest >= start)
+            or file.overlaps(start, end)
+            or self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
         ]
+
+    def may_have_rows_without_clock(self, start: int, end: int, *, includes_unplaced: bool) -> bool:
+        """Return True if `select_paths` may select rows without a usable clock."""
+        if self.side.substitute_clock is None and not includes_unplaced:
+            return False
+        return self.files is None or any(
+            self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
+            for file in self.files
+        )
 
     def select_names_from(self, start: int) -> frozenset[str]:
         """Select the names of files in which every row has a clock of `start` (microseconds) or later."""
@@ -123,8 +144,27 @@ class FileStatistics:
                 newest = max(last, newest or 0)
         return Extent(newest, before, is_from_statistics=True)
 
+    @cached_property
+    def _event_times(self) -> Mapping[str, FileTimeRange]:
+        """The event times in each file, by path; empty if they are unknown or no substitute for clocks."""
+        return read_substitute_ranges(self.side, self.table.table)
+
+    def _may_have_rows_without_clock(
+        self, file: FileTimeRange, start: int, end: int, *, includes_unplaced: bool
+    ) -> bool:
+        if file.is_complete and not file.rows_without_time and self._has_usable_times(file):
+            return False
+        if self.side.substitute_clock is None:
+            return includes_unplaced
+        event_times = self._event_times.get(file.path)
+        if event_times is None or not event_times.is_complete or event_times.overlaps(start, end):
+            return True
+        is_each_usable = not event_times.rows_without_time and self._has_usable_times(event_times)
+        is_before_start = event_times.earliest is None or event_times.earliest < self.side.first_substitute
+        return includes_unplaced and (is_before_start or not is_each_usable)
+
     def _has_usable_times(self, file: FileTimeRange) -> bool:
-        """Return True if all clocks of a file, except nulls, are within the time bounds."""
+        """Return True if all times of a file, except nulls, are within the time bounds."""
         bounds = self.side.time_bounds
         if file.earliest is None or file.latest is None:
             return file.rows == file.rows_without_time

@@ -49,6 +49,10 @@ class FileTimeRange:
             return False
         return self.rows == self.rows_without_time or None not in {self.earliest, self.latest}
 
+    def overlaps(self, start: int, end: int) -> bool:
+        """Return True if the range of known clocks overlaps [start, end), in microseconds."""
+        return self.earliest is not None and self.latest is not None and self.earliest < end and self.latest >= start
+
 
 def read_time_ranges(log: DeltaTableHandle, clock: ResolvedTimeColumn) -> Iterator[FileTimeRange]:
     """Yield the time range of each file of a table, by a time column."""

@@ -20,7 +20,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.sources.commit_time_source import CommitTimeInput
-from tidemark.sources.file_pruning import FileStatistics
+from tidemark.sources.file_pruning import FileStatistics, read_substitute_ranges
 from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
 from tidemark.sources.input_changes import InputChanges
 from tidemark.sources.normalization import Side
@@ -156,8 +156,8 @@ class ChangeDetector:
                 yield self.side.drop_rows_outside_source(added).where(is_in_consumed_slice())
 
     def _collect_owning_slices(self, rows: DataFrame, grid: Grid) -> set[int]:
-        number = grid.number_column(self.side.clock.micros).alias("owning_slice")
-        placed = rows.where(~self.side.has_unusable_time)
+        number = grid.number_column(self.side.slice_time).alias("owning_slice")
+        placed = rows.where(self.side.slice_time.isNotNull())
         return {row["owning_slice"] for row in placed.select(number).distinct().collect()}
 
     def _read_changed_rows(
@@ -200,12 +200,12 @@ class ChangeDetector:
                 self.require_exact_arrivals(grid, consumed_by_slice[1][0] or 0, current, *earlier)
 
     def _is_in_slices(self, grid: Grid, spans: Sequence[tuple[int | None, int]], *, includes_unplaced: bool) -> Column:
-        """Return a condition: the clock is in slices start <= n < stop, or is unusable if these are included."""
-        clock, is_inside = self.side.clock.micros, F.lit(False)
+        """Return a condition: the row's slice is start <= n < stop, or it has none if these rows are included."""
+        time, is_inside = self.side.slice_time, F.lit(False)
         for start, stop in spans:
-            is_from_start = F.lit(True) if start is None else clock >= grid.start_of(start)
-            is_inside = is_inside | (is_from_start & (clock < grid.start_of(stop)))
-        return (~self.side.has_unusable_time & is_inside) | (self.side.has_unusable_time & F.lit(includes_unplaced))
+            is_from_start = F.lit(True) if start is None else time >= grid.start_of(start)
+            is_inside = is_inside | (is_from_start & (time < grid.start_of(stop)))
+        return F.coalesce(is_inside, F.lit(False)) | (time.isNull() & F.lit(includes_unplaced))
 
     def _files_of_later_slices(self, grid: Grid, first: int) -> frozenset[str]:
         return self.statistics.select_names_from(grid.start_of(first))
@@ -251,6 +251,11 @@ class ChangeDetector:
             return None
         files = read_time_ranges(earlier, self.side.clock) if earlier else ()
         removed = [file for file in files if get_file_name(file.path) in changes.fully_removed]
+        if self.side.substitute_clock is not None and any(file.rows_without_time for file in removed):
+            event_times = read_substitute_ranges(self.side, earlier)
+            if any(file.path not in event_times for file in removed):
+                return None
+            removed += [event_times[file.path] for file in removed if file.rows_without_time]
         return removed if earlier and all(file.is_complete for file in removed) else None
 
     def _find_first_slice(
@@ -260,8 +265,7 @@ class ChangeDetector:
         try:
             if (rows := read_rows()) is None:
                 return None
-            clock = F.when(~self.side.has_unusable_time, self.side.clock.micros)
-            aggregates = F.count("*").alias("rows"), F.min(clock).alias("oldest")
+            aggregates = F.count("*").alias("rows"), F.min(self.side.slice_time).alias("oldest")
             totals = self.side.drop_rows_outside_source(rows).where(is_consumed()).agg(*aggregates).first()
             assert totals is not None, "an aggregate has one row"
             if not totals["rows"]:

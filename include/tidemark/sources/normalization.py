@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, TimeBounds
+from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.sides import SideName
 from tidemark.config.types import to_micros
@@ -40,8 +40,8 @@ class Side:
     | --- | --- |
     | `side` | `left` or `right` |
     | `slice` | number of the slice in which the row arrives, long |
-    | `owning_slice` | number of the slice that its clock is in, long; 0 without a usable clock |
-    | `clock` | effective arrival in microseconds UTC, long |
+    | `owning_slice` | number of the slice that its `slice_time` is in, long; 0 without one |
+    | `clock` | effective arrival in microseconds UTC, long; `slice_time` without a usable clock |
     | `tiebreak` | order among equal clocks, long, 0 without one |
     | `event_time` | UTC in whole ticks, floored, long; null if `rejected`, or if null event times are accepted;
                      null in rows that `where` filters out if any of their times is invalid |
@@ -73,6 +73,10 @@ class Side:
     """Resolution in which the dialect compares event times, in microseconds."""
     filters_at_source: bool = False
     """True if rows that `where` filters out never reached the stream."""
+    substitute_clock: ResolvedTimeColumn | None = None
+    """Event time, which assigns rows without a usable arrival to slices; None if arrivals are no column."""
+    first_substitute: int = 0
+    """Start of the first slice in microseconds: an earlier event time is no substitute."""
     recorded_watermark: ResolvedTimeColumn | None = None
     """Column with the watermarks that the streaming job recorded."""
     excluded_predicates: tuple[str, ...] = ()
@@ -119,8 +123,8 @@ class Side:
 
     def _add_common_columns(self, rows: DataFrame, grid: Grid, start: int, *, filters_rows: bool) -> DataFrame:
         """Select the common columns. With `filters_rows`, `rejected` marks the rows that `where` filters out."""
-        clock = F.when(self.has_unusable_time, F.lit(start)).otherwise(F.greatest(self.clock.micros, F.lit(start)))
-        owning_slice = F.greatest(F.lit(0), grid.number_column(self.clock.micros))
+        clock = F.greatest(self.slice_time, F.lit(start))  # `start` where the other is null
+        owning_slice = F.greatest(F.lit(0), grid.number_column(self.slice_time))
         tiebreak, event_time = F.lit(0).cast("long"), self.event_time.to_ticks(self.tick_micros)
         recorded = [self.recorded_watermark.to_ticks(_MILLISECOND)] if self.recorded_watermark else []
         rejected = self._rejection_reason
@@ -135,7 +139,7 @@ class Side:
         return rows.select(
             F.lit(self.name).alias("side"),
             grid.nonnegative_number_column(clock).alias("slice"),
-            F.when(self.has_unusable_time, F.lit(0).cast("long")).otherwise(owning_slice).alias("owning_slice"),
+            owning_slice.alias("owning_slice"),
             clock.alias("clock"),
             tiebreak.alias("tiebreak"),
             event_time.alias("event_time"),
@@ -169,8 +173,32 @@ class Side:
 
     @cached_property
     def has_unusable_time(self) -> Column:
-        """True if the clock puts the row in no slice; never null."""
+        """True if the clock is null, overflows or is out of bounds; never null."""
         return _is_out_of_range(self.clock, self.time_bounds)
+
+    @cached_property
+    def slice_time(self) -> Column:
+        """The time that assigns a row to a slice, in microseconds: its clock, or else its event time.
+
+        Null if neither is usable. The event time decides in which slice a row is rejected, and nothing else.
+        """
+        if self.substitute_clock is None:
+            return F.when(~self.has_unusable_time, self.clock.micros)
+        substitute = F.when(self._has_usable_substitute, self.substitute_clock.micros)
+        return F.when(self.has_unusable_time, substitute).otherwise(self.clock.micros)
+
+    def has_substitute_between(self, start: int, end: int) -> Column:
+        """Return True if a row has no usable clock, and its event time is in [start, end) microseconds."""
+        if self.substitute_clock is None:
+            return F.lit(False)
+        is_inside = self.substitute_clock.is_between(start, end)
+        return self.has_unusable_time & self._has_usable_substitute & F.coalesce(is_inside, F.lit(False))
+
+    @property
+    def _has_usable_substitute(self) -> Column:
+        assert self.substitute_clock is not None, "there is one"
+        is_in_range = ~_is_out_of_range(self.substitute_clock, self.time_bounds)
+        return is_in_range & (self.substitute_clock.micros >= F.lit(self.first_substitute))
 
     @cached_property
     def _rejection_reason(self) -> Column:
@@ -230,6 +258,8 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         distinguishes_signed_zeros=pipeline.dialect != "spark",
         pads_char_keys=pipeline.dialect == "spark",
         tick_micros=pipeline.tick_micros,
+        substitute_clock=event_time if isinstance(settings.arrival, TimeColumn) else None,
+        first_substitute=Grid.from_config(pipeline.slices).start,
         recorded_watermark=ResolvedTimeColumn.from_config(settings.recorded_watermark, schema, input_name)
         if settings.recorded_watermark
         else None,

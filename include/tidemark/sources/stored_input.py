@@ -39,17 +39,19 @@ class StoredInput:
         return ChangeDetector(self.side, self.table, self.statistics)
 
     def read_slices(self, grid: Grid, first: int, last: int, consumed: ConsumedVersions) -> DataFrame:
-        """Read rows whose clock is in slices first..last (inclusive), and late-arriving rows of earlier slices.
+        """Read rows of slices first..last (inclusive), and late-arriving rows of earlier slices.
 
-        Late-arriving rows count as arriving at the start of slice `first`. Rows without a usable clock belong to the
-        first job that reads them, which rejects them.
+        Late-arriving rows count as arriving at the start of slice `first`. A row belongs to the slice of its
+        `Side.slice_time`. Without one it belongs to the first slice whose input version contains it.
         """
         self.changes.require_exact_arrivals(grid, first)
         start, end = grid.start_of(first), grid.start_of(last + 1)
         condition = self.side.clock.is_between(start, end) & ~self.side.has_unusable_time
         includes_unplaced = consumed.unplaced is None
-        if includes_unplaced:
-            condition = condition | self.side.has_unusable_time
+        if self.statistics.may_have_rows_without_clock(start, end, includes_unplaced=includes_unplaced):
+            condition = condition | self.side.has_substitute_between(start, end)
+            if includes_unplaced:
+                condition = condition | self.side.slice_time.isNull()
         paths = self.statistics.select_paths(start, end, includes_unplaced=includes_unplaced)
         rows = self.table.read(paths=paths).where(condition)
         for late_arriving in self.changes.read_late_arriving_rows(grid, first, consumed):
