@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from pyspark.sql import types as T
 
 from tests.simulation.in_memory_lake import InMemoryLake, get_failed_expectation, replace_in_package
 from tidemark.delta.staging import StagedFiles
@@ -59,8 +60,8 @@ class InMemoryInput:
     def open(cls, lake: InMemoryLake, name: str) -> InMemoryInput:
         """Open an input in one step. The left one has all rows."""
         version = lake.step(lambda: lake.input_version)
-        table = SimpleNamespace(name=name, version=version, spark=None, get_columns_at=lambda _: None, void_paths=())
-        return cls(lake, SimpleNamespace(name=name, schema=None), table, name == "left")
+        table = SimpleNamespace(name=name, version=version, spark=None, get_schema_at=lambda _: None, void_paths=())
+        return cls(lake, SimpleNamespace(name=name, schema=T.StructType()), table, name == "left")
 
     def read_slices(self, first: int, last: int, consumed: ConsumedVersions) -> list[tuple[int, int]]:
         """Return rows of some slices and late-arriving rows of earlier ones, each with its slice."""

@@ -114,6 +114,32 @@ def read_log_actions(path: str, version: int, filesystem: pafs.FileSystem | None
     return [json.loads(line) for line in bytes(content).splitlines() if line.strip()]
 
 
+def read_log_range(path: str, versions: range) -> dict[int, list[dict[str, Any]]]:
+    """Read the actions of the commits that made some versions, without those that the log no longer has."""
+    filesystem = open_filesystem(path)
+
+    def read(version: int) -> list[dict[str, Any]] | None:
+        try:
+            return read_log_actions(path, version, filesystem)
+        except FileNotFoundError:
+            return None
+
+    with ThreadPoolExecutor(_MAX_PARALLEL_READS) as pool:
+        actions_by_version = zip(versions, pool.map(read, versions), strict=True)
+        return {version: actions for version, actions in actions_by_version if actions is not None}
+
+
+def list_appended_files(commits: Iterable[list[dict[str, Any]]]) -> set[str]:
+    """List the names of files that commits, given by their actions, added without copying earlier rows."""
+    names = set[str]()
+    for actions in commits:
+        info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        if not _may_copy_rows(info, str(info.get("operation"))):
+            added = (action["add"] for action in actions if action.get("add"))
+            names |= {get_file_name(file["path"]) for file in added if file["dataChange"]}
+    return names
+
+
 def is_data_change(path: str, version: int) -> bool:
     """Return True if the commit that made a version added or removed rows.
 

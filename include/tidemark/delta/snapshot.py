@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import unquote
 
 import pandas as pd
@@ -168,6 +168,26 @@ class DeltaSnapshot:
     def get_null_counts(self, column: str) -> list[int | None]:
         """Return a column's number of nulls in each file, in the order of `files`; None without statistics."""
         return self._get_statistic("null_count", column)
+
+    def get_statistics_by_physical_path(
+        self, statistic: Literal["null_count", "max"], path: Sequence[str]
+    ) -> list[Any]:
+        """Return a statistic of each file, in the order of `files`; None without statistics.
+
+        They may include rows that deletion vectors delete.
+
+        Args:
+            statistic: Number of nulls, or maximum.
+            path: Physical names of a column and its nested fields. They are the names without column mapping.
+        """
+        actions = self._add_actions
+        column: Any = actions[statistic] if statistic in actions.schema.names else None
+        for name in path:
+            if column is None or not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+                return [None] * len(actions)
+            column = column.field(name)
+        values: list[Any] = column.to_pylist()
+        return values
 
     def _get_statistic(self, statistic: str, column: str) -> list[Any]:
         actions = self._add_actions

@@ -184,7 +184,7 @@ class DeltaInput:
             ForbiddenPathError: The operator does not allow the path of a file of this version.
         """
         table_version = self.version if version is None else version
-        table = self._open_at_version(table_version)
+        table = self.open_at_version(table_version)
         rows = read_plain_parquet(self.spark, table, paths) if table else None
         if rows is not None:
             return rows
@@ -206,24 +206,25 @@ class DeltaInput:
             version: The version.
         """
         table_version = self.version if version is None else version
-        if table := self._open_at_version(table_version):
+        if table := self.open_at_version(table_version):
             paths = [path for path in table.files["path"] if get_file_name(path) in names]
             if (direct_rows := read_plain_parquet(self.spark, table, paths)) is not None:
                 return direct_rows
         rows = self._read_with_spark(table_version)
         return rows.where(get_file_metadata(rows, "file_name").isin(list(names)))
 
-    def _open_at_version(self, version: int) -> DeltaTableHandle | None:
+    def open_at_version(self, version: int) -> DeltaTableHandle | None:
+        """Open the table at a version; None if delta-rs cannot read it."""
         if self.table is None or self.table.version == version:
             return self.table
         table = _open_table(self.path, version)
         self._check_file_locations(table)
         return table
 
-    def get_columns_at(self, version: int) -> list[str] | None:
-        """Return the column names at a version; None if delta-rs cannot read it."""
-        table = self._open_at_version(version)
-        return table.schema.names if table else None
+    def get_schema_at(self, version: int) -> T.StructType | None:
+        """Return the schema at a version; None if delta-rs cannot read it."""
+        table = self.open_at_version(version)
+        return table.schema if table else None
 
     @cached_property
     def bytes_per_row(self) -> float:

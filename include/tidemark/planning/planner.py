@@ -14,6 +14,7 @@ from tidemark.joins.output_schema import check_expressions, list_emission_column
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.column_changes import check_column_changes
 from tidemark.planning.column_names import check_named_columns
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
@@ -49,7 +50,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     require_same_local_days(context)
     selection, last = select_slices(context), context.last
     slice_ranges = selection.slice_ranges
-    arrival_notes = list(_note_unknown_arrivals(context, slice_ranges))
+    input_notes = (*check_column_changes(context, slice_ranges), *_note_unknown_arrivals(context, slice_ranges))
     files = [InputFiles.from_input(source, context.grid) for source in inputs] if slice_ranges else []
     rows_by_job, capacity = _create_jobs(context, slice_ranges, files)
     left_scan, right_scan = [
@@ -67,7 +68,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         already_committed=selection.already_committed,
         notes=(
             *selection.notes,
-            *arrival_notes,
+            *input_notes,
             *_note_void_columns(context),
             *_note_unbounded_state(context, slice_ranges, files),
         ),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
+from tidemark.delta.column_changes import find_column_changes
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
@@ -52,8 +53,15 @@ def require_emitted_columns(context: PlanningContext) -> None:
         return
     emitted_sides = 1 if pipeline.join.type in SEMI_ANTI_TYPES else len(SIDES)
     for source, version in zip(context.inputs[:emitted_sides], last.versions, strict=False):
-        before = source.table.get_columns_at(version) if version != source.table.version else None
-        if missing := [name for name in before or () if name not in source.table.schema.names]:
+        before = source.table.get_schema_at(version) if version != source.table.version else None
+        if before is None:
+            continue
+        missing = [
+            f"{change.name} (renamed to {change.other_name})" if change.other_name else change.name
+            for change in find_column_changes(before, source.table.schema)
+            if change.kind in {"renamed", "dropped"} and len(change.path) == 1
+        ]
+        if missing:
             raise InputError(
                 f"input {source.table.name} no longer has {', '.join(missing)}, which slices up to "
                 f"{context.grid.label(last.number + 1)} have emitted. Restore it, or name the columns to emit "

@@ -160,7 +160,7 @@ class CommitTimeInput(DeltaInput):
         passage = ArrivalTracker(commits[0])
         for commit in commits:
             passage.apply_commit(commit)
-        log = self._open_at_version(version)
+        log = self.open_at_version(version)
         paths = [unquote(path) for path in log.files["path"]] if log else sorted(passage.live_files)
         if log is None and commits[0].version > 0:
             raise InputError(
@@ -182,7 +182,7 @@ class CommitTimeInput(DeltaInput):
         self, version: int, unmoved: Mapping[str, FileArrival], groups: Iterable[FileRewrite]
     ) -> DataFrame | None:
         """Read plain Parquet files; None if the rows need more, such as deletion vectors or row tracking."""
-        log = self._open_at_version(version)
+        log = self.open_at_version(version)
         parts = [part for group in groups for part in group.sources]
         if log is None or any(part.deletion_vector for part in parts):
             return None

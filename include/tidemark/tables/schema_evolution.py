@@ -62,6 +62,11 @@ def evolve_schema(
     return log.add_missing_columns(schema)
 
 
+def can_widen(was: T.DataType, now: T.DataType) -> bool:
+    """Return True if a table can hold values of both types once its type is widened to the new one."""
+    return all(_is_widening(*dtypes) for _, *dtypes in _find_type_changes(was, now))
+
+
 def _find_type_changes(
     was: T.DataType, now: T.DataType, name: str = ""
 ) -> Iterator[tuple[str, T.DataType, T.DataType]]:
