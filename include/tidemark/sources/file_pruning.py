@@ -68,35 +68,36 @@ class FileStatistics:
             return None
         return tuple(read_time_ranges(self.table.table, self.side.clock))
 
-    def select_paths(self, start: int, end: int, *, includes_unplaced: bool) -> list[str] | None:
+    def select_paths(self, start: int, end: int) -> list[str] | None:
         """Select the files that may have rows with a clock in [start, end), in microseconds.
-
-        Files that may have rows without a usable clock, whose event time is in this range, are selected too.
-
-        Args:
-            includes_unplaced: Also select files that may have rows which belong to no slice by their times.
 
         Returns:
             Paths, or None if the files' clocks are unknown.
         """
         if self.files is None:
             return None
+        return [file.path for file in self.files if not file.is_complete or file.overlaps(start, end)]
+
+    def select_paths_without_clock(self, start: int, end: int, *, includes_unplaced: bool) -> list[str] | None:
+        """Select the files that may have rows without a usable clock whose event time is in [start, end).
+
+        Args:
+            start: First event time in microseconds, inclusive.
+            end: Last event time in microseconds, exclusive.
+            includes_unplaced: Also select files that may have rows which belong to no slice by their times.
+
+        Returns:
+            Paths, or None if the files' clocks are unknown.
+        """
+        if self.side.substitute_clock is None and not includes_unplaced:
+            return []
+        if self.files is None:
+            return None
         return [
             file.path
             for file in self.files
-            if not file.is_complete
-            or file.overlaps(start, end)
-            or self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
+            if self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
         ]
-
-    def may_have_rows_without_clock(self, start: int, end: int, *, includes_unplaced: bool) -> bool:
-        """Return True if `select_paths` may select rows without a usable clock."""
-        if self.side.substitute_clock is None and not includes_unplaced:
-            return False
-        return self.files is None or any(
-            self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
-            for file in self.files
-        )
 
     def select_names_from(self, start: int) -> frozenset[str]:
         """Select the names of files in which every row has a clock of `start` (microseconds) or later."""

@@ -188,11 +188,13 @@ class Side:
         return F.when(self.has_unusable_time, substitute).otherwise(self.clock.micros)
 
     def has_substitute_between(self, start: int, end: int) -> Column:
-        """Return True if a row has no usable clock, and its event time is in [start, end) microseconds."""
+        """Return True if a row has no usable clock, and its event time is in [start, end) microseconds.
+
+        Null if the event time is.
+        """
         if self.substitute_clock is None:
             return F.lit(False)
-        is_inside = self.substitute_clock.is_between(start, end)
-        return self.has_unusable_time & self._has_usable_substitute & F.coalesce(is_inside, F.lit(False))
+        return self.substitute_clock.is_between(start, end) & self.has_unusable_time & self._has_usable_substitute
 
     @property
     def _has_usable_substitute(self) -> Column:

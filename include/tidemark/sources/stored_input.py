@@ -46,17 +46,25 @@ class StoredInput:
         """
         self.changes.require_exact_arrivals(grid, first)
         start, end = grid.start_of(first), grid.start_of(last + 1)
-        condition = self.side.clock.is_between(start, end) & ~self.side.has_unusable_time
-        includes_unplaced = consumed.unplaced is None
-        if self.statistics.may_have_rows_without_clock(start, end, includes_unplaced=includes_unplaced):
-            condition = condition | self.side.has_substitute_between(start, end)
-            if includes_unplaced:
-                condition = condition | self.side.slice_time.isNull()
-        paths = self.statistics.select_paths(start, end, includes_unplaced=includes_unplaced)
-        rows = self.table.read(paths=paths).where(condition)
+        rows = self._read_between(start, end, includes_unplaced=consumed.unplaced is None)
         for late_arriving in self.changes.read_late_arriving_rows(grid, first, consumed):
             rows = rows.unionByName(late_arriving, allowMissingColumns=True)
         return self.side.normalize(rows, grid, start)
+
+    def _read_between(self, start: int, end: int, *, includes_unplaced: bool) -> DataFrame:
+        """Read rows with a `Side.slice_time` in [start, end) microseconds, and on request those without one."""
+        has_clock = self.side.clock.is_between(start, end) & ~self.side.has_unusable_time
+        has_substitute = self.side.has_substitute_between(start, end)
+        paths = self.statistics.select_paths(start, end)
+        other_paths = self.statistics.select_paths_without_clock(start, end, includes_unplaced=includes_unplaced)
+        if other_paths is not None and not other_paths:
+            return self.table.read(paths=paths).where(has_clock)
+        if includes_unplaced:  # These rows may be in any file, so one scan of all is best.
+            all_paths = None if paths is None or other_paths is None else list(dict.fromkeys([*paths, *other_paths]))
+            return self.table.read(paths=all_paths).where(has_clock | has_substitute | self.side.slice_time.isNull())
+        # In two scans, because a disjunction could not skip files and row groups by their statistics.
+        without_clock = self.table.read(paths=other_paths).where(has_substitute)
+        return self.table.read(paths=paths).where(has_clock).unionByName(without_clock)
 
     def count_expected_rows(self, grid: Grid, slices: range) -> int:
         """Count the rows that `read_slices` certainly returns, by the files' statistics: a lower bound."""
