@@ -13,30 +13,30 @@ export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 is_311 = $(shell $(1) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $(1))
-# What waits for a real Airflow, or for processes that are killed, leaves two cores to the others; long files come first.
+# Tests that wait for Airflow or for killed processes leave cores to other workers. Long files run first.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types docs bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's jars, once
 
-demo: setup ## join January's real flights with the weather, slice by slice
+demo: setup ## join a month of real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
 test: ready ## run the tests that each promise has, three files at a time
 	@$(VENV)/pytest $(WORKERS) -m "not slow"
 
-test-slow: ready $(WORKER) ## run the rest of the grid: more kills, twins, exports, formats and days
+test-slow: ready $(WORKER) ## run the rest of the grid: more kills, live queries, formats and days
 	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"
 
 ready: $(DEV) $(JARS) browser
 
-lint: $(DEV) ## check style, format, and which room of the package uses which
+lint: $(DEV) ## check style, format, and which layer imports which
 	@$(VENV)/ruff check
 	@$(VENV)/ruff format --check
 	@$(VENV)/lint-imports --no-cache --no-logo
@@ -44,26 +44,30 @@ lint: $(DEV) ## check style, format, and which room of the package uses which
 types: $(DEV) ## check types
 	@$(VENV)/mypy
 
-bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## time Tidemark beside other joins, for hours, into docs/performance.md
+docs: $(RUNTIME) ## write the generated pages of docs/ from the code
+	@$(VENV)/tidemark schema > docs/pipeline.schema.json
+	@bin/write-reference
+
+bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## measure Tidemark and other joins, for hours, into docs/performance.md
 	@$(VENV)/python -m benchmarks --output full $(BENCH)
 	@$(VENV)/python -m benchmarks.page full
 
 bench-quick: $(DEV) $(JARS) $(FLINK) $(WORKER) ## the same over few rows, in minutes
 	@$(VENV)/python -m benchmarks --rows 200000 --rounds 1 --limit 120 --output quick
 
-conformance: setup ## run the golden vectors under several cuts
+conformance: setup ## replay the recorded vectors, cut into slices in several ways
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
 	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_idle_and_partitioned.py tests/quality/test_batched_engine_random.py tests/sources/test_schemas.py
 
-mutants: $(DEV) $(JARS) ## break each boundary rule and see the golden vectors notice
+mutants: $(DEV) $(JARS) ## break each boundary rule, and check that recorded vectors fail
 	@$(VENV)/python -m tests.semantics.mutants
 
-fuzz: $(DEV) $(JARS) ## try odd files, vectors and expressions for half an hour
+fuzz: $(DEV) $(JARS) ## try random files, vectors and expressions for half an hour
 	@TIDEMARK_EXAMPLES=100000 $(VENV)/pytest tests/config/test_safe_yaml.py tests/conformance tests/spark/test_expression_sandbox.py
 
-simulation: $(DEV) $(JARS) ## run the driver's protocol under 10,000 schedules of crashes and races
+simulation: $(DEV) $(JARS) ## simulate the commit protocol under 10,000 schedules of crashes and races
 	@TIDEMARK_SCHEDULES=10000 $(VENV)/pytest -s tests/simulation
 
 crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and run it again
@@ -72,7 +76,7 @@ crashes: $(DEV) $(JARS) ## kill a run before and after each of its steps, and ru
 races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same time, a hundred times
 	@TIDEMARK_RACES=100 $(VENV)/pytest tests/ledger/test_races.py
 
-faults: $(DEV) $(JARS) ## inject eleven faults into a streamed table, and see each found
+faults: $(DEV) $(JARS) ## inject eleven faults into a streamed table, and check each cause
 	@$(VENV)/python -m tests.comparison.faults
 
 flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins with a real Flink on the flights
@@ -104,7 +108,7 @@ screens: $(DEV) $(JARS) $(WORKER) browser ## take the pictures of docs/airflow.m
 s3: $(DEV) $(JARS) $(S3) ## run and race pipelines in a local object store, over s3a://
 	@TIDEMARK_S3_RACES=100 $(VENV)/pytest -s tests/object_store
 
-sbom: setup ## print what an installation is made of, as CycloneDX
+sbom: setup ## print the software bill of materials, as CycloneDX
 	@$(VENV)/python bin/sbom
 
 audit: $(AUDIT) ## look for known vulnerabilities of the locked packages

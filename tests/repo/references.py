@@ -203,11 +203,11 @@ def missing_links(page: Path) -> list[str]:
 def _leads_somewhere(page: Path, target: str) -> bool:
     name, _, heading = target.partition("#")
     file = page.parent / unquote(name) if name else page
-    return file.exists() and (not heading or file.suffix != ".md" or heading in _heading_anchors(file))
+    return file.exists() and (not heading or file.suffix != ".md" or heading in heading_anchors(file))
 
 
 @cache
-def _heading_anchors(page: Path) -> frozenset[str]:
+def heading_anchors(page: Path) -> frozenset[str]:
     """Return the anchors that GitHub gives to a page's headings. Equal headings are numbered from the second on."""
     fenceless = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     anchors: list[str] = []

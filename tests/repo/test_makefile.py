@@ -16,6 +16,7 @@ TARGETS = {
     "test-slow",
     "lint",
     "types",
+    "docs",
     "bench",
     "bench-quick",
     "conformance",

@@ -42,5 +42,7 @@ def _add_shared_inputs(properties: dict[str, Any], definitions: dict[str, Any]) 
     }
     definitions["SharedInput"] = {**shared, "title": "SharedInput", "required": [USE]}
     for side in SIDES:
-        forms = [{"$ref": f"#/$defs/{name}"} for name in ("Input", "SharedInput")]
-        properties[side] = {"anyOf": [*forms, {"type": "string", "description": _USE_DESCRIPTION}]}
+        forms: list[dict[str, Any]] = [{"$ref": f"#/$defs/{name}"} for name in ("Input", "SharedInput")]
+        description = f"{side.title()} input: its settings, or the name of a shared input."
+        forms.append({"type": "string", "description": _USE_DESCRIPTION})
+        properties[side] = {"description": description, "anyOf": forms}
