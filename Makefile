@@ -5,6 +5,7 @@ DEV := .venv/.dev
 JARS := .jars/.fetched
 FLINK := .venv-flink/.installed
 AUDIT := .venv-audit/.installed
+DOCS := .venv-docs/.installed
 WORKER := .venv-worker/.installed
 S3 := .cache/s3/.installed
 
@@ -18,7 +19,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types docs bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-slow lint types docs docs-site bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,9 +45,14 @@ lint: $(DEV) ## check style, format, and which layer imports which
 types: $(DEV) ## check types
 	@$(VENV)/mypy
 
-docs: $(RUNTIME) ## write the generated pages of docs/ from the code
+docs: $(RUNTIME) ## write the generated pages and pictures of docs/ from the code, then build the site
 	@$(VENV)/tidemark schema > docs/pipeline.schema.json
 	@bin/write-reference
+	@bin/draw-slices
+	@$(MAKE) --no-print-directory docs-site
+
+docs-site: $(DOCS) ## build the site of docs/ into site/, and fail on broken links
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
 
 bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## measure Tidemark and other joins, for hours, into docs/performance.md
 	@$(VENV)/python -m benchmarks --output full $(BENCH)
@@ -115,7 +121,7 @@ audit: $(AUDIT) ## look for known vulnerabilities of the locked packages
 	@.venv-audit/bin/pip-audit --requirement requirements.txt --no-deps --disable-pip
 
 clean: ## remove the virtual environment, the jars and the caches; tables in lake/ stay
-	rm -rf .venv .venv-flink .venv-audit .venv-worker .jars .cache include/*.egg-info
+	rm -rf .venv .venv-flink .venv-audit .venv-docs .venv-worker .jars .cache site include/*.egg-info
 
 machine:
 	@test -n "$(PYTHON)" || \
@@ -163,6 +169,11 @@ $(S3): bin/fetch-s3 s3-jars.sha256 $(JARS)
 $(AUDIT): | machine
 	@test -x .venv-audit/bin/python || "$(PYTHON)" -m venv .venv-audit
 	@.venv-audit/bin/pip install --quiet pip-audit==2.10.1
+	@touch $@
+
+$(DOCS): requirements-docs.txt | machine
+	@test -x .venv-docs/bin/python || "$(PYTHON)" -m venv .venv-docs
+	@.venv-docs/bin/pip install --quiet --require-hashes -r requirements-docs.txt
 	@touch $@
 
 $(JARS): bin/fetch-jars jars.sha256 bin/archive-classes $(RUNTIME) | machine

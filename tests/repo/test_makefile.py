@@ -17,6 +17,7 @@ TARGETS = {
     "lint",
     "types",
     "docs",
+    "docs-site",
     "bench",
     "bench-quick",
     "conformance",
