@@ -1,0 +1,61 @@
+"""docs/quickstart.md and the README's example run as written and print what the pages show."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.conftest import PROJECT
+from tidemark.cli.app import main
+from tidemark.config import load_pipeline
+
+QUICKSTART = PROJECT / "docs" / "quickstart.md"
+BLOCK = re.compile(r"^```(python|yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def read_blocks(page):
+    return BLOCK.findall(page.read_text())
+
+
+def to_pattern(line):
+    """Return a pattern of a line of output: spaces may have any length, `...` stands for any text."""
+    return r"\s+".join(".*" if word == "..." else re.escape(word) for word in line.split())
+
+
+def test_quickstart_runs_as_written(spark, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_LAKE", raising=False)
+    missing, tables = [], ""
+    for language, block in read_blocks(QUICKSTART):
+        if language == "yaml":
+            (tmp_path / "orders_payments.yaml").write_text(block)
+        elif language == "python":
+            exec(compile(block, "quickstart.md", "exec"), {})
+            tables += capsys.readouterr().out
+        else:
+            command, *lines = block.removeprefix("$ tidemark ").splitlines()
+            assert main(shlex.split(command)) == 0
+            output = capsys.readouterr().out
+            missing += [line for line in lines if not re.search(to_pattern(line), output)]
+
+    assert missing == []
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables.splitlines() if "|" in line]
+    assert [row[:2] for row in rows[:5]] == [
+        ["order_id", "payment_id"],
+        ["1", "91"],
+        ["2", "92"],
+        ["3", "93"],
+        ["4", "94"],
+    ]
+    assert [row[:2] for row in rows[6:]] == [["left", "late"]]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_yaml_blocks_of_page_are_pipeline_files(tmp_path, page):
+    blocks = [block for language, block in read_blocks(PROJECT / page) if language == "yaml"]
+    file = tmp_path / "pipeline.yaml"
+
+    assert blocks
+    for block in blocks:
+        file.write_text(block)
+        load_pipeline(file)
