@@ -1,6 +1,6 @@
 """Integrity check: compare ledger, tables and data files, and report corruption or external changes.
 
-Writes nothing and needs no JVM. docs/lasting.md lists the kinds of damage.
+Writes nothing and needs no JVM. docs/retention.md lists the kinds of damage.
 """
 
 from __future__ import annotations
