@@ -4,10 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemark import cli
 from tidemark.comparison.row_history import explain_rows
-from tidemark.comparison.row_lookup import parse_row
+from tidemark.comparison.row_lookup import format_row, parse_row
 from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
@@ -129,5 +131,13 @@ def test_explain_rows_evicted_row_describes_the_window(spark, lake, write, pipel
 
 def test_parse_row_reads_columns_and_values():
     assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
-    with pytest.raises(ValueError, match="is not a row"):
-        parse_row("UA")
+    for text in ("UA", "", "carrier=UA,"):
+        with pytest.raises(ValueError, match="is not a row"):
+            parse_row(text)
+    with pytest.raises(ValueError, match="is not a valid string. Write a backslash as two"):
+        parse_row("carrier='\\x'")
+
+
+@given(st.dictionaries(st.sampled_from(["k", "a b", "v"]), st.text(), min_size=1))
+def test_parse_row_reads_what_format_row_writes(values):
+    assert parse_row(format_row(values)) == values

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
@@ -14,27 +17,49 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import parse_instant
 from tidemark.errors import UserError, suggest_name
-from tidemark.formatting import quote_identifier
+from tidemark.formatting import format_value, quote_identifier
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.stored_input import StoredInput
 
+_VALUE = re.compile(r"""\s*([^=,]+?)\s*=\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|([^,]*?))\s*(,|$)""")
+"""Column, quoted or plain value, and the comma before the next column."""
 MAX_ROWS = 5
 """Largest number of rows that one lookup may find."""
 
 
 def parse_row(text: str) -> dict[str, str]:
-    """Parse the values of a row.
+    r"""Parse the values of a row. A value in quotes may have commas, blank ends, and escapes as in Python.
 
     Raises:
         ValueError: invalid syntax.
 
-    >>> parse_row("carrier=UA, flight=1545")
-    {'carrier': 'UA', 'flight': '1545'}
+    >>> parse_row("carrier=UA, flight=1545, tailnum='N1 \t'")
+    {'carrier': 'UA', 'flight': '1545', 'tailnum': 'N1 \t'}
     """
-    parts = [part.partition("=") for part in text.split(",")]
-    if not all(name.strip() and equals for name, equals, _ in parts):
-        raise ValueError(f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545'.")
-    return {name.strip(): value.strip() for name, _, value in parts}
+    values, position = {}, 0
+    while match := _VALUE.match(text, position):
+        name, quoted, plain, separator = match.groups()
+        try:
+            values[name] = str(literal_eval(quoted)) if quoted else plain
+        except SyntaxError:
+            raise ValueError(f"{quoted} is not a valid string. Write a backslash as two.") from None
+        position = match.end()
+        if not separator:
+            return values
+    raise ValueError(f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545'.")
+
+
+def format_row(values: Mapping[str, Any]) -> str:
+    """Format values of a row as `parse_row` reads them.
+
+    >>> format_row({"carrier": "UA", "name": "a, b", "flight": 1545})
+    "carrier=UA,name='a, b',flight=1545"
+    """
+    return ",".join(f"{name}={_quote(str(value))}" for name, value in values.items())
+
+
+def _quote(text: str) -> str:
+    return repr(text) if "," in text or text.startswith(("'", '"')) else format_value(text)
 
 
 def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) -> list[Row]:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.comparison import Comparison, ComparisonRequest
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.row_lookup import format_row
 from tidemark.comparison.what_if import WhatIf, vary_setting
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
@@ -331,7 +332,7 @@ def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> It
 
 
 def _create_explain_command(invocation: Invocation, example: ExampleHistory) -> str:
-    row = ",".join(f"{column}={value}" for column, value in example.key.items())
+    row = format_row(example.key)
     name = (invocation.reference or example.pipeline) if example.is_reference else invocation.pipeline
     return _join_command("explain", name, f"--{example.history.side}", row, *_get_lake_option(invocation))
 
