@@ -1,5 +1,6 @@
 """Read inputs whose rows, columns and types change between runs."""
 
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -193,3 +194,25 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
     refused = pipeline(join__keys=["n"], select={"left_n": "CAST(left_n AS STRING)"})
     with pytest.raises(UserError, match=r"column left_n as bigint, and now it would be string: .* new `output`"):
         run_until(refused, 3)
+
+
+def test_replaced_input_is_refused_unless_all_slices_run_again(spark, lake, pipeline, write, run_until, tmp_path):
+    schema = f"k string, {TIMES}"
+    for side in ("left", "right"):
+        write(side, [("a", at(0, 10), at(0, 10))], schema)
+    shutil.copytree(lake / "left", tmp_path / "copy")
+    write("left", [("b", at(0, 20), at(0, 20))], schema)
+    settings = pipeline(on_late_arriving_rows="reprocess")
+    run_until(settings, 2)
+    shutil.rmtree(lake / "left")
+    shutil.copytree(tmp_path / "copy", lake / "left")
+
+    for request in (Request(), Request(start=at(1, 0), reprocess=True)):
+        with pytest.raises(InputError, match="replaced or restored from a copy. Restore the table, or reprocess from"):
+            create_plan(spark, settings, str(lake), request)
+
+    plan = create_plan(spark, settings, str(lake), Request(start=at(0, 0), reprocess=True))
+    list(execute(spark, plan, lambda *_: None))
+    emitted = spark.read.format("delta").load(plan.tables.emissions)
+    assert [row["left_k"] for row in emitted.collect()] == ["a"]
+    assert not create_plan(spark, settings, str(lake), Request()).slices_to_reprocess

@@ -56,8 +56,11 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     left_scan, right_scan = [
         input_files.estimate_scan(slice_range.slices for slice_range in slice_ranges) for input_files in files
     ] or [ScanEstimate(0, 0, 0)] * 2
-    reads_late_arrivals = pipeline.on_late_arriving_rows == "reprocess"
-    slices_to_reprocess = context.slices_to_reprocess if reads_late_arrivals else None
+    slices_to_reprocess = None
+    if pipeline.on_late_arriving_rows == "reprocess":
+        planned = {number for slice_range in slice_ranges for number in slice_range.slices}
+        # Slices that run again read all their rows again, also from an input that was replaced.
+        slices_to_reprocess = () if planned >= ledger.entries.keys() else context.slices_to_reprocess
     expression_queries = _list_expression_queries(pipeline) if rows_by_job else []
     plan = Plan(
         pipeline, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
