@@ -98,9 +98,9 @@ class Scenario:
         rows = self.inputs.write_hour("left", hour)
         time.sleep(6)
         assert self.get_task_state(hour, "wait") == "deferred"
-        self.print_step(f"{rows} left rows land, past the slice's end: it waits on, for the right ones")
+        self.print_step(f"{rows} left rows are written, after the slice's end: it waits for the right ones")
         rows = self.inputs.write_hour("right", hour)
-        self.print_step(f"{rows} right rows land")
+        self.print_step(f"{rows} right rows are written")
         self.wait_for_end(hour)
         self.print_step(f"slice {format_start(hour)} is committed, {self.summarize(hour)}")
 
@@ -119,7 +119,7 @@ class Scenario:
         """Run a slice without a fault."""
         self.write_inputs(hour)
         self.wait_for_end(hour)
-        self.print_step(f"slice {format_start(hour)}: rows landed, committed, {self.summarize(hour)}")
+        self.print_step(f"slice {format_start(hour)}: rows are written, committed, {self.summarize(hour)}")
 
     def kill_driver_before_commit(self, hour, meanwhile=lambda: None):
         """Kill a driver that has written files but committed nothing; check that Airflow's second try commits."""

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from tests.conftest import write_pipeline
-from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, render_table
+from tests.repo.attacks import ATTACKS, BEGIN, END, PAGE, render_list
 from tidemark.cli import app, run
 from tidemark.delta.table import create_internal_table
 from tidemark.ledger.entry import Entry
@@ -87,12 +87,12 @@ def create_settings(text, changes):
     return content
 
 
-def test_threat_model_table_lists_each_attack():
+def test_threat_model_lists_each_attack():
     page = PAGE.read_text()
 
-    table = page[page.index(BEGIN) : page.index(END) + len(END)]
+    attacks = page[page.index(BEGIN) : page.index(END) + len(END)]
 
-    assert table == render_table(), "run: python -m tests.repo.attacks"
+    assert attacks == render_list(), "run: python -m tests.repo.attacks"
 
 
 def test_attack_names_are_unique():
