@@ -27,7 +27,7 @@ class StructuredStreaming(Peer):
     def __init__(self, *, hourly: bool = False) -> None:
         self.hourly = hourly
         self.name = "structured streaming" + (", hourly" if hourly else "")
-        batches = "a batch a slice, of rows in that order" if hourly else "one batch"
+        batches = "one batch per slice" if hourly else "one batch"
         self.description = f"Spark's stream-stream join, availableNow, state in RocksDB, {batches}"
 
     def prepare(self, work: Work) -> None:

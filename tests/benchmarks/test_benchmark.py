@@ -115,10 +115,10 @@ def test_summarize_shuffles_skew_ignores_small_stages():
 
 def test_results_render_as_page_chart_and_table(results, tmp_path):
     text = render_page(results, "full")
-    assert "with INTERVALs | did not finish in 600 s |" in text
+    assert "| as written | did not finish in 600 s |" in text
     assert "| as written, to Tidemark | more than 24.00 | at least 2.5 | reached |" in text
     assert "RuntimeError: out of memory" in text
-    assert "| tidemark | Tidemark: watermarks" in text
+    assert "- tidemark: Tidemark: watermarks" in text
     assert "| 25.0 | 1.50 | 30.0 | 2.0 GB | 80 | 3 |" in text
     assert Constants.from_results(results).shuffled == 45
     assert [column.header for column in create_table(results).columns][:3] == ["case", "peer", "seconds"]
