@@ -50,7 +50,7 @@ CAUSES = {
 REMEDIES = {
     "pending": "Run the slices that are due, or wait for the stream. Then compare again.",
     "quarantined": "Inspect the rows with tidemark quarantine list. If they are correct, publish them with tidemark "
-    "release.",
+    "quarantine release.",
     "re-fired pane": "Configure consumers to keep only the last firing of each window, or set join.emit to every-pane "
     "to compare all firings.",
     "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",

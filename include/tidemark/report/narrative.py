@@ -67,7 +67,7 @@ def describe_agreement(data: ReportData) -> str:
     share = format_share(differing[worst], differing[worst] + worst.equal_rows)
     most = f"{format_count(differing[worst], 'row')}, {share} of all"
     return (
-        f"Rows differ in {len(affected):,} of {periods}, most of them in the one from {worst.start} ({most})."
+        f"Rows differ in {len(affected):,} of {periods}, most of them in the period from {worst.start} ({most})."
         f"{without_slice}"
     )
 
