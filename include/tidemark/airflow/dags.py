@@ -52,7 +52,7 @@ TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
-    "compare": "compared with what a stream wrote",
+    "compare": "compared with a streamed table",
     "maintenance": "maintenance of its tables",
 }
 INSTANT: dict[str, Any] = {
