@@ -147,7 +147,7 @@ def test_report_of_versions_names_candidate_and_live(render):
         in text
     )
     assert "Late in the live version" in text
-    assert "Reference for how the live version ran: orders_by_arrival" in text
+    assert "Pipeline with the settings of the live version: orders_by_arrival" in text
     body = text.partition("</head>")[2] or text
     assert not re.search(r"\b(batch|stream)\b", body), "the words of a comparison with a stream"
 
