@@ -52,7 +52,7 @@ docs: $(RUNTIME) ## write the generated pages of docs/ from the code, then build
 	@$(MAKE) --no-print-directory docs-site
 
 docs-site: $(DOCS) ## build the site of docs/ into site/, and fail on broken links
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build
 
 bench: $(DEV) $(JARS) $(FLINK) $(WORKER) ## measure Tidemark and other joins, for hours, into docs/performance.md
 	@$(VENV)/python -m benchmarks --output full $(BENCH)

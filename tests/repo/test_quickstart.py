@@ -50,6 +50,13 @@ def test_quickstart_runs_as_written(spark, tmp_path, monkeypatch, capsys):
     assert [row[:2] for row in rows[6:]] == [["left", "late"]]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_page_installs_version_of_delta_whose_jars_are_fetched(page):
+    [version] = set(re.findall(r"delta-spark==([\w.]+)", (PROJECT / page).read_text()))
+
+    assert f"-{version}.jar" in (PROJECT / "jars.sha256").read_text()
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_yaml_blocks_of_page_are_pipeline_files(tmp_path, page):
     blocks = [block for language, block in read_blocks(PROJECT / page) if language == "yaml"]
