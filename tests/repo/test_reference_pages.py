@@ -1,4 +1,4 @@
-"""The generated pages of docs/ are up to date, link to headings that exist, and have no long lines."""
+"""Reference pages are up to date and complete, link to headings that exist, and have no long lines."""
 
 import re
 import subprocess
@@ -11,7 +11,13 @@ from tests.repo.references import PAGES, heading_anchors
 
 DOCS = PROJECT / "docs"
 MAX_COLUMNS = 120
-PAGES_OF_HERE = [DOCS / f"{name}.md" for name in ("cli", "pipeline-file")]
+NAMES = ("cli", "environment", "guarantees", "index", "pipeline-file", "quickstart", "tutorial")
+NARROW_PAGES = [PROJECT / "README.md", *(DOCS / f"{name}.md" for name in NAMES)]
+CODE = ("bin", "benchmarks", "dags", "deploy", "include", "jobs", "tests")
+READ_VARIABLE = re.compile(
+    r'environ(?:\.get\(|\[)"(TIDEMARK_\w+)"|\$\{?(TIDEMARK_\w+)|^\w+ = "(TIDEMARK_\w+)"$', re.MULTILINE
+)
+"""Environment variables that Python reads, shell scripts and Compose files expand, or a constant names."""
 
 
 def test_generated_pages_are_up_to_date():
@@ -21,7 +27,7 @@ def test_generated_pages_are_up_to_date():
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.parametrize("page", PAGES_OF_HERE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", NARROW_PAGES, ids=lambda page: page.stem)
 def test_page_has_no_long_lines(page):
     assert page in PAGES
     assert [line for line in page.read_text().splitlines() if len(line) > MAX_COLUMNS] == []
@@ -33,3 +39,13 @@ def test_html_links_of_pipeline_file_lead_to_headings():
 
     assert targets
     assert targets <= heading_anchors(page)
+
+
+def test_environment_page_has_every_variable_of_the_code():
+    paths = [path for folder in CODE for path in (PROJECT / folder).rglob("*") if path.suffix in {"", ".py", ".yaml"}]
+    texts = [path.read_text() for path in [*paths, PROJECT / "docker-compose.yml"] if path.is_file()]
+    variables = {name for text in texts for names in READ_VARIABLE.findall(text) for name in names if name}
+    documented = set(re.findall(r"`(TIDEMARK_\w+)`", (DOCS / "environment.md").read_text()))
+
+    assert {"TIDEMARK_LAKE", "TIDEMARK_IMAGE", "TIDEMARK_EXAMPLES", "TIDEMARK_ALLOWED_ROOTS"} <= variables
+    assert variables - documented == set()
