@@ -45,7 +45,7 @@ lint: $(DEV) ## check style, format, and which layer imports which
 types: $(DEV) ## check types
 	@$(VENV)/mypy
 
-docs: $(RUNTIME) ## write the generated pages of docs/ from the code, then build the site
+docs: $(RUNTIME) ## write the generated pages and pictures of docs/, then build the site
 	@$(VENV)/tidemark schema > docs/pipeline.schema.json
 	@bin/write-reference
 	@bin/draw-slices
