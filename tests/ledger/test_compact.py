@@ -396,6 +396,6 @@ def test_compact_before_commit_of_reprocess_is_undone(uncompacted_lake, copy_lak
 def test_plan_compaction_with_foreign_writes_is_rejected(uncompacted_lake, copy_lake, monkeypatch):
     lake = copy_lake(uncompacted_lake)
     monkeypatch.setattr(DeltaTableHandle, "is_plain_parquet", False)
-    with pytest.raises(UserError, match="something else than Tidemark has written to it"):
+    with pytest.raises(UserError, match="another program has written to it"):
         plan_compaction(lake.settings, str(lake.root))
     assert list_existing_tables(lake.tables)
