@@ -222,7 +222,7 @@ def test_compare_dag_runs_after_each_commit(compared_dags):
     assert (dag["intervals"], dag["publishes"], dag["max_active_runs"]) == ([], [], 1)
 
     at = dag["command"].index(SUBMITTED)
-    assert dag["command"][at : at + 3] == [SUBMITTED, "compare", "--save"]
+    assert dag["command"][at : at + 4] == [SUBMITTED, "compare", "run", "--save"]
     assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--only-due"]
 
 
