@@ -188,7 +188,7 @@ def test_promote_or_rollback_killed_at_any_step_is_repeatable(
             move(spark, wider, str(copy), "wide", "ada")
 
     def arguments(copy, point):
-        return build_command(copy, point, "wide", "--user", "ada", name=move.__name__)
+        return build_command(copy, point, "wide", "--user", "ada", name=f"version {move.__name__}")
 
     before, after = check_kills(settings, lake, arguments, repeat, ["emissions"])
 

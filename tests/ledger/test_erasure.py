@@ -251,7 +251,7 @@ def test_erase_killed_while_deleting_is_resumable(erased_rows_lake, copy_lake, m
 
         return fail_or_call
 
-    for owner, name, count in ((file_erasure, "remove", 9), (DeltaTableHandle, "overwrite", 1)):
+    for owner, name, count in ((file_erasure, "delete_file", 9), (DeltaTableHandle, "overwrite", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fail_at(count, getattr(owner, name)))
             with pytest.raises(KilledError):

@@ -311,5 +311,6 @@ def test_airflow_tasks_verify_tables_and_vacuum_uncommitted_files(damaged_lake, 
 
     verify.execute({})
     delete_file(damaged_lake)
-    with pytest.raises(AirflowFailException, match=r"orders is not as it was committed; tidemark tables repair .*; missing file"):
+    message = r"orders is not as it was committed; tidemark tables repair .*; missing file"
+    with pytest.raises(AirflowFailException, match=message):
         verify.execute({})
