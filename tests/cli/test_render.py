@@ -165,6 +165,17 @@ def test_render_comparison_of_versions_names_candidate_and_live():
     assert not re.search("stream|batch", output)
 
 
+def test_render_comparison_of_versions_leaves_values_as_they_are():
+    example = {"left_k": "the stream", "_detail": "missing in the stream", "_number": 1}
+    cause = Cause("unexplained", "stream", 1, (example,))
+    comparison = Comparison(
+        "p", "p/emissions", None, "", "", 9, (cause,), (), (), 0.1, leading_columns=("left_k",),
+        labels=("candidate", "live"),
+    )  # fmt: skip
+
+    assert "1: left_k the stream: missing in the live version" in print_wide(render_comparison(comparison))
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -327,11 +327,12 @@ def render_comparison(comparison: Comparison) -> RenderableType:
         for cause in comparison.causes:
             only_in = comparison.label_other_table(cause.missing_in)
             examples = "\n".join(
-                f"{example['_number']}: {_describe_example(comparison.summarize_example(example), example)}"
+                f"{example['_number']}: "
+                + _describe_example(comparison.summarize_example(example), example, comparison.adapt_words)
                 for example in cause.examples[:1]
             )
             name = comparison.adapt_words(f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]")
-            table.add_row(name, Text(comparison.adapt_words(examples)), only_in, f"{cause.rows:,}")
+            table.add_row(name, Text(examples), only_in, f"{cause.rows:,}")
         lines.append(table)
     return Group(*lines, *(Text(f"note: {note}") for note in comparison.notes))
 
@@ -354,9 +355,17 @@ def render_dialects(result: DialectComparison) -> RenderableType:
     return Group(answers, table, Text("Rules: docs/dialects.md#why-dialects-differ"))
 
 
-def _describe_example(values: dict[str, Any], row: dict[str, Any]) -> str:
-    """Describe a row by some of its columns, and why it differs."""
+def _describe_example(
+    values: dict[str, Any], row: dict[str, Any], adapt_words: Callable[[str], str] = lambda text: text
+) -> str:
+    """Describe a row by some of its columns, and why it differs.
+
+    Args:
+        values: Some of its columns.
+        row: The example.
+        adapt_words: Adapts the words for both tables in the reason. Values stay as they are.
+    """
     words = format_values({name: value for name, value in values.items() if value is not None})
     late = f"{row['_input']} row {format_lateness(row['_lateness_ms'])}" if "_lateness_ms" in row else ""
-    why = ", ".join(filter(None, (late, row.get("_detail"))))
+    why = adapt_words(", ".join(filter(None, (late, row.get("_detail")))))
     return f"{words}: {why}" if why else words
