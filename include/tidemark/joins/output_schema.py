@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     DataType,
     DayTimeIntervalType,
     LongType,
-    MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -29,12 +29,12 @@ from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import find_type, key_path
 from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
-from tidemark.spark.dataframe_utils import is_orderable, with_columns
+from tidemark.spark.dataframe_utils import contains_type, is_orderable, with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
-from tidemark.spark.void_types import contains_void
 from tidemark.timegrid.slices import Grid
 
+_INTERVAL_TYPES = (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType)
 COMMON_PROVENANCE = ("_slice", "_emission", "_pane", "_result_time")
 """Columns of emissions that every join has, before those of its windows."""
 
@@ -246,27 +246,16 @@ def _check_types(schema: StructType) -> None:
         PipelineFileError: The type of a column contains another one.
     """
     for field in schema:
-        if contains_void(field.dataType):
+        if contains_type(field.dataType, NullType):
             raise PipelineFileError(
                 f"column {field.name} has type {field.dataType.simpleString()}: a null or an empty array needs a type. "
                 "Cast it, as in CAST(NULL AS STRING) or CAST(array() AS ARRAY<STRING>)."
             )
-        if _contains_interval(field.dataType):
+        if contains_type(field.dataType, *_INTERVAL_TYPES):
             raise PipelineFileError(
                 f"column {field.name} has type {field.dataType.simpleString()}, which Delta cannot store. Convert it, "
                 "as in CAST(... AS STRING)."
             )
-
-
-def _contains_interval(dtype: DataType) -> bool:
-    match dtype:
-        case StructType():
-            return any(_contains_interval(field.dataType) for field in dtype)
-        case ArrayType():
-            return _contains_interval(dtype.elementType)
-        case MapType():
-            return _contains_interval(dtype.keyType) or _contains_interval(dtype.valueType)
-    return isinstance(dtype, CalendarIntervalType | DayTimeIntervalType | YearMonthIntervalType)
 
 
 def _check_deterministic(rows: DataFrame) -> None:

@@ -23,11 +23,10 @@ from tidemark.sources.commit_time_source import create_commit_time_input
 from tidemark.sources.normalization import Side, create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.sources.streaming_checkpoint_source import create_query_input
-from tidemark.spark.dataframe_utils import is_orderable
+from tidemark.spark.dataframe_utils import contains_type, is_orderable
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 from tidemark.spark.lazy_session import resolve_session
-from tidemark.spark.void_types import contains_void
 from tidemark.watermarks.query_trace import QueryTrace
 
 
@@ -107,7 +106,7 @@ def _require_columns(table: DeltaInput, settings: Input) -> None:
     columns_by_role["arrival"] = settings.arrival.column if isinstance(settings.arrival, TimeColumn) else None
     for role, column in columns_by_role.items():
         if column is not None and column not in table.schema.names:
-            _require_type(table, role, [column])
+            _require_not_void(table, role, [column])
             hint = suggest_name(column, table.schema.names)
             raise InputError(f"input {table.name} has no column {column} (named as {role}). {hint}")
     if settings.where is not None:
@@ -120,7 +119,7 @@ def _require_columns(table: DeltaInput, settings: Input) -> None:
         raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {dtype}. Name an integer column.")
 
 
-def _require_type(table: DeltaInput, role: str, path: Sequence[str]) -> None:
+def _require_not_void(table: DeltaInput, role: str, path: Sequence[str]) -> None:
     """Require that a column or field that `DeltaInput.schema` lacks is not one of type VOID.
 
     Raises:
@@ -140,7 +139,7 @@ def _key_type(table: DeltaInput, name: str) -> T.DataType:
         return dtype
     if not is_column_path(name):
         return _expression_type(table, name)
-    _require_type(table, "key", path)
+    _require_not_void(table, "key", path)
     parent = find_type(table.schema, path[:-1]) if len(path) > 1 else None
     siblings = parent.names if isinstance(parent, T.StructType) else table.schema.names
     missing = next(part for number, part in enumerate(path) if find_type(table.schema, path[: number + 1]) is None)
@@ -178,7 +177,7 @@ def _find_char_type(left: DeltaInput, left_key: str, right: DeltaInput, right_ke
 def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
     dtypes = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, dtype in zip((left, right), (left_key, right_key), dtypes, strict=True):
-        if contains_void(dtype):
+        if contains_type(dtype, T.NullType):
             raise InputError(
                 f"input {table.name}: key {column} is {dtype.simpleString()}, a null without a type. Cast it, as in "
                 "CAST(NULL AS STRING)."

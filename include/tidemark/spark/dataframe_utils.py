@@ -20,14 +20,26 @@ def cast_columns(rows: DataFrame, schema: T.StructType) -> DataFrame:
     return rows.to(T.StructType(fields))
 
 
-def is_orderable(dtype: T.DataType) -> bool:
-    """Return True if Spark can sort values of a type: it contains no maps, variants or calendar intervals."""
+def contains_type(dtype: T.DataType, *types: type[T.DataType]) -> bool:
+    """Return True if a type is one of some types, or has a part that is.
+
+    >>> contains_type(T.ArrayType(T.NullType()), T.NullType), contains_type(T.StringType(), T.NullType)
+    (True, False)
+    """
+    parts: list[T.DataType] = []
     match dtype:
         case T.StructType():
-            return all(is_orderable(field.dataType) for field in dtype)
+            parts = [field.dataType for field in dtype]
         case T.ArrayType():
-            return is_orderable(dtype.elementType)
-    return not isinstance(dtype, T.MapType | T.VariantType | T.CalendarIntervalType)
+            parts = [dtype.elementType]
+        case T.MapType():
+            parts = [dtype.keyType, dtype.valueType]
+    return isinstance(dtype, types) or any(contains_type(part, *types) for part in parts)
+
+
+def is_orderable(dtype: T.DataType) -> bool:
+    """Return True if Spark can sort values of a type: it contains no maps, variants or calendar intervals."""
+    return not contains_type(dtype, T.MapType, T.VariantType, T.CalendarIntervalType)
 
 
 def get_file_metadata(rows: DataFrame, field: str) -> Column:

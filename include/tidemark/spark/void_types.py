@@ -7,15 +7,6 @@ from collections.abc import Iterator
 from pyspark.sql import types as T
 
 
-def contains_void(dtype: T.DataType) -> bool:
-    """Return True if a type is VOID or has a part that is.
-
-    >>> contains_void(T.NullType()), contains_void(T.ArrayType(T.NullType())), contains_void(T.StringType())
-    (True, True, False)
-    """
-    return any(True for _ in list_void_paths(dtype))
-
-
 def list_void_paths(dtype: T.DataType, path: str = "") -> Iterator[str]:
     """Yield the paths of a type's parts that have no type (VOID), in Delta's notation.
 
