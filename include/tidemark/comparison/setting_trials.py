@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from operator import attrgetter
 
 from tidemark.comparison.round_durations import is_round
@@ -90,18 +90,8 @@ def combine_settings(pipeline: Pipeline, trials: Sequence[SettingTrial]) -> list
         return -sum(trial.support for trial in pair), _measure_oddness(pipeline, _merge(pair))
 
     merged = (_merge(pair) for pair in sorted(pairs, key=sort_key))
-    return _take(pipeline, (changes for changes in merged if changes not in tried))
-
-
-def _take(pipeline: Pipeline, candidates: Iterator[SettingChanges]) -> list[SettingChanges]:
-    """Return the first `MAX_COMBINATIONS` valid candidates."""
-    valid: list[SettingChanges] = []
-    for changes in candidates:
-        if len(valid) == MAX_COMBINATIONS:
-            break
-        if is_valid(pipeline, changes):
-            valid.append(changes)
-    return valid
+    valid = (changes for changes in merged if changes not in tried and is_valid(pipeline, changes))
+    return list(islice(valid, MAX_COMBINATIONS))
 
 
 def _merge(pair: tuple[SettingTrial, SettingTrial]) -> SettingChanges:

@@ -12,12 +12,11 @@ from pyspark.sql import types as T
 from tidemark.delta.column_changes import ColumnChange, find_column_changes, get_physical_name
 from tidemark.delta.commit_history import get_file_name, list_appended_files, read_log_range
 from tidemark.delta.table_reader import DeltaInput
+from tidemark.sources.file_time_ranges import STATISTICS_TRUNCATION
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 Actions = Mapping[int, list[dict[str, Any]]]
 """Actions in a log by version."""
-_TRUNCATION = 1000
-"""Microseconds by which statistics of timestamps may be truncated."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def has_lost_values_from(table: DeltaInput, change: InputColumnChange, clock: Re
     newest = earlier.get_statistics_by_physical_path("max", [get_physical_name(field)])
     clocks = {name: clock.convert_value(value) for name, value in zip(names, newest, strict=True)}
     latest = (clocks[name] for name in change.files_without_values)
-    return any(time is not None and time + _TRUNCATION > start for time in latest)
+    return any(time is not None and time + STATISTICS_TRUNCATION > start for time in latest)
 
 
 def _find_version(actions: Actions, versions: range, earlier: T.StructType, column: ColumnChange) -> int | None:

@@ -13,7 +13,7 @@ from tidemark.delta.row_commit_times import FileArrival
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
-_TRUNCATION = 1000
+STATISTICS_TRUNCATION = 1000
 """Microseconds by which statistics of timestamps may be truncated: Delta writes whole milliseconds."""
 _ROUNDING = 1
 """Microseconds by which Spark may exceed a fractional number: it rounds before it floors."""
@@ -90,6 +90,6 @@ def _widen(clock: ResolvedTimeColumn, value: Any, direction: Literal[-1, 1]) -> 
         return None
     if isinstance(value, float | Decimal):
         return bound + direction * _ROUNDING
-    if direction > 0 and clock.units_per_second is None and bound % _TRUNCATION == 0:
-        return bound + _TRUNCATION - 1
+    if direction > 0 and clock.units_per_second is None and bound % STATISTICS_TRUNCATION == 0:
+        return bound + STATISTICS_TRUNCATION - 1
     return bound
