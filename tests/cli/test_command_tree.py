@@ -74,11 +74,13 @@ def test_list_shows_state_of_each_pipeline_file(lake, capsys):
     assert "dialect: is missing" in wrong["problem"]
 
     assert main(["list"]) == 0
-    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:3]] == [
         ["pipeline", "state", "slices"],
         ["orders", "no", "slices"],
         ["wrong.yaml", "invalid", "0"],
     ]
+    assert lines[3:] == [f"wrong.yaml: {wrong['problem']}"]
 
 
 def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,7 +33,8 @@ class PipelineSummary(ToDict):
     pipeline: str
     """Name of the pipeline; of the file, if it is not valid."""
     state: str
-    """`invalid`, `no slices`, `stale` (committed slices run again at the next run) or `up to date`."""
+    """`invalid`, `no slices`, `stale` (committed slices run again at the next run) or `committed`. Whether more slices
+    are due depends on the inputs, which are not read: `tidemark plan` shows it."""
     slices: int = 0
     """Number of committed slices."""
     end: str | None = None
@@ -60,6 +61,8 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
 def list_() -> None:
     """List the pipeline files with their state, last committed slice and its age.
 
+    `tidemark plan` shows which slices are due.
+
     Pipeline files are in `TIDEMARK_PIPELINES`, by default `include/pipelines`.
 
     Example: `tidemark list`
@@ -69,7 +72,7 @@ def list_() -> None:
         raise UserError(f"there is no pipeline file in {get_pipelines_folder()}. Set TIDEMARK_PIPELINES to a folder.")
     root, now = get_lake_root(), datetime.now(UTC)
     summaries = [_summarize(file, root, now) for file in files]
-    print_result([summary.to_dict() for summary in summaries], lambda: _render(summaries))
+    print_result([summary.to_dict() for summary in summaries], lambda: _render(summaries), soft_wrap=True)
 
 
 def _summarize(file: Path, root: str, now: datetime) -> PipelineSummary:
@@ -87,7 +90,7 @@ def _summarize(file: Path, root: str, now: datetime) -> PipelineSummary:
     end = ledger.last.number + 1
     return PipelineSummary(
         pipeline.name,
-        "stale" if stale(ledger) else "up to date",
+        "stale" if stale(ledger) else "committed",
         len(ledger.entries),
         grid.label(end),
         (now - grid.datetime_of(end)).total_seconds(),
@@ -99,7 +102,8 @@ def _render(summaries: list[PipelineSummary]) -> RenderableType:
     table.columns[0].overflow = "fold"
     for summary in summaries:
         table.add_row(*_describe(summary))
-    return table
+    problems = (Text(f"{summary.pipeline}: {summary.problem}") for summary in summaries if summary.problem)
+    return Group(table, *problems)
 
 
 def _describe(summary: PipelineSummary) -> Iterator[str | Text]:
