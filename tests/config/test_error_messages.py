@@ -124,6 +124,7 @@ RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
         ({"compare": {"table": "t", "key_columns": "a, b"}}, "compare.key_columns: should be a list. Write [a, b]."),
         ({"compare": {"table": "t", "ignore_columns": "a"}}, "compare.ignore_columns: should be a list. Write [a]."),
         ({"quality": "expect_x"}, "quality: should be a list. Write [expect_x]."),
+        ({"quality": ["expect_x"]}, "quality.0: expect_x needs settings. Write the entry as {expect_x: {...}}."),
         ({"quality": [{"expect_column_to_exist": {"column": "a", "notes": 3}}]}, "notes: should be a list. Write [3]."),
         (
             {"quality": [{"expect_column_values_to_be_in_set": {"column": "a", "value_set": "x"}}]},

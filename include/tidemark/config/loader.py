@@ -208,7 +208,7 @@ def _explain_problem(error: Any) -> str:
 
 
 def _drop_other_union_members(errors: Sequence[Any]) -> list[Any]:
-    """Drop what else could stand instead of a list, such as a mapping for `select`: the list is what was meant."""
+    """Drop the errors of the other forms of a setting that may be a list, such as the mapping form of `select`."""
     unions = {loc[:-1] for error in errors if (loc := error["loc"]) and str(loc[-1]).startswith("list[")}
     others = ("dict_type", "string_type")
     return [error for error in errors if error["type"] not in others or error["loc"][:-1] not in unions]
@@ -225,6 +225,8 @@ def _suggest_list_or_value(error: Any) -> str | None:
             return "should be a list. Write its entries, or remove the setting."
         case "list_type", value:
             return f"should be a list. Write [{value}]."
+        case "model_type", str(value) if isinstance(error["loc"][-1], int):
+            return f"{value} needs settings. Write the entry as {{{value}: {{...}}}}."
     return None
 
 
