@@ -27,7 +27,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-slow lint types docs docs-site bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-unit test-rest test-all test-slow coverage lint types docs docs-site bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,23 @@ setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's j
 demo: setup ## join a month of real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
-test: ready ## run the tests that each promise has, three files at a time
-	@$(VENV)/pytest $(WORKERS) -m "not slow"
+test-unit: $(DEV) ## run the tests that need neither a JVM nor a server, in two minutes
+	@$(VENV)/pytest $(WORKERS) -m unit
+
+test: ## run the unit tests and a witness of each promise, in ten minutes
+	@$(MAKE) --no-print-directory --jobs=3 ready
+	@$(VENV)/pytest $(WORKERS) -m "unit or promise"
+
+test-rest: ready
+	@$(VENV)/pytest $(WORKERS) -m "not (unit or promise or slow)"
+
+test-all: ## run the tests of make test, then all others but slow ones
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
+
+coverage: ready ## measure the lines that unit tests run, then with the witnesses
+	@$(VENV)/pytest $(WORKERS) --cov --cov-report=term:skip-covered -m unit
+	@$(VENV)/pytest $(WORKERS) --cov --cov-report=term:skip-covered --cov-append -m "promise and not unit"
 
 test-slow: ready $(WORKER) ## run the rest of the grid: more kills, live queries, formats and days
 	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.tiers import get_order
+from tests.tiers import get_order, is_unit, name_promise
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.spark.session import get_spark_session
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -33,8 +33,18 @@ logging.getLogger("py4j.clientserver").setLevel(logging.WARNING)
 PROJECT = Path(__file__).resolve().parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: get_order(item.path))
+    for item in filter(is_unit, items):
+        item.add_marker("unit")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    name_promise(item, report)
+    return report
 
 
 @pytest.fixture(scope="module")

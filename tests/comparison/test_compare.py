@@ -16,6 +16,7 @@ def count_causes(result):
     return {(cause.cause, cause.missing_in): cause.rows for cause in result.causes}
 
 
+@pytest.mark.promise("A comparison explains every difference from the streamed table by its cause.")
 def test_compare_damaged_stream_assigns_each_cause(
     spark, lake, inputs, pipeline, run_pipeline, compare_with, read_emissions
 ):

@@ -65,6 +65,7 @@ def add_invalid_pair(pipeline_env, write, at, settings):
     return file
 
 
+@pytest.mark.promise("A slice and a range that Airflow runs are committed once each.")
 def test_range_run_after_slice_run_emits_each_slice_once(spark, run_dag, pipeline_env, lake):
     # A manual run gets the interval that ends at its logical date.
     run, log = run_dag(pipeline_env, "clicked_views__slice", "2013-01-01T01:00:00+00:00")

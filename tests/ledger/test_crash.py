@@ -34,6 +34,7 @@ from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote, rollback
 
 PROJECT = Path(__file__).resolve().parents[2]
+PROMISE = "A run that is killed at any step loses and repeats no row: the next run finishes it."
 POINTS = os.environ.get("TIDEMARK_CRASHES", "1")
 """Number of points per case at which the command is killed; `all` for every point."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -109,7 +110,7 @@ FAIL = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value":
     ("hours", "slices_per_job", "quality"),
     [
         pytest.param(1, 1, [], id="a slice", marks=pytest.mark.slow),
-        pytest.param(3, 3, [], id="a group of slices"),
+        pytest.param(3, 3, [], id="a group of slices", marks=pytest.mark.promise(PROMISE)),
         pytest.param(3, 3, QUARANTINE, id="rows in quarantine", marks=pytest.mark.slow),
     ],
 )

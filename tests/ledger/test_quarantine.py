@@ -110,6 +110,7 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
     assert published + Counter((hour, v) for hour, v, _ in quarantined.elements()) == all_rows
 
 
+@pytest.mark.promise("Rows in quarantine are published by their release only, each once.")
 def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_hours, run_tidemark):
     quality = [{**BOUND, "on_failure": "quarantine"}]
     assert run_tidemark("run", quality=quality, expose_row_values=True)[0] == 0

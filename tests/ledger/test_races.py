@@ -163,6 +163,7 @@ def check_consistency(spark, settings, lake):
     assert check_every_version(tables, grid)
 
 
+@pytest.mark.promise("Processes that run, backfill and reprocess at the same time commit each row once.")
 def test_concurrent_run_backfill_and_reprocess_commit_each_row_once(spark, origin, read_contents):
     settings, lake = origin
     sequential = shutil.copytree(lake, lake.parent / "alone")

@@ -75,6 +75,7 @@ def test_reprocess_of_late_arriving_rows_cascades_until_state_is_unchanged(
     assert (results, plan.slices_to_reprocess) == ([], ())
 
 
+@pytest.mark.promise("A reprocess of slices gives the rows that a run from scratch gives.")
 def test_reprocess_moves_late_arriving_rows_to_their_slice(
     pipeline, append_inputs, run_hours, plan_and_run, read_output, read_ledger, expected_from_scratch
 ):

@@ -58,6 +58,7 @@ def test_validate_output_threads_each_validate_own_pipeline(tmp_path, frequent_t
     assert stored_runs == [{f"{name}{number}" for number in range(3)} for name in names]
 
 
+@pytest.mark.process
 def test_validate_output_concurrent_processes_share_a_pipeline(tmp_path):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         stored_runs = set.union(*pool.map(validate_three_runs, [tmp_path] * 4, "abcd"))

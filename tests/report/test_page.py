@@ -71,6 +71,7 @@ def test_page_requests_nothing_and_runs_no_script(browser, page):
     assert browser.evaluate("document.body.innerText").count(HOSTILE) >= 2, "values of tables are text"
 
 
+@pytest.mark.promise("The report of a comparison shows its parts in a browser.")
 def test_page_has_parts_in_order_and_accessible_names(browser, page):
     browser.open(page)
 

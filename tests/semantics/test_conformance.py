@@ -79,6 +79,7 @@ def draw_cases(dialect):
     return drawn
 
 
+@pytest.mark.promise("A replay of recorded rows, uncut and cut, has the rows of the real engine.")
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -100,6 +101,7 @@ def test_replay_slice_per_event_in_single_job_matches_engine(replayed):
     assert not [result for result in results if not result.passed]
 
 
+@pytest.mark.promise("A replay of random streams, cut at random, has the rows of the dialect's oracle.")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_replay_random_streams_match_oracle(spark, replayed, dialect):
     results = replayed(dialect)["drawn"]
@@ -169,6 +171,7 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
         assert not [result for result in conformance.check_cases(spark, in_two, limits) if not result.passed]
 
 
+@pytest.mark.process
 def test_conformance_wrong_vector_fails_and_names_rows(tmp_path, capsys):
     vector = next(v for v in VECTORS if v["name"] == "h_evict_at_t_plus_upper_minus1")
     wrong = {**vector, "expected": {**vector["expected"], "rows": vector["expected"]["rows"][1:]}}

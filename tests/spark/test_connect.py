@@ -212,6 +212,8 @@ def test_connect_session_settings_do_not_affect_other_sessions(request_client, s
 from pyspark.sql import SparkSession
 from tidemark.spark.session import get_spark_session
 import os
+
+pytestmark = pytest.mark.process
 session = get_spark_session("session")
 other = SparkSession.builder.remote(os.environ["TIDEMARK_MASTER"]).create()
 names = "spark.sql.session.timeZone spark.sql.debug.maxToStringFields spark.sql.parquet.compression.codec".split()
