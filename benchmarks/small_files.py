@@ -48,7 +48,7 @@ from tidemark.spark.session import get_spark_session
 from tidemark.tables.run_files import FOLDER, new_run
 from tidemark.tables.table_changes import TableChanges
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -34,7 +34,7 @@ from tidemark.timegrid.zones import Zone, changes_by_full_hours, has_yearly_chan
 from tidemark.watermarks.job_restarts import RestartedLane
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.processing_time import ProcessingTimeLane
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
 from tidemark_conformance.vectors import Cut, failed_at_drain
 

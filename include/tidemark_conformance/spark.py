@@ -27,7 +27,7 @@ from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequ
 from tidemark.joins.window_output import JoinType
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.micro_batches import MicroBatchLane
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
 from tidemark_conformance.vectors import Cut
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
 from tidemark.checkpoints.verification import CheckpointVerification
 from tidemark.cli import quarantine, render, versions
+from tidemark.cli.integrity import render_issues
 from tidemark.cli.render import render_comparison, render_row_histories
 from tidemark.cli.render_checkpoints import render_summary, render_verification
 from tidemark.cli.status import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
-from tidemark.cli.verify import render_issues
 from tidemark.comparison import Comparison, DialectComparison
 from tidemark.comparison.dialect_diff import RULES, DialectDifference, DialectResult
 from tidemark.comparison.result import Agreement, Cause, check_budget

@@ -16,7 +16,7 @@ from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import SCHEMA
 from tidemark.tables.table_changes import TableChanges
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
 from tidemark.planning.slice_selection import find_stale_ranges
 from tidemark.timegrid.slices import Grid, group_consecutive
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 HOUR = 3_600_000_000
 

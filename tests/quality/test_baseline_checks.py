@@ -13,7 +13,7 @@ from tidemark.quality.baseline_checks import compare_with_baseline, evaluate_bas
 from tidemark.quality.gx.expectations import get_expectation_name
 from tidemark.quality.waivers import apply_waivers, read_waivers, waive
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 HOUR = 3_600_000_000
 HOURLY = Grid(0, HOUR)

@@ -15,7 +15,7 @@ from tidemark.config.slices import Slices
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import validate_output
-from tidemark.quality.gx import notifiers
+from tidemark.quality.gx import notification_channels
 from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.notification import Notification, send_notification
 from tidemark.timegrid.slices import Grid
@@ -136,7 +136,7 @@ def test_send_notification_refused_request_warns_without_secret(notify, channel)
 
 
 def test_send_notification_silent_receiver_times_out(notify, monkeypatch):
-    monkeypatch.setattr(notifiers, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(notification_channels, "TIMEOUT_SECONDS", 0.3)
     receivers = create_receiver("slack"), create_receiver("teams")
 
     with webhooks(silent=True) as (url, requests):

@@ -12,7 +12,7 @@ from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import SCHEMA
 from tidemark.tables.table_changes import TableChanges
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 INPUT = pa.schema(
     {"k": pa.string(), "v": pa.int64(), "happened": pa.timestamp("us", "UTC"), "arrived": pa.timestamp("us", "UTC")}

@@ -13,7 +13,7 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
-from tidemark.watermarks.watermarks import WatermarkLag, Watermarks
+from tidemark.watermarks.values import WatermarkLag, Watermarks
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 PARTITIONS = {"none": [None], "some": ["a", "b", "c"]}

@@ -10,7 +10,7 @@ from tests.semantics.streams import EVERY, GRID, SLICES
 from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.job_restarts import RestartedLane
-from tidemark.watermarks.watermarks import NO_WATERMARK, WatermarkLag
+from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 40
 LAG = {"left": 2, "right": 0}

@@ -21,7 +21,7 @@ from tidemark.watermarks.buckets import EVENT_TIME, Buckets
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.lanes import Lane, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
-from tidemark.watermarks.watermarks import NO_WATERMARK, WatermarkLag
+from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 

@@ -20,7 +20,7 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
-from tidemark.watermarks.watermarks import NO_WATERMARK, WatermarkLag
+from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 JOBS = [range(1), range(1, SLICES)]

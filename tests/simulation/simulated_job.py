@@ -27,7 +27,7 @@ from tidemark.quality import quarantine
 from tidemark.sources.resolution import open_inputs
 from tidemark.tables.run_files import StagedRun, new_run
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 State = frozenset[tuple[int, int]]
 """Rows in the buffers, with the slices that read them."""

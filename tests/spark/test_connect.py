@@ -22,7 +22,7 @@ from tidemark.errors import FaultError, UserError
 from tidemark.spark.connect_session import _check_server, get_connect_session
 from tidemark.spark.engine import get_engine, require_classic_session
 from tidemark.spark.expression_sandbox import parse_user_expression
-from tidemark.spark.session import DELTA_SETTINGS
+from tidemark.spark.session_settings import DELTA_SETTINGS
 from tidemark.streaming.live_query import run_live_query
 
 TIMEOUT_SECONDS = 600

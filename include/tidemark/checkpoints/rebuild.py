@@ -39,7 +39,7 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.micro_batches import MicroBatchLane
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
-from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import typer
 
 from tidemark.cli.compact import compact
 from tidemark.cli.erase import erase
+from tidemark.cli.integrity import repair, verify
 from tidemark.cli.vacuum import vacuum
-from tidemark.cli.verify import repair, verify
 
 app = typer.Typer(
     help="Verify, repair, compact or vacuum a pipeline's tables, or erase rows.\n\n"

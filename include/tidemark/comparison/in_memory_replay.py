@@ -24,7 +24,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.temporary_settings import with_codegen
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 Inputs = tuple[StoredInput, StoredInput]
 

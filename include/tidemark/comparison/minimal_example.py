@@ -34,7 +34,7 @@ from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 Vector = dict[str, Any]
 

@@ -36,7 +36,7 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.row_status import FILTERED
-from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
+from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 _NO_ARRIVAL = ("null_arrival", "arrival_out_of_range")
 _NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")

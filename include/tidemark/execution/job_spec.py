@@ -12,7 +12,7 @@ from tidemark.planning.plan import Plan
 from tidemark.quality.waivers import Waivers, read_waivers
 from tidemark.tables.run_files import StagedRun, new_run
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 MAX_TINY_JOB_ROWS = 20_000
 """Maximum number of rows, read and carried in, of a job that is faster under `tuned_for_tiny_queries`."""

@@ -16,7 +16,7 @@ from tidemark.joins.rules.flink_sql import HOUR_MS
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.state_fingerprint import compute_fingerprints
-from tidemark.watermarks.watermarks import END_OF_INPUT, Watermarks
+from tidemark.watermarks.values import END_OF_INPUT, Watermarks
 
 CountsBySlice = Mapping[int, tuple[Counts, Counts]]
 """Counts of left and right rows by slice."""

@@ -26,7 +26,14 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import MAINTENANCE_KEY, TXN_VERSION_KEY
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import InputError
-from tidemark.integrity.files import DamagedFile, FileDamage, RowCounts, check_files, count_rows_by_slice, find_copies
+from tidemark.integrity.file_checks import (
+    DamagedFile,
+    FileDamage,
+    RowCounts,
+    check_files,
+    count_rows_by_slice,
+    find_copies,
+)
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale

@@ -18,7 +18,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle
 from tidemark.errors import FaultError
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, expected_row_counts, list_committed_files
-from tidemark.integrity.files import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
+from tidemark.integrity.file_checks import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
 from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
 from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans

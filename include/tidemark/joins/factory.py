@@ -39,7 +39,7 @@ from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.micro_batches import MicroBatchLane
 from tidemark.watermarks.processing_time import ProcessingTimeLane
 from tidemark.watermarks.query_trace import QueryTrace
-from tidemark.watermarks.watermarks import WatermarkLag, Watermarks
+from tidemark.watermarks.values import WatermarkLag, Watermarks
 
 
 def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, StructType]) -> Join:

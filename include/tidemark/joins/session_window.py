@@ -24,7 +24,7 @@ from tidemark.joins.window_output import FiringMembers, JoinType, group_members,
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone
-from tidemark.watermarks.watermarks import END_OF_INPUT
+from tidemark.watermarks.values import END_OF_INPUT
 
 _OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tidemark.ledger.ledger_table import FORMAT, WATERMARK_COLUMNS
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.watermarks import NO_WATERMARK, SourceWatermark, Watermarks
+from tidemark.watermarks.values import NO_WATERMARK, SourceWatermark, Watermarks
 
 LateArrivalPolicy = Literal["append", "reprocess", "exclude"]
 

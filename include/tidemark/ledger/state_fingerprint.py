@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import Join
 from tidemark.timegrid.time_columns import as_json
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 ROW_HASH = "row_hash"
 _WRAP = 1 << 64

@@ -105,7 +105,7 @@ def send_notification(
 ) -> None:
     """Send a notification to the receivers that accept its outcome. A failure to send is only logged as a warning."""
     if accepting := [receiver for receiver in receivers if receiver.accepts(notification.outcome)]:
-        from tidemark.quality.gx import notifiers  # noqa: PLC0415 - imports Great Expectations
+        from tidemark.quality.gx import notification_channels  # noqa: PLC0415 - imports Great Expectations
 
         with open_project(tables) as context:
-            notifiers.send(notification, accepting, context, next(iter(result.gx_result_ids), None))
+            notification_channels.send(notification, accepting, context, next(iter(result.gx_result_ids), None))

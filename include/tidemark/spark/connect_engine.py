@@ -23,7 +23,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.spark import explain_parser
 from tidemark.spark.engine_protocol import AnalyzedFilter, ReplaceableSnapshot
 from tidemark.spark.expression_tree import EASTERNMOST_ZONE, RELATIVE_TIME_MESSAGE, WESTERNMOST_ZONE
-from tidemark.spark.memory import compute_unified_memory
+from tidemark.spark.heap_memory import compute_unified_memory
 from tidemark.spark.temporary_settings import override_settings
 
 _TIME_ZONE_SETTING = "spark.sql.session.timeZone"

@@ -14,15 +14,16 @@ import sys
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE
 from tidemark.errors import TidemarkError, UserError
 from tidemark.spark.connect_session import DEFAULT_PORT
-from tidemark.spark.local_session import (
+from tidemark.spark.s3_settings import get_s3_settings
+from tidemark.spark.session import find_delta_jars
+from tidemark.spark.session_settings import (
+    DELTA_SETTINGS,
     LOCAL_SETTINGS,
     SHUFFLE_PARTITIONS,
     SUBMITTED_SETTINGS,
     TIMEOUT_SETTINGS,
     create_java_options,
 )
-from tidemark.spark.s3_settings import get_s3_settings
-from tidemark.spark.session import DELTA_SETTINGS, find_delta_jars
 
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SERVER_SETTINGS = {

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE, Cluster
 from tidemark.errors import FaultError
-from tidemark.spark.local_session import SHUFFLE_PARTITIONS
 from tidemark.spark.package_archive import build_package_archive
+from tidemark.spark.session_settings import SHUFFLE_PARTITIONS
 
 DEFAULT_PORT = 15002
 _CONNECT_TIMEOUT_SECONDS = 10

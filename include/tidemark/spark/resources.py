@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from tidemark.spark.engine import get_engine
+from tidemark.spark.heap_memory import compute_unified_memory
 from tidemark.spark.lazy_session import is_started
-from tidemark.spark.local_session import LOCAL_SETTINGS, SHUFFLE_PARTITIONS, get_master, is_local
-from tidemark.spark.memory import compute_unified_memory
+from tidemark.spark.session_settings import LOCAL_SETTINGS, SHUFFLE_PARTITIONS, get_master, is_local
 
 
 @dataclass(frozen=True)

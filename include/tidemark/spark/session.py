@@ -20,9 +20,13 @@ from tidemark.config.cluster import CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Clust
 from tidemark.errors import FaultError
 from tidemark.spark.connect_session import get_connect_session
 from tidemark.spark.jvm import cache_jvm_lookups, can_load, enable_warnings
-from tidemark.spark.local_session import (
+from tidemark.spark.package_archive import build_package_archive
+from tidemark.spark.s3_settings import get_s3_settings
+from tidemark.spark.session_settings import (
     AUTHENTICATION_SETTINGS,
+    DELTA_SETTINGS,
     LOCAL_SETTINGS,
+    QUERY_SETTINGS,
     SECRET_SETTING,
     SHUFFLE_PARTITIONS,
     SUBMITTED_SETTINGS,
@@ -33,46 +37,8 @@ from tidemark.spark.local_session import (
     is_local,
     is_submitted,
 )
-from tidemark.spark.package_archive import build_package_archive
-from tidemark.spark.s3_settings import get_s3_settings
 
 _PROJECT = Path(__file__).resolve().parents[3]
-
-# Settings that Tidemark's queries need on every master. All can be set at run time.
-_QUERY_SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    # Otherwise Spark replaces ${env:NAME} by an environment variable, even in literals and in column names of inputs.
-    "spark.sql.variable.substitute": "false",
-    # From a filter over renamed columns, Spark infers a filter for each combination of old and new names. The plan of
-    # `IS NOT NULL` on 20 keys took more than seven minutes.
-    "spark.sql.constraintPropagation.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A local relation is copied with each plan node above it, by the planner and for the tasks. A larger table is sent
-    # to the tasks separately.
-    "spark.sql.execution.arrow.localRelationThreshold": "64KB",
-    # Shuffled hash join if the build side of every partition is small enough, otherwise sort-merge join: 1.8 times as
-    # fast on interval joins, and no hash table exceeds the memory of its task (docs/performance-notes.md).
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
-    "spark.sql.parquet.compression.codec": "zstd",
-    # INT96, the default, is slower to write and to read, and has no statistics.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A job writes one partition, its run. With an open writer for it, Spark does not sort the rows by partition.
-    "spark.sql.maxConcurrentOutputFileWriters": "1",
-    # Python call sites in Spark's errors cost three JVM calls per function of a query.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # The default is 50. Snapshots of a pipeline's own tables are small.
-    "spark.databricks.delta.snapshotPartitions": "2",
-    # Delta derives filters on generated partition columns from filters on their sources. It evaluates the generating
-    # expression in this session's time zone, UTC, and loses rows whose partition was written in another zone.
-    "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled": "false",
-    # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
-    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-}
-DELTA_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 
 
 def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
@@ -89,8 +55,8 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
         FaultError: Java, Delta's jars or the folder for event logs are missing, or Spark does not start.
     """
     if get_master().startswith(CONNECT_SCHEME) and not is_submitted():
-        return get_connect_session(get_master(), _QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
-    builder, settings = SparkSession.builder, _QUERY_SETTINGS | DELTA_SETTINGS
+        return get_connect_session(get_master(), QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
+    builder, settings = SparkSession.builder, QUERY_SETTINGS | DELTA_SETTINGS
     if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jars = find_delta_jars()

@@ -23,7 +23,7 @@ from tidemark.streaming import resume_query
 from tidemark.streaming.export_markers import continue_from_state, create_watermark_seed_row, mark_rows
 from tidemark.streaming.spark_query import create_spark_query
 from tidemark.watermarks.micro_batches import MicroBatchLane
-from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 FORMAT = 1
 """Version of `state.json`."""

@@ -34,7 +34,7 @@ from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.materialization import materialize
 from tidemark.streaming.spark_query import SideQuery, SparkQuery
-from tidemark.watermarks.watermarks import NO_WATERMARK
+from tidemark.watermarks.values import NO_WATERMARK
 
 _SEED_LANES = {"left": 1, "right": 2}
 """Lane of the row that restores a side's watermark; all other rows are in lane 0."""

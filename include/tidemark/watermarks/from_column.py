@@ -19,7 +19,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.watermarks.buckets import EVENT_TIME, Buckets
 from tidemark.watermarks.job_watermarks import lookup_by_lane
 from tidemark.watermarks.lanes import Lane, Timelines
-from tidemark.watermarks.watermarks import Watermarks
+from tidemark.watermarks.values import Watermarks
 
 RECORDED_WATERMARK = "recorded_watermark"
 """Column with the recorded watermark of a row's input, ms; null for none."""

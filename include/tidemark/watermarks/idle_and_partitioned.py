@@ -42,7 +42,7 @@ from tidemark.watermarks.exact import (
 )
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
 from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
-from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
 SOURCES_SCHEMA = "sources array<struct<side: string, partition: string, watermark: long>>"
 _SourceKey = tuple[str, str | None]

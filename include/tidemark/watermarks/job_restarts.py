@@ -21,7 +21,7 @@ from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines
-from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
+from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tidemark.watermarks.exact import (
     with_exact_watermarks,
 )
 from tidemark.watermarks.row_status import is_filtered
-from tidemark.watermarks.watermarks import END_OF_INPUT, NO_WATERMARK, WatermarkLag, Watermarks
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, WatermarkLag, Watermarks
 
 LaneT = TypeVar("LaneT", bound="Lane")
 

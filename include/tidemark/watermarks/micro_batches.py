@@ -17,7 +17,7 @@ from typing_extensions import override
 from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import Buckets, compute_bucket_statistics
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
-from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
+from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 BATCH_SCHEMA = """
     bucket long, batch long, watermark long, previous_watermark long, left_watermark long, right_watermark long

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane, Timelines
-from tidemark.watermarks.watermarks import NO_WATERMARK
+from tidemark.watermarks.values import NO_WATERMARK
 
 _NO_INCREMENTS = {"combined_after": NO_WATERMARK, "has_increment": False, "needs_order": False}
 

@@ -10,7 +10,7 @@ from tidemark.config import Input, Interval, Pipeline
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.pipeline import WatermarkStrategy
 from tidemark.config.types import to_millis
-from tidemark.watermarks.watermarks import WatermarkLag
+from tidemark.watermarks.values import WatermarkLag
 
 
 def find_watermark_strategy(pipeline: Pipeline) -> WatermarkStrategy:

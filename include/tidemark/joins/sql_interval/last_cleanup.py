@@ -26,7 +26,7 @@ from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
-from tidemark.watermarks.watermarks import NO_WATERMARK, Watermarks
+from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 _ARRIVAL = ("lane", "slice", "watermark")
 _BUCKET = ("lane", "slice", "bucket_number")

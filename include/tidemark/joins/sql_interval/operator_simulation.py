@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.config.sides import OTHER
 from tidemark.watermarks.lanes import Timeline
-from tidemark.watermarks.watermarks import NO_WATERMARK
+from tidemark.watermarks.values import NO_WATERMARK
 
 _EXTRA_FIELDS = T.StructType([
     T.StructField("role", T.StringType()),

@@ -3,7 +3,12 @@
 import pytest
 
 from tidemark.errors import FaultError
-from tidemark.spark.local_session import CLASS_ARCHIVE, EVENT_LOGS_VARIABLE, create_java_options, get_event_log_location
+from tidemark.spark.session_settings import (
+    CLASS_ARCHIVE,
+    EVENT_LOGS_VARIABLE,
+    create_java_options,
+    get_event_log_location,
+)
 
 
 @pytest.mark.parametrize("brief", [True, False])

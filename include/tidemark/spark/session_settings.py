@@ -1,4 +1,4 @@
-"""Define settings and JVM options of local sessions, and read from the environment where a session runs."""
+"""Define Spark settings and JVM options of sessions, and read from the environment where a session runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,42 @@ from pyspark import SparkContext
 
 from tidemark.errors import FaultError
 
+QUERY_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Otherwise Spark replaces ${env:NAME} by an environment variable, even in literals and in column names of inputs.
+    "spark.sql.variable.substitute": "false",
+    # From a filter over renamed columns, Spark infers a filter for each combination of old and new names. The plan of
+    # `IS NOT NULL` on 20 keys took more than seven minutes.
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A local relation is copied with each plan node above it, by the planner and for the tasks. A larger table is sent
+    # to the tasks separately.
+    "spark.sql.execution.arrow.localRelationThreshold": "64KB",
+    # Shuffled hash join if the build side of every partition is small enough, otherwise sort-merge join: 1.8 times as
+    # fast on interval joins, and no hash table exceeds the memory of its task (docs/performance-notes.md).
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64MB",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # INT96, the default, is slower to write and to read, and has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A job writes one partition, its run. With an open writer for it, Spark does not sort the rows by partition.
+    "spark.sql.maxConcurrentOutputFileWriters": "1",
+    # Python call sites in Spark's errors cost three JVM calls per function of a query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # The default is 50. Snapshots of a pipeline's own tables are small.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Delta derives filters on generated partition columns from filters on their sources. It evaluates the generating
+    # expression in this session's time zone, UTC, and loses rows whose partition was written in another zone.
+    "spark.databricks.delta.generatedColumn.partitionFilterOptimization.enabled": "false",
+    # Time travel (`as_of`, replays of inputs) reads any version whose files exist, whatever its age.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+}
+"""Settings that Tidemark's queries need on every master. All can be set at run time."""
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings of Delta's extension. They can only be set when Spark starts."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -27,6 +63,7 @@ LOCAL_SETTINGS = {
     # Many partitions keep hash tables small enough for the CPU caches. Spark coalesces small partitions.
     SHUFFLE_PARTITIONS: str(16 * (os.cpu_count() or 1)),
 }
+"""Settings of a session whose driver this process starts."""
 
 SUBMITTED_SETTINGS = {
     name: value for name, value in LOCAL_SETTINGS.items() if ".retained" in name or name.endswith(".maxEntries")
