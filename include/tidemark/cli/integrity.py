@@ -27,7 +27,7 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.errors import CheckFailedError
 from tidemark.formatting import format_count, to_single_line
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
-from tidemark.integrity.repair import Repair, apply_repair, plan_repair
+from tidemark.integrity.repair import Repair, execute_repair, plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.spark.lazy_session import create_lazy_session
@@ -69,8 +69,7 @@ def repair(
             err.print(line, soft_wrap=True)
         if not dry_run and not plan.unrepairable:
             require_confirmation(f"The tables of {settings.name} will be changed as printed.", is_confirmed=yes)
-            apply_repair(settings, root, plan)
-            _reprocess(settings, root, plan)
+            execute_repair(settings, root, plan, partial(_reprocess, settings, root))
             report = _check(settings, root, deep=deep)
     print_result(report, lambda: _render_report(report))
     _require_no_damage(report)
@@ -90,27 +89,24 @@ def _check(settings: Pipeline, root: str, *, deep: bool) -> IntegrityReport:
 
 
 def _describe_repair(plan: Repair, grid: Grid) -> Iterator[str]:
-    if plan.applies_commits:
-        yield "commits of the ledger that the tables lack are applied"
     for table_repair in plan.table_repairs:
         restored, removed = (
             format_count(len(table_repair.restored), "reference"),
             format_count(len(table_repair.removed), "reference"),
         )
         yield f"{table_repair.table}: {restored} to committed files are restored, {removed} go"
+    if plan.applies_commits:
+        yield "commits of the ledger that the tables lack are applied"
     for slices in group_consecutive(plan.slices_to_rerun):
         yield f"{grid.label(slices.start)} to {grid.label(slices.stop)} is reprocessed, with later slices it changes"
     for lost in plan.unrepairable:
         yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
 
 
-def _reprocess(settings: Pipeline, root: str, plan: Repair) -> None:
-    grid = Grid.from_config(settings.slices)
-    for slices in group_consecutive(plan.slices_to_rerun):
-        session = create_lazy_session(partial(get_spark_session, "tidemark tables repair", cluster=settings.cluster))
-        request = Request(grid.datetime_of(slices.start), grid.datetime_of(slices.stop), reprocess=True)
-        for _ in run_with_progress(create_plan(session, settings, root, request), lines=False):
-            pass
+def _reprocess(settings: Pipeline, root: str, request: Request) -> None:
+    session = create_lazy_session(partial(get_spark_session, "tidemark tables repair", cluster=settings.cluster))
+    for _ in run_with_progress(create_plan(session, settings, root, request), lines=False):
+        pass
 
 
 def _render_report(report: IntegrityReport) -> RenderableType:
@@ -130,5 +126,5 @@ def render_issues(report: IntegrityReport) -> Table:
     return table
 
 
-def _describe_slices(finding: IntegrityIssue) -> str:
-    return "\n".join(f"{start} to\n{end}" for start, end in finding.slices)
+def _describe_slices(issue: IntegrityIssue) -> str:
+    return "\n".join(f"{start} to\n{end}" for start, end in issue.slices)

@@ -1,4 +1,4 @@
-"""Plan and apply the repair of damaged tables.
+"""Plan and execute the repair of damaged tables.
 
 The ledger lists every committed file, so references are restored from it. Rows that no file has are recomputed by
 rerunning their slices.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,9 +21,10 @@ from tidemark.integrity.check import IntegrityIssue, IntegrityReport, expected_r
 from tidemark.integrity.file_checks import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
 from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.request import Request
 from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
 from tidemark.tables.table_changes import FOLLOWING
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 _UNREPAIRABLE = {"missing table", "table ahead of ledger", "missing ledger row", "missing input version"}
 """Damages that the ledger cannot repair, or that concern other tables."""
@@ -44,10 +45,11 @@ class TableRepair:
 
 @dataclass(frozen=True)
 class Repair:
-    """Repair plan, in this order: apply missing commits, repair references, rerun slices."""
+    """Repair plan. Its steps in order: repair references, apply missing commits, rerun slices."""
 
-    applies_commits: bool
     table_repairs: tuple[TableRepair, ...]
+    applies_commits: bool
+    """True if tables lack commits of the ledger."""
     slices_to_rerun: tuple[int, ...]
     """Slices whose rows are in no file, or that do not continue their predecessor's state."""
     unrepairable: tuple[IntegrityIssue, ...]
@@ -70,7 +72,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
         issue for issue in report.damages if issue.damage in _UNREPAIRABLE or (issue.table == "ledger" and issue.file)
     ]
     if unrepairable:
-        return Repair(applies_commits=False, table_repairs=(), slices_to_rerun=(), unrepairable=tuple(unrepairable))
+        return Repair(table_repairs=(), applies_commits=False, slices_to_rerun=(), unrepairable=tuple(unrepairable))
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     ledger = Ledger.read_without_sync(tables, grid)
     slices_to_rerun = {
@@ -91,11 +93,18 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
             table_repair, more = _plan_table_repair(log, name, ledger, committed, deep=deep)
             slices_to_rerun |= more
             table_repairs += [table_repair] if table_repair.restored or table_repair.removed else []
-    return Repair(bool(outdated), tuple(table_repairs), tuple(sorted(slices_to_rerun)), ())
+    return Repair(tuple(table_repairs), bool(outdated), tuple(sorted(slices_to_rerun)), ())
 
 
-def apply_repair(pipeline: Pipeline, lake: str, repair: Repair) -> None:
-    """Repair references of tables, and apply the ledger's commits that tables lack.
+def execute_repair(pipeline: Pipeline, lake: str, repair: Repair, reprocess: Callable[[Request], object]) -> None:
+    """Repair references of tables, apply the ledger's commits that tables lack, and rerun slices.
+
+    Args:
+        pipeline: The pipeline.
+        lake: The lake root.
+        repair: The plan, without unrepairable issues.
+        reprocess: Function that runs a request. It is called for each range of consecutive slices to rerun, after
+            references and commits are repaired, because the slices read the tables.
 
     Raises:
         FaultError: Another process committed to a table meanwhile.
@@ -105,7 +114,10 @@ def apply_repair(pipeline: Pipeline, lake: str, repair: Repair) -> None:
             table_repair.log.commit(table_repair.restored, table_repair.removed)
         except CommitConflictError:
             raise FaultError(f"another process has written to {table_repair.log.path}; run the command again") from None
-    Ledger.from_pipeline(pipeline, lake)
+    Ledger.from_pipeline(pipeline, lake)  # applies missing commits
+    grid = Grid.from_config(pipeline.slices)
+    for slices in group_consecutive(repair.slices_to_rerun):
+        reprocess(Request(grid.datetime_of(slices.start), grid.datetime_of(slices.stop), reprocess=True))
 
 
 def _plan_table_repair(
