@@ -17,8 +17,10 @@ from tests.ledger.reader_assertions import check_every_version, check_readers_ag
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint as verify_state
 from tidemark.config.candidate_version import to_candidate
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure import file_erasure
+from tidemark.erasure.erased_tables import ROW_KINDS
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
@@ -47,6 +49,8 @@ SETTINGS = {
 }
 """Settings with an expectation that fails for one row of Ada and one of another person."""
 ROW_TABLES = ("emissions", "late", "checkpoint", "quarantined")
+OTHER_TABLES = {"ledger", "agreement", "live_query", "quality", "rejection_results", "waivers", "gx_folder"}
+"""Tables and folders without rows of the inputs, or that an erasure deletes or refuses as a whole: docs/erasure.md."""
 
 
 class Lake(OrdersLake):
@@ -152,6 +156,11 @@ def copy_lake(spark, tmp_path):
         return Lake(spark, tmp_path / "lake", tmp_path / "pipeline.yaml", settings)
 
     return copy
+
+
+def test_every_table_of_a_pipeline_is_classified_for_erasure():
+    names = {name for name, member in vars(PipelineTables).items() if isinstance(member, property)}
+    assert names == ROW_KINDS.keys() | OTHER_TABLES
 
 
 def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):

@@ -26,14 +26,12 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.erasure.plan import REJECTED_OUTPUT, ROW_TABLES, create_path_lookup
+from tidemark.erasure.erased_tables import ERASED_LEDGER_TABLES, ROW_KINDS
+from tidemark.erasure.plan import create_path_lookup
 from tidemark.erasure.predicates import list_predicate_columns, match_rows
 from tidemark.erasure.row_erasure import strip_value_statistics
 from tidemark.ledger.erasure_records import ErasureRecord
 from tidemark.spark.dataframe_utils import get_file_metadata
-
-_ERASED_TABLES = (*ROW_TABLES, REJECTED_OUTPUT)
-"""Tables whose files contain rows of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def find_leftover_files(
         UserError: A table lacks a column that a predicate needs.
     """
     leftovers = []
-    for name in _ERASED_TABLES:
+    for name in ROW_KINDS:
         log = DeltaTableHandle.open(getattr(tables, name))
         if log is None:
             continue
@@ -160,7 +158,7 @@ def _scrub_ledger(tables: PipelineTables) -> None:
     Raises:
         FaultError: Other processes kept writing to the ledger.
     """
-    existing = {name: set(list_file_sizes(open_filesystem(getattr(tables, name)))) for name in ROW_TABLES}
+    existing = {name: set(list_file_sizes(open_filesystem(getattr(tables, name)))) for name in ERASED_LEDGER_TABLES}
 
     def attempt() -> None:
         log = DeltaTableHandle.open(tables.ledger)

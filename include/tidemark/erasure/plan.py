@@ -15,16 +15,13 @@ from tidemark.config.sides import SideName
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.erasure.erased_tables import ERASED_LEDGER_TABLES, REJECTED_OUTPUT
 from tidemark.erasure.predicates import match_rows
 from tidemark.joins.base import Join
 from tidemark.ledger.ledger import Ledger
 from tidemark.spark.dataframe_utils import get_file_metadata
 from tidemark.tables.run_files import SLICE_COLUMNS
-from tidemark.tables.table_changes import QUARANTINED
 from tidemark.timegrid.slices import Grid
-
-ROW_TABLES = ("emissions", "late", "checkpoint", QUARANTINED)
-"""Tables that follow the ledger and contain rows of the inputs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def plan_erasure(
     matching_files: dict[str, dict[str, int]] = {}
     rows_by_slice: dict[str, Counter[int]] = {}
     carried_rows: dict[int, Counter[SideName]] = {}
-    for name in ROW_TABLES:
+    for name in ERASED_LEDGER_TABLES:
         log = DeltaTableHandle.open(getattr(ledger.tables, name))
         if log is None or log.files.empty:
             continue
@@ -112,9 +109,6 @@ def create_path_lookup(paths: Iterable[str]) -> Callable[[str], str]:
         return next(path for path in by_name[decoded.rpartition("/")[2]] if decoded.endswith(f"/{unquote(path)}"))
 
     return find_path
-
-
-REJECTED_OUTPUT = "rejected_output"
 
 
 def count_rejected_rows(

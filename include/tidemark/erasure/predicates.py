@@ -17,15 +17,13 @@ from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.expressions import find_copied_columns, list_columns, qualify_for_row, rename_columns
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.erasure.erased_tables import ROW_KINDS
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.erasure_records import ExcludedPredicates
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
-
-_INPUT_ROW_TABLES = ("late", "checkpoint")
-"""Tables whose rows contain the row of one input. Other tables have emissions."""
 
 _EMISSION_WITHOUT: Mapping[SideName, str] = {"left": "padded_right", "right": "padded_left"}
 """Kind of emission without a row of this side."""
@@ -46,13 +44,15 @@ def match_rows(
 
     Args:
         where: Predicate by side, SQL over the input's own columns.
+        log: The table.
+        name: Name of the table, of `ROW_KINDS`.
 
     Raises:
         UserError: The table lacks a column that a predicate needs.
     """
     conditions = [F.lit(False)]
     for side, predicate in where.items():
-        if name in _INPUT_ROW_TABLES:
+        if ROW_KINDS[name] == "input row":
             _require_fields(log, side, predicate)
             conditions.append(_match_input_rows(spark, side, predicate))
         elif _has_side_columns(pipeline, side):
@@ -73,7 +73,7 @@ def list_predicate_columns(
     Raises:
         UserError: The table lacks one of them.
     """
-    if name in _INPUT_ROW_TABLES:
+    if ROW_KINDS[name] == "input row":
         return {"side", *where}
     columns = (
         _map_output_columns(pipeline, side, predicate, log).values()

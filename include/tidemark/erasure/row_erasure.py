@@ -23,7 +23,8 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import PRUNING_COLUMNS, read_files, stage_rows
 from tidemark.delta.table import DataFile, DeltaTableHandle
-from tidemark.erasure.plan import REJECTED_OUTPUT, ErasurePlan, count_rejected_rows
+from tidemark.erasure.erased_tables import REJECTED_OUTPUT
+from tidemark.erasure.plan import ErasurePlan, count_rejected_rows
 from tidemark.erasure.predicates import match_rows
 from tidemark.errors import FaultError, SliceOrderError
 from tidemark.ledger.checkpoint_files import with_slice_numbers

@@ -13,8 +13,9 @@ from tidemark.config.candidate_version import cli_arguments, to_candidate
 from tidemark.config.sides import SideName
 from tidemark.delta.filesystem import list_file_sizes, open_filesystem
 from tidemark.delta.log_files import RemovedFiles
+from tidemark.erasure.erased_tables import REJECTED_OUTPUT
 from tidemark.erasure.file_erasure import delete_files, find_leftover_files, list_files
-from tidemark.erasure.plan import REJECTED_OUTPUT, ErasurePlan, plan_erasure
+from tidemark.erasure.plan import ErasurePlan, plan_erasure
 from tidemark.erasure.predicates import require_valid_predicate
 from tidemark.erasure.row_erasure import erase_rejected_rows, erase_rows
 from tidemark.errors import UserError

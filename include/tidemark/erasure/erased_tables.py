@@ -1,0 +1,26 @@
+"""Define which tables an erasure covers, and what their rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tidemark.tables.table_changes import FOLLOWING, QUARANTINED
+
+RowKind = Literal["input row", "emission"]
+"""`input row`: the row of one input as a struct, in the column `left` or `right` that `side` names. `emission`: output
+columns of the join, with `_emission`."""
+
+REJECTED_OUTPUT = "rejected_output"
+
+ROW_KINDS: Mapping[str, RowKind] = {
+    "emissions": "emission",
+    "late": "input row",
+    "checkpoint": "input row",
+    QUARANTINED: "emission",
+    REJECTED_OUTPUT: "emission",
+}
+"""Kind of row by table, of all tables that contain rows of the inputs. An erasure covers these tables."""
+
+ERASED_LEDGER_TABLES = tuple(name for name in ROW_KINDS if name in FOLLOWING)
+"""The tables of `ROW_KINDS` that follow the ledger. The others are not recorded in it."""
