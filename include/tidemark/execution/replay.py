@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import JobRows, Join
 from tidemark.joins.keys import key_columns
+from tidemark.joins.late_table import select_late_rows
 from tidemark.planning.replay_strategy import (
     COUNT_COLUMNS,
     DEFAULT_LIMITS,
@@ -26,7 +27,6 @@ from tidemark.planning.replay_strategy import (
 )
 from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
-from tidemark.timegrid.time_columns import floor_div
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.job_watermarks import JobWatermarks
@@ -116,7 +116,7 @@ def replay(
     carried_out = buffered.observe(observed_evictions, *_count_by_side(F.col("evicted_in").isNotNull()))
     return ReplayResult(
         joined=join_result.joined,
-        late=_select_late_rows(join_result.late, join.tick),
+        late=select_late_rows(join_result.late, join.tick),
         may_have_late_rows=job_rows.has_late_candidates,
         carried=carried_out.where(is_carried),
         strategy=watermarked.strategy,
@@ -319,30 +319,6 @@ def _select_buffered(buffered: DataFrame, first_slice: int, carried_columns: Seq
         *key_columns(buffered),
         "carried_from",
         F.when(F.col("eviction_slice").isNotNull(), F.greatest("eviction_slice", "carried_from")).alias("evicted_in"),
-        *SIDES,
-    )
-
-
-def _select_late_rows(rows: DataFrame, tick: int) -> DataFrame:
-    is_late = F.col("rejected").isNull()
-    lateness_ms = F.col("watermark") - floor_div(F.col("event_time") * tick, 1000)
-    sides_at_watermark = [F.when(F.col(f"{side}_watermark") == F.col("watermark"), side) for side in SIDES]
-    lower_side = F.when(F.col("left_watermark") <= F.col("right_watermark"), "left").otherwise("right")
-    limiting_side = F.coalesce(*sides_at_watermark, lower_side)
-    return rows.select(
-        "slice",
-        "side",
-        "reason",
-        "window_start",
-        "window_end",
-        "clock",
-        "tiebreak",
-        "event_time",
-        *key_columns(rows),
-        F.when(is_late, F.col("watermark")).alias("watermark"),
-        F.when(is_late, lateness_ms).alias("lateness_ms"),
-        F.when(is_late & F.col("watermark").isNotNull(), limiting_side).alias("limiting_side"),
-        F.col("outcome") if "outcome" in rows.columns else F.lit(None).cast("string").alias("outcome"),
         *SIDES,
     )
 
