@@ -31,9 +31,9 @@ from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_output import SEMI_ANTI_TYPES, JoinType
 from tidemark.timegrid.zones import Zone, changes_by_full_hours, has_yearly_changes, to_local_time
-from tidemark.watermarks.job_restarts import RestartedLane
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.processing_time import ProcessingTimeLane
+from tidemark.watermarks.processing_time_lane import ProcessingTimeLane
+from tidemark.watermarks.restarted_lane import RestartedLane
 from tidemark.watermarks.values import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
 from tidemark_conformance.vectors import Cut, failed_at_drain

@@ -26,7 +26,7 @@ from tidemark.joins.window import AlignedWindows
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
 from tidemark.joins.window_output import JoinType
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
 from tidemark_conformance.vectors import Cut

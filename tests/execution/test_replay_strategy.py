@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS, JobStatistics, ReplayLimits, ReplayStrategy
-from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
+from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import Lane, Timeline
-from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 
 LIMITS = ReplayLimits(max_cached_rows=99, max_ordered_share=0.25, max_increment_share=0.25)
 SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")

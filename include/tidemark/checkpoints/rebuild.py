@@ -38,7 +38,7 @@ from tidemark.spark.materialization import materialize
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks
 
 

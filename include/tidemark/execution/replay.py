@@ -143,7 +143,7 @@ class _WatermarkedRows:
 
     rows: DataFrame
     lane_class: type[Lane]
-    """Class of all lanes, which is the watermark strategy."""
+    """Class of all lanes, which decides how watermarks are computed."""
     statistics: JobStatistics
     buckets: Buckets
     strategy: ReplayStrategy

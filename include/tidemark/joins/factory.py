@@ -32,13 +32,13 @@ from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequ
 from tidemark.joins.window_output import JoinType
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.timegrid.zones import Zone, changes_by_full_hours
-from tidemark.watermarks.from_column import RecordedWatermarkLane
-from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
-from tidemark.watermarks.job_restarts import RestartedLane, RestartedRecordedWatermarkLane
+from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.micro_batches import MicroBatchLane
-from tidemark.watermarks.processing_time import ProcessingTimeLane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
+from tidemark.watermarks.processing_time_lane import ProcessingTimeLane
 from tidemark.watermarks.query_trace import QueryTrace
+from tidemark.watermarks.recorded_watermark_lane import RecordedWatermarkLane
+from tidemark.watermarks.restarted_lane import RestartedLane, RestartedRecordedWatermarkLane
 from tidemark.watermarks.values import WatermarkLag, Watermarks
 
 

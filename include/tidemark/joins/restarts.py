@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.window import WindowJoin
-from tidemark.watermarks.job_restarts import epoch_column
 from tidemark.watermarks.job_watermarks import JobWatermarks
+from tidemark.watermarks.restarted_lane import epoch_column
 
 
 @dataclass(frozen=True)

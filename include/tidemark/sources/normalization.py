@@ -23,7 +23,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
-from tidemark.watermarks.from_column import RECORDED_WATERMARK
+from tidemark.watermarks.recorded_watermark_lane import RECORDED_WATERMARK
 from tidemark.watermarks.row_status import FILTERED
 
 _MILLISECOND = 1000

@@ -22,7 +22,7 @@ from tidemark.sources.stored_input import get_schemas
 from tidemark.streaming import resume_query
 from tidemark.streaming.export_markers import continue_from_state, create_watermark_seed_row, mark_rows
 from tidemark.streaming.spark_query import create_spark_query
-from tidemark.watermarks.micro_batches import MicroBatchLane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 FORMAT = 1

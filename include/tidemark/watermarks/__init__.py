@@ -1,1 +1,1 @@
-"""The watermark that each row met: by buckets of the clock, by partitions that fall idle, by micro-batches."""
+"""Compute the watermark at each row. Subclasses of `lanes.Lane` decide how."""

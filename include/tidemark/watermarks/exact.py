@@ -26,7 +26,7 @@ BUCKET_SCHEMA = """
 - `has_increment`: the watermark of an input rises in the bucket.
 - `needs_order`: the combined watermark rises, or another input holds it back, and the bucket has late candidates.
 - `left_is_aligned`, `right_is_aligned`: the input limits the combined watermark. It is not idle, and not lagging in a
-  union (`idle_and_partitioned`).
+  union (`idle_or_partitioned_lane`).
 - `left_lag`, `right_lag`: lag of the input's watermark.
 - `end_watermark`: the combined watermark at the end of the bucket's slice.
 """

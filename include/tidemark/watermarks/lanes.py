@@ -1,4 +1,4 @@
-"""Compute the watermarks of a stream over the slices of a job, bucket by bucket."""
+"""Compute the watermarks of a lane over the slices of a job, bucket by bucket."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Timeline:
     combined_at_end: dict[int, int]
     """Combined watermark at the end of each slice, ms, from the slice before the job on. It fires and evicts."""
     combined_by_epoch: tuple[Mapping[int, int], ...] = ()
-    """`combined_at_end` of each epoch of a restarted job (`job_restarts`), as if the epoch had gone on."""
+    """`combined_at_end` of each epoch of a restarted job (`restarted_lane`), as if the epoch had gone on."""
     epoch_at_end: Mapping[int, int] = field(default_factory=dict)
     """Number of the epoch at the end of each slice, of a restarted job."""
 
@@ -67,8 +67,8 @@ class Timelines:
 class Lane:
     """A stream with its own watermarks. A pipeline is one lane; the conformance tests replay hundreds in one job.
 
-    The class is the watermark strategy, and all lanes of a job are of one class. Here a row's event time less the lag
-    may raise the watermark of its input.
+    The class decides how watermarks are computed, and all lanes of a job are of one class. `joins.factory.create_lane`
+    chooses it. In this base class, a row's event time less the lag may raise the watermark of its input.
     """
 
     lag: WatermarkLag

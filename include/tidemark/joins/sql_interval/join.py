@@ -62,8 +62,8 @@ from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.timegrid.time_columns import as_json
-from tidemark.watermarks.job_restarts import epoch_column
 from tidemark.watermarks.job_watermarks import JobWatermarks
+from tidemark.watermarks.restarted_lane import epoch_column
 
 _SLICE_COLUMNS = ("first_match_slice", "timer_slice", "removal_slice")
 _STATE_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice")

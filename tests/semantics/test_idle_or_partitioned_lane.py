@@ -11,7 +11,7 @@ from tests.semantics.streams import EVERY, GRID, SLICES, create_rows, draw_examp
 from tidemark.joins.factory import create_lane
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.idle_and_partitioned import IdleOrPartitionedLane
+from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
 from tidemark.watermarks.values import WatermarkLag, Watermarks
 

@@ -18,9 +18,9 @@ from typing_extensions import override
 
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines
+from tidemark.watermarks.recorded_watermark_lane import RecordedWatermarkLane
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 

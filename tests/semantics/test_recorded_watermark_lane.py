@@ -18,8 +18,8 @@ from tests.semantics.streams import (
 from tidemark.config.sides import SIDES
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.from_column import RecordedWatermarkLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
+from tidemark.watermarks.recorded_watermark_lane import RecordedWatermarkLane
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.semantics.streams import EVERY, GRID, SLICES
 from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.job_restarts import RestartedLane
+from tidemark.watermarks.restarted_lane import RestartedLane
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 40
