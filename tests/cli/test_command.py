@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -80,15 +80,37 @@ def test_plan_run_and_status_json_have_slices_jobs_and_tables(orders, lake, caps
     assert {"ledger", "emissions", "late", "checkpoint"} <= status["tables"].keys()
 
 
-def test_plan_and_run_print_committed_slices(orders, capsys):
-    assert main(["plan", orders]) == 0
-    assert "no slice is committed yet" in capsys.readouterr().out
+def test_commands_print_committed_slices_and_rows_ahead(orders, pipeline, write, capsys):
+    """The left delay of 10 minutes allows 100 minutes of clock skew."""
+    arrived = [datetime(2024, 1, 1, 1, minute, tzinfo=UTC) for minute in (20, 30)]
+    skews = [timedelta(minutes=100), timedelta(minutes=101)]
+    keys = ["at the bound", "device-7"]
+    write("left", [(k, time + skew, time) for k, time, skew in zip(keys, arrived, skews, strict=True)], ROW)
+    pipeline(expose_row_values=True)
 
-    assert main(["run", orders]) == 0
-    assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in capsys.readouterr().out
+    def run_command(*arguments):
+        assert main([*arguments, orders] if len(arguments) < 3 else [arguments[0], orders, *arguments[1:]]) == 0
+        return " ".join(capsys.readouterr().out.split())
 
-    assert main(["run", orders]) == 0
-    assert "all slices up to 2024-01-01T02:00Z are committed" in " ".join(capsys.readouterr().out.split())
+    assert "no slice is committed yet" in run_command("plan")
+
+    first_run = run_command("run")
+    assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in first_run
+    warning = (
+        "warning: expect_column_values_to_be_between(column left_rows_ahead, max_value 0) on history: 1 warned of 2 "
+        "slices, worst in 2024-01-01T01:00Z: found 1. Event times are up to 1 h 41 min after arrival (k device-7, "
+        "event time 2024-01-01T03:11Z). The left watermark is 2024-01-01T03:00:59.999Z at the slice's end, and rows "
+        "before it can be late. Correct the clock that set them, or reject such rows with "
+        "time_bounds.max_ahead_of_arrival"
+    )
+    assert warning in first_run
+    assert first_run.count("rows_ahead") == 1
+
+    assert "all slices up to 2024-01-01T02:00Z are committed" in run_command("run")
+
+    run_command("reprocess", "--from", "2024-01-01T01:00Z")
+    assert warning in run_command("status")
+    assert warning in run_command("quality", "show")
 
 
 def test_quality_suggest_proposes_expectations_that_committed_rows_pass(orders, capsys):

@@ -47,6 +47,7 @@ RETENTION_SETTINGS = ("replaced_files", "checkpoints", "uncommitted_files", "dat
             ),
         ),
         ({"quality": [{"type": "expect_table_row_count_to_be_between", "min_value": 1}]}, None),
+        ({"left__allowed_clock_skew": "2 hours"}, {"left.allowed_clock_skew": "no rows"}),
         ({"restarts": ["2024-01-01T02:00:00Z"]}, {"restarts.0": "slices since"}),
         ({"name": "other"}, {"name": "new pipeline", "output": "new pipeline"}),
         ({"slices__end": "2025-01-01T00:00:00Z"}, {"slices.end": "no rows"}),

@@ -111,6 +111,15 @@ RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
             {"dialect": "flink-sql", "join__time": "processing", "left__event_time": "departed_at"},
             "left.watermark_delay: has no effect with join.time: processing. Remove it.",
         ),
+        (
+            {"left__arrival": None, "right__arrival": None, "left__allowed_clock_skew": "1 hour"},
+            "left.allowed_clock_skew: has an effect only if the input has an arrival and its event times make a",
+        ),
+        (
+            {"dialect": "spark", "right__watermark_delay": None, "right__allowed_clock_skew": "1 hour"},
+            "right.allowed_clock_skew: has an effect only if",
+        ),
+        ({"left__allowed_clock_skew": "0 s"}, "left.allowed_clock_skew: must be positive"),
         ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
         ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
         ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),

@@ -129,6 +129,46 @@ def test_flink_version_sets_missing_defaults(tmp_path, settings, expected):
     assert load_pipeline(explicit).output_affecting_settings() == pipeline.output_affecting_settings()
 
 
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        ({"watermark_delay": "5 minutes"}, timedelta(hours=1)),
+        ({"watermark_delay": "7 minutes"}, timedelta(minutes=70)),
+        ({"watermark_delay": "7 minutes", "allowed_clock_skew": "1 minute"}, timedelta(minutes=1)),
+        ({"watermark_delay": None, "recorded_watermark": "seen"}, timedelta(hours=1)),
+        ({"arrival": "commit"}, timedelta(hours=1)),
+        ({"arrival": None}, None),
+    ],
+)
+def test_get_allowed_clock_skew_default_is_ten_delays_or_a_slice(tmp_path, changes, allowed):
+    settings = {"watermark_delay": "5 minutes", **changes}
+    both = {f"{side}__{name}": value for name, value in settings.items() for side in ("left", "right")}
+
+    pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", **both))
+
+    assert [pipeline.get_allowed_clock_skew(side) for side in ("left", "right")] == [allowed, allowed]
+    columns = [expectation.kwargs["column"] for expectation in pipeline.default_expectations]
+    assert [name for name in columns if "ahead" in name] == (
+        [] if allowed is None else ["left_rows_ahead", "right_rows_ahead"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [
+        ({"dialect": "spark", "right__watermark_delay": None}, ["left_rows_ahead"]),
+        ({"join__interval": None, "join__window": {"tumbling": "1 hour"}, "join__time": "processing"}, []),
+        ({"quality_defaults": "off"}, []),
+    ],
+)
+def test_default_expectations_leave_out_inputs_without_rows_ahead(tmp_path, changes, measured):
+    pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", **changes))
+
+    columns = [expectation.kwargs["column"] for expectation in pipeline.default_expectations]
+
+    assert [name for name in columns if "ahead" in name] == measured
+
+
 def test_time_bounds_and_expectations_have_short_forms(tmp_path):
     flat = {"type": "expect_column_values_to_not_be_null", "column": "left_a", "severity": "warning"}
     kwargs = {"type": flat["type"], "kwargs": {"column": "left_a"}, "severity": "warning"}

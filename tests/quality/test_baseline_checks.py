@@ -1,5 +1,7 @@
 """Tests of comparing a slice's metrics with those of earlier slices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -111,9 +113,31 @@ def test_evaluate_baseline_checks_evaluates_each_slice():
     assert failures[0].expectation == (
         "expect_column_values_to_be_between(column rows_vs_baseline, min_value 0.5, max_value 2) on history"
     )
-    assert [measurement.passed for measurement in first] == [False, True, True, False]
-    assert [measurement.passed for measurement in second] == [True, True, True, False]
-    assert [measurement.value for measurement in second] == [1, 1, None, 100]
+    assert [measurement.passed for measurement in first] == [False, True, True, True, True, False]
+    assert [measurement.passed for measurement in second] == [True, True, True, True, True, False]
+    assert [measurement.value for measurement in second] == [1, 1, None, None, None, 100]
+
+
+def test_evaluate_baseline_checks_rows_ahead_of_one_input_warn_with_details():
+    entries = [create_entry(0, 100), replace(create_entry(1, 100), rows_ahead=(0, 0))]
+    entries.append(replace(create_entry(2, 100), rows_ahead=(2, 0)))
+    metrics = compare_with_baseline({}, entries, range(3), HOURLY)
+    details = {(2, "left_rows_ahead"): "Event times are ahead"}
+
+    results = evaluate_baseline_checks(metrics, create_default_expectations()[-2:], details)
+
+    assert [[measurement.value for measurement in measurements] for _, measurements in results] == [
+        [None, None],
+        [0, 0],
+        [2, 0],
+    ]
+    assert [len(failures) for failures, _ in results] == [0, 0, 1]
+    [failure] = results[2][0]
+    assert (failure.severity, failure.outcome, failure.detail) == (
+        "warning",
+        "warned",
+        "found 2. Event times are ahead",
+    )
 
 
 def test_waive_selects_the_failing_expectation_of_a_column(pipeline, lake):

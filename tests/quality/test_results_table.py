@@ -225,10 +225,12 @@ def test_create_result_rows_baseline_checks_have_bounds(pipeline):
     rows = create_result_rows(settings, Grid.from_config(settings.slices), 0, "run", result)
 
     names = ("value", "min_value", "max_value", "outcome")
-    assert [[row[name] for name in names] for row in rows.to_pylist()[:4]] == [
+    assert [[row[name] for name in names] for row in rows.to_pylist()[:6]] == [
         [0.5, None, 0.4, "failed"],
         [0.5, 0.5, 2, "passed"],
         [0.5, 0.5, 2, "passed"],
         [0.5, None, 3, "passed"],
+        [0.5, None, 0, "warned"],
+        [0.5, None, 0, "warned"],
     ]
-    assert [row["value"] for row in rows.to_pylist()[4:]] == [None] * 4
+    assert [row["value"] for row in rows.to_pylist()[6:]] == [None] * 6

@@ -182,8 +182,12 @@ def get_extra_settings(name):
     return ARRIVAL_AS_EVENT_TIME if dialect == "flink-sql" and "time" in join else {}
 
 
+CLOCK_SKEW = timedelta(seconds=90)
+"""Allowed clock skew in the test of all joins."""
+
+
 def create_two_hours():
-    """Yield the rows of each input, a tenth of them up to an hour late."""
+    """Yield the rows of each input: a tenth up to an hour late, a few as far ahead as `CLOCK_SKEW` or farther."""
     rng = random.Random(7)
     for side in ("left", "right"):
         rows = []
@@ -191,6 +195,8 @@ def create_two_hours():
             arrived = START + timedelta(seconds=72 * number + rng.randrange(60))
             late = timedelta(minutes=rng.randrange(60) if rng.random() < 0.1 else rng.randrange(8))
             happened = max(START, arrived - late)
+            if number % 20 in {3, 4}:  # at the bound, which counts as on time, and a millisecond beyond it
+                happened = arrived + CLOCK_SKEW + timedelta(milliseconds=number % 20 - 3)
             rows.append((rng.choice(["a", "b", None]), happened, arrived, number, number % 3))
         yield side, rows
 
@@ -202,6 +208,19 @@ def inputs_lake(spark, tmp_path_factory):
     for side, rows in create_two_hours():
         spark.createDataFrame(rows, ROW).coalesce(1).write.format("delta").save(str(lake / side))
     return lake
+
+
+def count_rows_ahead(settings):
+    """Count by slice how many left and right rows are ahead of their arrival; None on processing time."""
+    if settings.join.time == "processing":
+        return [(None, None)] * 2
+    counts = Counter(
+        (side, (arrived - START) // timedelta(hours=1))
+        for side, rows in create_two_hours()
+        for k, happened, arrived, *_ in rows
+        if happened - arrived > CLOCK_SKEW and (k is not None or settings.can_join_null_keys)
+    )
+    return [(counts["left", number], counts["right", number]) for number in range(2)]
 
 
 def count_output(spark, output):
@@ -223,7 +242,10 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
     limits = replace(DEFAULT_LIMITS, max_retained_share=1.0)
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, limits.max_cached_rows)):
         changes = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes"}
+        if join.get("time") != "processing":
+            changes |= {f"{side}__allowed_clock_skew": "90 seconds" for side in ("left", "right")}
         settings = pipeline(**(changes | SLICES | get_extra_settings(name)))
+        rows_ahead = count_rows_ahead(settings)
         plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         plan = replace(plan, replay_limits=replace(limits, max_cached_rows=cached_rows))
         assert [note for note in plan.notes if "evicted" in note] == (
@@ -231,7 +253,11 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
         )
         results = list(execute(spark, plan, lambda *_: None))
         assert len(results) == (1 if slices == "auto" else plan.slice_count) > 0
-        assert all(result.validation_result.outcome == "passed" for result in results)
+        ledger_rows = [row for result in results for row in result.rows]
+        stored = [(row["left_rows_ahead"], row["right_rows_ahead"]) for row in ledger_rows]
+        assert stored[:2] == rows_ahead
+        assert {count for counts in stored[2:] for count in counts} <= {0, None}
+        assert [row["quality"] for row in ledger_rows] == ["warned" if any(counts) else "passed" for counts in stored]
         outputs.append(count_output(spark, lake / output))
         columns = spark.read.format("delta").load(f"{lake / output}/emissions").columns
         assert columns == list_emission_columns(settings, **get_schemas(plan.inputs))

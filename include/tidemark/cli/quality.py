@@ -21,6 +21,7 @@ from tidemark.cli.common import (
     out,
     print_result,
 )
+from tidemark.cli.quality_warnings import group_failures, render_failure_lines
 from tidemark.cli.read_only_session import read_only_session
 from tidemark.config import load_pipeline
 from tidemark.config.types import format_instant, parse_instant
@@ -61,6 +62,9 @@ def show(
     histories = summarize_results(rows, read_results(ledger.tables.rejection_results))
     print_result([history.to_dict() for history in histories], lambda: render_histories(loaded.name, histories))
     if not get_global_options().as_json:
+        failures = group_failures(ledger.rows, rows, ledger.grid) if ledger.entries else []
+        for line in render_failure_lines(len(ledger.rows), failures):
+            out.print(line, soft_wrap=True)
         update_data_docs(ledger.tables)
         out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
     if report:

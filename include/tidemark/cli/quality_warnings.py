@@ -55,19 +55,23 @@ def group_failures(ledger_rows: pd.DataFrame, results: pd.DataFrame, grid: Grid)
 
 
 def render_failures(pipeline: str, slices: int, failures: Sequence[FailedExpectation]) -> Iterator[Text]:
-    """Yield a line for each failed expectation of a pipeline, and the command that shows all values.
+    """Yield a line for each failed expectation of a pipeline, and the command that shows all values."""
+    yield from render_failure_lines(slices, failures)
+    if failures:
+        yield Text(f"All values: tidemark quality show {pipeline}")
+
+
+def render_failure_lines(slices: int, failures: Sequence[FailedExpectation]) -> Iterator[Text]:
+    """Yield a line for each failed expectation.
 
     Args:
-        pipeline: Name of the pipeline.
-        slices: Number of its committed slices.
+        slices: Number of committed slices.
         failures: The failed expectations.
     """
     for failure in failures:
         counts = f"{_describe_outcomes(failure.outcomes)} of {format_count(slices, 'slice')}"
         worst = f"worst in {failure.worst_slice}: {failure.detail}"
         yield Text(f"warning: {failure.expectation}: {counts}, {worst}", "yellow")
-    if failures:
-        yield Text(f"All values: tidemark quality show {pipeline}")
 
 
 def _describe_outcomes(outcomes: Mapping[str, int]) -> str:

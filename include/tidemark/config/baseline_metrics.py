@@ -14,9 +14,14 @@ METRICS = {
     "late_share": "share of late rows among the rows of both inputs",
     "left_late_share": "share of late rows among the rows of the left input",
     "right_late_share": "share of late rows among the rows of the right input",
+    "left_rows_ahead": "number of left rows with an event time more than `allowed_clock_skew` after their arrival",
+    "right_rows_ahead": "number of right rows with an event time more than `allowed_clock_skew` after their arrival",
     "rejected_share": "share of rejected rows among the rows of both inputs",
 }
-"""Metrics of a slice with their descriptions. A metric is null if the slice has no rows to compute it from."""
+"""Metrics of a slice with their descriptions. A metric is null if the slice has no rows to compute it from.
+The number of rows ahead is null if no row can be ahead of its arrival (`Pipeline.get_allowed_clock_skew`)."""
+ROWS_AHEAD = {"left": "left_rows_ahead", "right": "right_rows_ahead"}
+"""Metric by side: number of rows whose event time is far ahead of their arrival."""
 BASELINE_SUFFIX = "_vs_baseline"
 """Suffix of the ratio of a metric to its baseline, which is the median of earlier slices."""
 METRIC_COLUMNS = (*METRICS, *(f"{name}{BASELINE_SUFFIX}" for name in METRICS))
@@ -25,6 +30,7 @@ DEFAULT_BOUNDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rows_vs_baseline", {"min_value": 0.5, "max_value": 2}),
     ("match_rate_vs_baseline", {"min_value": 0.5, "max_value": 2}),
     ("late_share_vs_baseline", {"max_value": 3}),
+    *((metric, {"max_value": 0}) for metric in ROWS_AHEAD.values()),
 )
 """Bounds of the default warnings (`quality_defaults`), by metric column."""
 _ARGUMENTS = ("column", "min_value", "max_value", "strict_min", "strict_max")

@@ -77,6 +77,7 @@ def check_watermarks(pipeline: Pipeline) -> None:
         _find_recorded_watermark_problems,
         _find_clock_problems,
         _find_filter_problems,
+        _find_clock_skew_problems,
     )
     for problem in (problem for rule in rules for problem in rule(pipeline)):
         raise ValueError(problem)
@@ -119,6 +120,16 @@ def flink_version_defaults(version: str) -> dict[str, Any]:
 def can_join_null_keys(dialect: str) -> bool:
     """Return True if a row with a null key can take part in the join."""
     return dialect in {"flink-sql", "spark"}
+
+
+def _find_clock_skew_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield inputs whose allowed clock skew has no effect."""
+    for side in SIDES:
+        if getattr(pipeline, side).allowed_clock_skew and pipeline.get_allowed_clock_skew(side) is None:
+            yield (
+                f"{side}.allowed_clock_skew: has an effect only if the input has an arrival and its event times make a "
+                "watermark. Remove it."
+            )
 
 
 def _find_recorded_watermark_problems(pipeline: Pipeline) -> Iterator[str]:

@@ -182,6 +182,10 @@ class Input(Settings):
     """Position of the filter `where` in the stream. `after_watermark`: filtered rows still advance the watermark and
     keep their input or partition from becoming idle. `before_watermark`: as if the table did not contain them.
     Default: `after_watermark` in Flink's dialects, `before_watermark` in dialect spark, which has no other."""
+    allowed_clock_skew: PositiveDuration | None = None
+    """Time by which an event time may be after its row's arrival. Rows beyond it give a warning (`left_rows_ahead`,
+    `right_rows_ahead`), because they move the watermark ahead. Arrival clock only. Default: ten times
+    `watermark_delay`, at least `slices.every`."""
     complete: Completeness | None = None
     """Rule for when a slice may run: `row`, `commit`, or {by: row, grace_period: 10 minutes}. Default: slices do not
     wait for the input."""

@@ -26,7 +26,7 @@ from tidemark.config.inputs import COMMIT, CheckpointArrival, CommitArrival, Inp
 from tidemark.config.join import Join
 from tidemark.config.maintenance import CompactionSettings, Retention
 from tidemark.config.notify import Receiver
-from tidemark.config.quality import Expectation
+from tidemark.config.quality import Expectation, create_default_expectations
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.slices import DAY, Slices
 from tidemark.config.types import Duration, Instant, TimeZone, Version, format_duration
@@ -36,6 +36,8 @@ WatermarkStrategy = Literal["datastream", "sql"]
 Name = Field(
     pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="Pipeline name: letters, digits, _ and -, beginning with a letter."
 )
+_SKEW_PER_DELAY = 10
+"""Default of `allowed_clock_skew`, as a multiple of the watermark delay."""
 _MAX_CLOCK_SHIFT = timedelta(days=1)
 """Upper bound on how far the clocks of any time zone have been set back."""
 _DEFAULT_FILTER = {
@@ -47,8 +49,7 @@ _QUALITY_SETTINGS = ("quality", "quality_defaults", "expectation_suite", "notify
 _OPERATION_SETTINGS = ("on_late_arriving_rows", "on_input_delete", "compact", "retention", "airflow", "cluster")
 _NOT_OUTPUT_AFFECTING: dict[str, Any] = {
     **dict.fromkeys(("name", "output", "flink_version", "select", *_QUALITY_SETTINGS, *_OPERATION_SETTINGS), True),
-    "left": {"complete"},
-    "right": {"complete"},
+    **{side: {"complete", "allowed_clock_skew"} for side in SIDES},
     "slices": {"end"},
 }
 
@@ -114,7 +115,7 @@ class Pipeline(Settings):
     """Expectations on the inputs and the output, in addition to the invariants of the join."""
     quality_defaults: bool = True
     """Enable default warnings: row count or match rate below 50 % or above 200 % of the usual value for that time of
-    day, or a late-row share above 300 %. Set to `off` to disable."""
+    day, a late-row share above 300 %, or rows far ahead of their arrival. Set to `off` to disable."""
     expectation_suite: str | None = None
     """Stored Great Expectations suite whose expectations are appended to `quality`: a .json file in the folder of this
     file, in the pipelines folder, or where the operator allows it (`TIDEMARK_ALLOWED_ROOTS`)."""
@@ -320,6 +321,26 @@ class Pipeline(Settings):
     def has_filter_before_watermark(self, source: Input) -> bool:
         """Return True if rows that an input's `where` removes count as missing from its table."""
         return source.where is not None and (source.filter or _DEFAULT_FILTER[self.dialect]) == "before_watermark"
+
+    def get_allowed_clock_skew(self, side: SideName) -> timedelta | None:
+        """Return the time by which an input's event times may be after their arrival.
+
+        None if no row of the input can move a watermark ahead of its arrival: slices cut event time, the join is on
+        processing time, or the input has no watermark.
+        """
+        source: Input = getattr(self, side)
+        has_watermark = self.dialect != "spark" or source.watermark_delay is not None
+        if source.arrival is None or self.join.time == "processing" or not has_watermark:
+            return None
+        default = max(_SKEW_PER_DELAY * (source.watermark_delay or timedelta()), self.slices.every)
+        return source.allowed_clock_skew or default
+
+    @property
+    def default_expectations(self) -> list[Expectation]:
+        """Warnings in addition to `quality`; empty with `quality_defaults: off`."""
+        if not self.quality_defaults:
+            return []
+        return create_default_expectations([side for side in SIDES if self.get_allowed_clock_skew(side) is not None])
 
     @property
     def uses_processing_time_only(self) -> bool:

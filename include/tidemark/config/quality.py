@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, ROW_EXPECTATIONS, check_expectation
 from tidemark.config.base import Settings
-from tidemark.config.baseline_metrics import DEFAULT_BOUNDS, RANGE_EXPECTATION, check_metric_expectation
-from tidemark.config.sides import SIDES
+from tidemark.config.baseline_metrics import (
+    DEFAULT_BOUNDS,
+    RANGE_EXPECTATION,
+    ROWS_AHEAD,
+    check_metric_expectation,
+)
+from tidemark.config.sides import SIDES, SideName
 
 DATA_DOCS_INDEX = "gx/uncommitted/data_docs/local_site/index.html"
 """Path of Data Docs' first page, relative to the folder of a pipeline's tables."""
@@ -97,9 +103,15 @@ class Expectation(Settings):
         return on if self.per == "slice" else f"{on} per {self.per}"
 
 
-def create_default_expectations() -> list[Expectation]:
-    """Create the warnings that every pipeline has unless its file sets `quality_defaults: off`."""
+def create_default_expectations(sides_ahead: Collection[SideName] = SIDES) -> list[Expectation]:
+    """Create the warnings that every pipeline has unless its file sets `quality_defaults: off`.
+
+    Args:
+        sides_ahead: Inputs whose rows can be ahead of their arrival.
+    """
+    left_out = {metric for side, metric in ROWS_AHEAD.items() if side not in sides_ahead}
     return [
         Expectation(type=RANGE_EXPECTATION, kwargs={"column": column, **bounds}, severity="warning", on="history")
         for column, bounds in DEFAULT_BOUNDS
+        if column not in left_out
     ]

@@ -22,6 +22,7 @@ from tidemark.execution.quarantine import quarantine_failing_rows
 from tidemark.execution.read import JobInput, read_job_input
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.execution.row_accounting import RowAccounting, account_for_rows
+from tidemark.execution.rows_ahead import describe_rows_ahead
 from tidemark.execution.write import write_output
 from tidemark.json_logging import log_context
 from tidemark.ledger.emission_diff import EmissionChange, compare_emissions
@@ -110,7 +111,8 @@ def run_job(
         written = write_output(spark, spec, replayed, file_count=1 if is_tiny else get_engine(spark).count_cores())
         accounting = account_for_rows(spec, replayed, written)
         progress("checking")
-        decision = apply_quality_gate(spec, written, accounting, input_result)
+        metric_details = describe_rows_ahead(spec, job_input.rows, replayed)
+        decision = apply_quality_gate(spec, written, accounting, input_result, metric_details)
         validation_result = decision.validation_result
         publishable = quarantine_failing_rows(spec, written, validation_result)
         staged = _stage_measurements(spec, publishable.staged, validation_result)

@@ -17,6 +17,7 @@ from tidemark.execution.validation_inputs import collect_output_rows
 from tidemark.execution.write import WrittenOutput
 from tidemark.formatting import format_values, quote_identifier
 from tidemark.quality import gate
+from tidemark.quality.baseline_checks import MetricDetails
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.notification import Notification, send_notification
@@ -42,15 +43,26 @@ class GateDecision:
 
 
 def apply_quality_gate(
-    spec: JobSpec, written: WrittenOutput, accounting: RowAccounting, input_result: ValidationResult
+    spec: JobSpec,
+    written: WrittenOutput,
+    accounting: RowAccounting,
+    input_result: ValidationResult,
+    metric_details: MetricDetails,
 ) -> GateDecision:
     """Validate a job's output, notify receivers, and store the rows of rejected slices in `rejected_output`.
+
+    Args:
+        spec: The job.
+        written: Its output.
+        accounting: Counts of its rows.
+        input_result: Result of validating its inputs.
+        metric_details: Details for the messages about failed metrics.
 
     Raises:
         CheckFailedError: No slice may be published.
     """
     plan, tables, slices = spec.plan, spec.plan.tables, spec.slices
-    rows = collect_output_rows(spec, written, accounting)
+    rows = collect_output_rows(spec, written, accounting, metric_details)
     output_result = gate.validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
     result = input_result.merge(output_result)
     notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, result)

@@ -32,7 +32,7 @@ from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
-from tidemark.watermarks.row_status import is_filtered
+from tidemark.watermarks.row_status import AHEAD, is_filtered
 
 LATE_BUT_BUFFERED_REASONS = (
     "late_for_window",
@@ -66,7 +66,8 @@ class ReplayResult:
     row_counts: pd.DataFrame
     """One row per slice of the job: `left_rows` and `right_rows` read, `left_filtered` and `right_filtered` excluded by
     `where`, event times `floored`, `late_arriving_rows` of earlier slices, and the first of these slices as
-    `late_arriving_from`."""
+    `late_arriving_from`. With an arrival clock also `left_rows_ahead` and `right_rows_ahead`, the number of rows far
+    ahead of their arrival, and `left_ahead` and `right_ahead`, by how much at most, in microseconds."""
     timelines: list[Timeline]
     """Watermarks of each lane."""
 
@@ -293,7 +294,7 @@ def _compute_watermarks(
     statistics = JobStatistics(timelines.bucket_statistics, timelines.timelines)
     strategy = ReplayStrategy.choose(statistics, join, lane_class, limits)
     watermarked = join_bucket_watermarks(
-        timelines.rows.drop("owning_slice"),
+        timelines.rows.drop("owning_slice", AHEAD),
         timelines.timelines,
         lane_class.bucket_schema,
         by_side=not strategy.cache_rows,
@@ -325,6 +326,11 @@ def _select_buffered(buffered: DataFrame, first_slice: int, carried_columns: Seq
 
 def _count_by_slice(bucket_statistics: pd.DataFrame, buckets: Buckets) -> pd.DataFrame:
     by_slice = bucket_statistics.groupby(buckets.find_slices(bucket_statistics["bucket"]))
-    counts: pd.DataFrame = by_slice[[*COUNT_COLUMNS, "floored", "late_arriving_rows"]].sum()
+    rows_ahead, ahead = (
+        [name for side in SIDES if (name := f"{side}_{suffix}") in bucket_statistics]
+        for suffix in ("rows_ahead", "ahead")
+    )
+    counts: pd.DataFrame = by_slice[[*COUNT_COLUMNS, "floored", "late_arriving_rows", *rows_ahead]].sum()
     counts = counts.reindex(buckets.slices, fill_value=0)
-    return counts.assign(late_arriving_from=by_slice["late_arriving_from"].min().reindex(buckets.slices))
+    minimum, maxima = by_slice["late_arriving_from"].min(), by_slice[ahead].max()
+    return counts.assign(late_arriving_from=minimum.reindex(buckets.slices), **maxima.reindex(buckets.slices))

@@ -113,6 +113,11 @@ def _count_unaccounted_rows(counts: CountsBySlice, evicted_counts: Mapping[str, 
     return unaccounted
 
 
+def _get_rows_ahead(row_counts: pd.DataFrame, number: int) -> tuple[int, int]:
+    """Return how many left and right rows of a slice are far ahead of their arrival."""
+    return int(row_counts["left_rows_ahead"][number]), int(row_counts["right_rows_ahead"][number])
+
+
 def _create_entries(
     spec: JobSpec, replayed: ReplayResult, written: WrittenOutput, counts: CountsBySlice, emission_counts: pd.Series
 ) -> tuple[Entry, ...]:
@@ -123,6 +128,7 @@ def _create_entries(
     late_arriving_rows = int(row_counts["late_arriving_rows"][first])
     earliest_slice = int(row_counts["late_arriving_from"][first]) if late_arriving_rows else None
     carried_in_fingerprint = spec.predecessor.fingerprint if spec.predecessor else None
+    can_be_ahead = any(plan.pipeline.get_allowed_clock_skew(side) is not None for side in SIDES)
     has_filter = any(side.where is not None for side in (plan.pipeline.left, plan.pipeline.right))
     entries = []
     for number in spec.slices:
@@ -147,6 +153,7 @@ def _create_entries(
             slices_to_reprocess=plan.slices_to_reprocess,
             counts=counts[number],
             filtered=filtered if has_filter else None,
+            rows_ahead=_get_rows_ahead(row_counts, number) if can_be_ahead else None,
             emissions=int(emission_counts[number]),
             pairs=None if pair_counts is None else pair_counts.get(number, 0),
             excluded_predicates=plan.excluded_predicates_json,

@@ -14,14 +14,16 @@ from tidemark.config.types import to_micros
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.row_accounting import RowAccounting
 from tidemark.execution.write import WrittenOutput
-from tidemark.quality.baseline_checks import compare_with_baseline
+from tidemark.quality.baseline_checks import MetricDetails, compare_with_baseline
 from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
 from tidemark.tables.run_files import read_slices, within
 from tidemark.timegrid.slices import group_consecutive
 from tidemark.watermarks.row_status import is_filtered
 
 
-def collect_output_rows(spec: JobSpec, written: WrittenOutput, accounting: RowAccounting) -> JobRows:
+def collect_output_rows(
+    spec: JobSpec, written: WrittenOutput, accounting: RowAccounting, metric_details: MetricDetails
+) -> JobRows:
     """Collect the rows that a job has written, and the metrics of its slices."""
     plan, spark = spec.plan, written.emissions.sparkSession
     tables = {"emissions": written.emissions}
@@ -34,7 +36,7 @@ def collect_output_rows(spec: JobSpec, written: WrittenOutput, accounting: RowAc
         name: partial(_read_earlier_rows, spark, spec, name, earlier_slices) for name in tables
     }
     metrics = compare_with_baseline(spec.ledger.entries, accounting.entries, spec.slices, plan.grid)
-    return JobRows(_list_slice_starts(spec), tables, days, earlier_row_readers, metrics, plan.grid)
+    return JobRows(_list_slice_starts(spec), tables, days, earlier_row_readers, metrics, metric_details, plan.grid)
 
 
 def collect_input_rows(spec: JobSpec, rows: DataFrame) -> JobRows:

@@ -71,6 +71,8 @@ class Entry:
     filtered: tuple[int, int] | None = None
     """Number of left and right rows that `where` excluded, which are not in `read`; None without a filter, or if rows
     are filtered before the watermark, where they are not counted."""
+    rows_ahead: tuple[int, int] | None = None
+    """Number of left and right rows far ahead of their arrival; None if no row of either input can be ahead."""
     emissions: int | None = None
     """Number of emissions, with quarantined ones."""
     pairs: int | None = None
@@ -113,6 +115,8 @@ class Entry:
             "right_version": self.versions[1],
             "left_filtered": self.filtered[0] if self.filtered else None,
             "right_filtered": self.filtered[1] if self.filtered else None,
+            "left_rows_ahead": self.rows_ahead[0] if self.rows_ahead else None,
+            "right_rows_ahead": self.rows_ahead[1] if self.rows_ahead else None,
             "late_arriving_from": None if earliest is None else grid.datetime_of(earliest),
             "slices_to_reprocess": None if unread is None else [grid.datetime_of(number) for number in unread],
         }
@@ -120,7 +124,7 @@ class Entry:
 
 _NOT_COLUMNS = {
     *("number", "versions", "watermarks", "read", "carried", "late_arriving_from", "slices_to_reprocess"),
-    *("counts", "filtered", "emissions", "last_change_commit"),
+    *("counts", "filtered", "rows_ahead", "emissions", "last_change_commit"),
 }
 """Fields of `Entry` that are no ledger column, or one of another type."""
 
@@ -137,6 +141,11 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
     watermarks = {name: int_or_none(f"{column}_ms") for name, column in WATERMARK_COLUMNS.items()}
     watermarks_without_null: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
     original_commit = int_or_none("original_commit")
+
+    def pair_or_none(name: str) -> tuple[int, int] | None:
+        left = int_or_none(f"left_{name}")
+        return None if left is None else (left, int_or_none(f"right_{name}") or 0)
+
     return Entry(
         number=int(row["number"]),
         run=row["run"],
@@ -155,9 +164,8 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
         late_arriving_from=int_or_none("late_arriving_from"),
         slices_to_reprocess=tuple(map(int, unread)) if np.iterable(unread := row["slices_to_reprocess"]) else None,
         counts=(Counts(**row["left"]), Counts(**row["right"])),
-        filtered=None
-        if (filtered := int_or_none("left_filtered")) is None
-        else (filtered, int_or_none("right_filtered") or 0),
+        filtered=pair_or_none("filtered"),
+        rows_ahead=pair_or_none("rows_ahead"),
         emissions=None
         if (published := int_or_none("emissions")) is None
         else published + (int_or_none("quarantined") or 0),

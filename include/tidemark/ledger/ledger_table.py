@@ -66,6 +66,8 @@ SCHEMA = pa.schema(
         "right": _COUNTS,
         "left_filtered": _LONG,
         "right_filtered": _LONG,
+        "left_rows_ahead": _LONG,
+        "right_rows_ahead": _LONG,
         "quality": _TEXT,
         "quality_results": _TEXT,
         "job_slices": _LONG,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from tidemark.config import Expectation
-from tidemark.config.baseline_metrics import BASELINE_SUFFIX, METRICS
+from tidemark.config.baseline_metrics import BASELINE_SUFFIX, METRICS, ROWS_AHEAD
 from tidemark.config.local_days import DAY_MICROS
 from tidemark.ledger.entry import Counts, Entry
 from tidemark.quality.results import ExpectationResult, Measurement, format_expectation_name
@@ -36,6 +37,10 @@ _DENOMINATORS = {
     "rejected_share": "rows",
 }
 """Metrics that are rates or shares, with the count that they are divided by. Other metrics are counts."""
+
+
+MetricDetails = Mapping[tuple[int, str], str]
+"""Details of metric values, by slice number and metric column: sentences without a final stop."""
 
 
 def compare_with_baseline(
@@ -89,8 +94,14 @@ def _compute_metrics(entry: Entry | None) -> dict[str, float]:
         "late_share": _divide(left.late + right.late, rows),
         "left_late_share": _compute_late_share(left),
         "right_late_share": _compute_late_share(right),
+        **_list_rows_ahead(entry),
         "rejected_share": _divide(left.rejected + right.rejected, rows),
     }
+
+
+def _list_rows_ahead(entry: Entry) -> dict[str, float]:
+    counts = entry.rows_ahead or (np.nan, np.nan)
+    return dict(zip(ROWS_AHEAD.values(), counts, strict=True))
 
 
 def _compute_late_share(counts: Counts) -> float:
@@ -120,14 +131,19 @@ def _divide_by_baseline(metrics: pd.DataFrame, name: str, baseline: npt.NDArray[
 
 
 def evaluate_baseline_checks(
-    metrics: pd.DataFrame, checks: Sequence[Expectation]
+    metrics: pd.DataFrame, checks: Sequence[Expectation], details: MetricDetails = MappingProxyType({})
 ) -> list[tuple[tuple[ExpectationResult, ...], tuple[Measurement, ...]]]:
     """Evaluate expectations on history. They pass where a metric is NaN.
+
+    Args:
+        metrics: Metrics of each slice, indexed by its number (`compare_with_baseline`).
+        checks: The expectations.
+        details: Details for the messages about failures.
 
     Returns:
         Failures and measurements of each slice, in the order of the checks.
     """
-    by_check = [_evaluate_check(metrics[check.kwargs["column"]].to_numpy(), check) for check in checks]
+    by_check = [_evaluate_check(metrics[check.kwargs["column"]], check, details) for check in checks]
     by_slice = ([results[index] for results in by_check] for index in range(len(metrics)))
     return [
         (tuple(failure for failure, _ in results if failure), tuple(measurement for _, measurement in results))
@@ -141,13 +157,15 @@ def format_check_name(check: Expectation) -> str:
 
 
 def _evaluate_check(
-    values: npt.NDArray[np.float64], check: Expectation
+    values: pd.Series[float], check: Expectation, details: MetricDetails
 ) -> list[tuple[ExpectationResult | None, Measurement]]:
     name, results = format_check_name(check), []
-    for value in values.tolist():
+    for number, value in zip(values.index.tolist(), values.tolist(), strict=True):
         is_nan = value != value  # noqa: PLR0124
         passed = is_nan or _is_within_bounds(value, check)
-        failure = None if passed else ExpectationResult(name, check.severity, f"found {value:.3g}", check.on_failure)
+        sentences = [f"found {value:.3g}", details.get((number, check.kwargs["column"]), "")]
+        detail = ". ".join(filter(None, sentences))
+        failure = None if passed else ExpectationResult(name, check.severity, detail, check.on_failure)
         results.append((failure, Measurement(name, check.severity, None if is_nan else value, passed)))
     return results
 

@@ -41,6 +41,8 @@ class JobRows:
     """Readers of rows, by `Expectation.on`, that earlier slices of those days have committed."""
     metrics: pd.DataFrame | None = None
     """Metrics of each slice, and their ratios to the baseline (`compare_with_baseline`)."""
+    metric_details: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    """Details for the messages about failed metrics (`baseline_checks.MetricDetails`)."""
     grid: Grid = UTC_DAYS
     """Grid that defines the days."""
 

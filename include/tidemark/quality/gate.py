@@ -15,7 +15,6 @@ from types import MappingProxyType
 import pandas as pd
 
 from tidemark.config import Expectation, Pipeline
-from tidemark.config.quality import create_default_expectations
 from tidemark.config.sides import SIDES
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.baseline_checks import evaluate_baseline_checks
@@ -62,8 +61,8 @@ def validate_output(
             runner = SuiteRunner(context, run, get_result_format(pipeline), waivers)
             results = _evaluate_on_rows(runner, expectations, rows, runner.evaluate_invariants(invariants))
     if rows.metrics is not None:
-        defaults = create_default_expectations() if pipeline.quality_defaults else []
-        checks = [*(expectation for expectation in expectations if expectation.on == "history"), *defaults]
+        on_history = (expectation for expectation in expectations if expectation.on == "history")
+        checks = [*on_history, *pipeline.default_expectations]
         results = results.merge(_evaluate_on_history(rows, rows.metrics, checks, waivers))
     return _create_validation_result(results, started, tables)
 
@@ -102,7 +101,7 @@ def _group_by_scope(expectations: Iterable[Expectation]) -> list[list[Expectatio
 def _evaluate_on_history(
     rows: JobRows, metrics: pd.DataFrame, checks: list[Expectation], waivers: Waivers
 ) -> ResultSet:
-    failures, measurements = zip(*evaluate_baseline_checks(metrics, checks), strict=True)
+    failures, measurements = zip(*evaluate_baseline_checks(metrics, checks, rows.metric_details), strict=True)
     waived = [
         apply_waivers(slice_failures, waivers.get(start, {}))
         for start, slice_failures in zip(rows.slice_starts, failures, strict=True)

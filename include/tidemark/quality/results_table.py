@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from tidemark.config import Expectation, Pipeline
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
-from tidemark.config.quality import create_default_expectations
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import append_with_retry
@@ -80,7 +79,7 @@ def create_result_rows(pipeline: Pipeline, grid: Grid, first: int, run: str, res
         run: run of the slices in the ledger.
         result: result of validating the run.
     """
-    expectations = (*pipeline.quality, *create_default_expectations())
+    expectations = (*pipeline.quality, *pipeline.default_expectations)
     bounds = {get_expectation_name(expectation): get_value_bounds(expectation) for expectation in expectations}
     rows = []
     by_slice = zip(result.measurements_by_slice, result.failures_by_slice, strict=True)

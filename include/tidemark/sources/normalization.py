@@ -24,7 +24,7 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 from tidemark.watermarks.recorded_watermark_lane import RECORDED_WATERMARK
-from tidemark.watermarks.row_status import FILTERED
+from tidemark.watermarks.row_status import AHEAD, FILTERED
 
 _MILLISECOND = 1000
 _FRACTIONS = (T.FloatType, T.DoubleType)
@@ -49,6 +49,8 @@ class Side:
     | `key_0`.. | the join keys, in the common type of both sides; floats as strings if zeros have signs |
     | `partition` | partition of the input, string; absent if neither input has partitions |
     | `recorded` | watermark of the input that the row has recorded, ms; absent if neither input has any |
+    | `ahead` | time by which the event time is after the arrival, microseconds; null up to the allowed clock skew, and
+                absent on the event-time clock |
     | `rejected` | reason why the row is rejected or filtered out (`watermarks.row_status`), else null |
     | `left` or `right` | the table's own columns, struct |
     """
@@ -79,6 +81,8 @@ class Side:
     """Start of the first slice in microseconds: an earlier event time is no substitute."""
     recorded_watermark: ResolvedTimeColumn | None = None
     """Column with the watermarks that the streaming job recorded."""
+    allowed_skew: int | None = None
+    """Time by which an event time may be after its arrival, in microseconds; None if no row can be ahead."""
     excluded_predicates: tuple[str, ...] = ()
     """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
 
@@ -147,6 +151,7 @@ class Side:
             *(self._common_key(number).alias(key_name(number)) for number in range(len(self.keys))),
             *([self._partition] if self.settings.partition else []),
             *(watermark.alias(RECORDED_WATERMARK) for watermark in recorded),
+            *([self._ahead.alias(AHEAD)] if self.settings.arrival else []),
             rejected.alias("rejected"),
             F.struct(*(F.col(quote_identifier(name)) for name in self.schema.names)).alias(self.name),
         )
@@ -170,6 +175,15 @@ class Side:
     def _partition(self) -> Column:
         name = quote_identifier(self.settings.partition or "")
         return F.coalesce(F.col(name).cast("string"), F.lit("null")).alias("partition")
+
+    @property
+    def _ahead(self) -> Column:
+        """Time by which the event time is after the arrival, in microseconds; null up to the allowed clock skew."""
+        if self.allowed_skew is None:
+            return F.lit(None).cast("long")
+        # Without `time_bounds`, times can be so far apart that their difference is no long.
+        ahead = F.try_subtract(self.event_time.micros, self.clock.micros)
+        return F.when(ahead > self.allowed_skew, ahead)
 
     @cached_property
     def has_unusable_time(self) -> Column:
@@ -247,6 +261,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         case column:
             clock = ResolvedTimeColumn.from_config(column, schema, input_name)
     keys = [getattr(pair, name) for pair in pipeline.join.keys]
+    allowed_skew = pipeline.get_allowed_clock_skew(name)
     return Side(
         name,
         settings,
@@ -266,6 +281,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         if settings.recorded_watermark
         else None,
         filters_at_source=pipeline.has_filter_before_watermark(settings),
+        allowed_skew=None if allowed_skew is None else to_micros(allowed_skew),
     )
 
 

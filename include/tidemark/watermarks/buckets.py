@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import trunc_div
-from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
+from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected, moves_watermark
 
 EVENT_TIME = "event_time"
 TARGET_BUCKETS = 1 << 15
@@ -98,12 +98,14 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         One row per bucket. `oldest` and `mean` do not cover the rows that `where` filters, which are counted in
         `left_filtered` and `right_filtered`. `late_arriving_rows` counts rows that arrived after their slice was
         committed, `late_arriving_from` is their earliest slice. If the watermark is not made from event times, its
-        maxima are `left_newest_value` and `right_newest_value`.
+        maxima are `left_newest_value` and `right_newest_value`. If rows have the column `ahead`, `left_rows_ahead` and
+        `right_rows_ahead` count the rows far ahead of their arrival. `left_ahead` and `right_ahead` are its maxima.
     """
     is_left, event_time = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
     value = F.when(moves_watermark(), F.col(watermark_column))
     values = {"left_newest_value": F.when(is_left, value), "right_newest_value": F.when(~is_left, value)}
     is_accepted, is_read = F.col("rejected").isNull(), ~is_filtered()
+    sides = {"left": is_left, "right": ~is_left} if AHEAD in rows.columns else {}
     # A separate projection is pushed down into both inputs, where the side is a constant.
     split = rows.select(
         "bucket",
@@ -120,6 +122,8 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("late_arriving_rows"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("late_arriving_from"),
         *(column.alias(name) for name, column in values.items() if watermark_column != EVENT_TIME),
+        *((is_side & is_ahead()).cast("int").alias(f"{side}_rows_ahead") for side, is_side in sides.items()),
+        *(F.when(is_side & is_ahead(), F.col(AHEAD)).alias(f"{side}_ahead") for side, is_side in sides.items()),
     )
     aggregates = {
         "left_newest": F.max,
@@ -128,7 +132,7 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         "mean": F.avg,
         "late_arriving_from": F.min,
     }
-    aggregates |= dict.fromkeys(values, F.max)
+    aggregates |= dict.fromkeys([*values, "left_ahead", "right_ahead"], F.max)
     return split.groupBy("bucket").agg(
         *(aggregates.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
     )

@@ -41,7 +41,7 @@ from tidemark.watermarks.exact import (
     with_exact_watermarks,
 )
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
-from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
+from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected, moves_watermark
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
 SOURCES_SCHEMA = "sources array<struct<side: string, partition: string, watermark: long>>"
@@ -182,6 +182,11 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
         F.count_if(is_accepted & F.col("floored")).alias("floored"),
         F.count_if(is_late_arriving).alias("late_arriving_rows"),
         F.min(F.when(is_late_arriving, F.col("owning_slice"))).alias("late_arriving_from"),
+        *(
+            [F.count_if(is_ahead()).alias("rows_ahead"), F.max(F.when(is_ahead(), F.col(AHEAD))).alias("ahead")]
+            if AHEAD in rows.columns
+            else []
+        ),
     )
     statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
     partitions = statistics["partition"].astype(object)
@@ -190,12 +195,12 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
 
 def _merge_sources(statistics: pd.DataFrame) -> pd.DataFrame:
     """Aggregate the statistics of sources by bucket, as `buckets.compute_bucket_statistics` does."""
-    row_counts = {
-        f"{side}_{name}": statistics[name].where(statistics["side"] == side, 0)
-        for side in SIDES
-        for name in ("rows", "filtered")
-    }
-    newest = {f"{side}_newest": statistics["newest"].where(statistics["side"] == side) for side in SIDES}
+    counts, maxima = ["rows", "filtered"], ["newest"]
+    if "rows_ahead" in statistics:
+        counts, maxima = [*counts, "rows_ahead"], [*maxima, "ahead"]
+    is_side = {side: statistics["side"] == side for side in SIDES}
+    row_counts = {f"{side}_{name}": statistics[name].where(is_side[side], 0) for side in SIDES for name in counts}
+    newest = {f"{side}_{name}": statistics[name].where(is_side[side]) for side in SIDES for name in maxima}
     by_bucket = statistics.assign(**row_counts, **newest).groupby("bucket", as_index=False)
     aggregates = {**dict.fromkeys([*row_counts, "floored", "late_arriving_rows"], "sum"), "late_arriving_from": "min"}
     return by_bucket.agg(aggregates | dict.fromkeys(newest, "max"))

@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 
 FILTERED = "filtered"
 """Value of `rejected` for rows that `where` filters."""
+AHEAD = "ahead"
+"""Column with the time by which a row's event time is far after its arrival, in microseconds; otherwise null."""
 
 
 def is_filtered() -> Column:
@@ -21,6 +23,11 @@ def is_filtered() -> Column:
 def is_rejected() -> Column:
     """Return True for invalid rows, which the `late` table reports; never null."""
     return F.col("rejected").isNotNull() & ~is_filtered()
+
+
+def is_ahead() -> Column:
+    """Return True for rows far ahead of their arrival whose event time may move the watermark; never null."""
+    return moves_watermark() & F.col("event_time").isNotNull() & F.col(AHEAD).isNotNull()
 
 
 def moves_watermark() -> Column:
