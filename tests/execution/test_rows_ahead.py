@@ -22,9 +22,10 @@ def describe(settings, slices, counts, watermarks):
 
 
 def test_describe_rows_ahead_names_slice_input_and_watermark(pipeline):
-    watermarks = [Watermarks(1, 2), Watermarks(60_000, 120_000), Watermarks(END_OF_INPUT, END_OF_INPUT)]
+    no_watermark, end = Watermarks(), Watermarks(END_OF_INPUT, END_OF_INPUT)
+    watermarks = [Watermarks(1, 2), Watermarks(60_000, 120_000), no_watermark, end]
 
-    described = describe(pipeline(), range(4, 7), {"left": [0, 2, 1], "right": [0, 1, 0]}, watermarks)
+    described = describe(pipeline(), range(4, 8), {"left": [0, 2, 1, 1], "right": [0, 1, 0, 0]}, watermarks)
 
     ahead = "Event times are up to 1 h 30 min after arrival"
     late = "The {} watermark is 1970-01-01T00:0{}Z at the slice's end, and rows before it can be late"
@@ -32,6 +33,7 @@ def test_describe_rows_ahead_names_slice_input_and_watermark(pipeline):
         (5, "left_rows_ahead"): f"{ahead}. {late.format('left', 1)}. {REMEDY}",
         (5, "right_rows_ahead"): f"{ahead}. {late.format('right', 2)}. {REMEDY}",
         (6, "left_rows_ahead"): f"{ahead}. {REMEDY}",
+        (7, "left_rows_ahead"): f"{ahead}. {REMEDY}",
     }
 
 

@@ -15,7 +15,7 @@ from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import format_span, format_values
 from tidemark.joins.keys import key_columns
 from tidemark.watermarks.row_status import AHEAD, is_ahead
-from tidemark.watermarks.values import END_OF_INPUT
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 _REMEDY = "Correct the clock that set them, or reject such rows with time_bounds.max_ahead_of_arrival"
 
@@ -83,7 +83,7 @@ def _describe_side(side: SideName, ahead: int, worst_row: str, watermark: int) -
         watermark: Watermark of the input at the end of the slice, ms.
     """
     sentences = [f"Event times are up to {format_span(ahead // 1000)} after arrival{worst_row}"]
-    if watermark != END_OF_INPUT:
+    if watermark not in {NO_WATERMARK, END_OF_INPUT}:
         instant = _format_micros(watermark * 1000)
         sentences.append(f"The {side} watermark is {instant} at the slice's end, and rows before it can be late")
     return ". ".join([*sentences, _REMEDY])
