@@ -25,6 +25,8 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.session_settings import DELTA_SETTINGS
 from tidemark.streaming.live_query import run_live_query
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_SECONDS = 600
 """Limit for a client, so that a hanging client fails instead of blocking all tests."""
 VECTORS = PROJECT / "tests/semantics/vectors"
@@ -212,8 +214,6 @@ def test_connect_session_settings_do_not_affect_other_sessions(request_client, s
 from pyspark.sql import SparkSession
 from tidemark.spark.session import get_spark_session
 import os
-
-pytestmark = pytest.mark.process
 session = get_spark_session("session")
 other = SparkSession.builder.remote(os.environ["TIDEMARK_MASTER"]).create()
 names = "spark.sql.session.timeZone spark.sql.debug.maxToStringFields spark.sql.parquet.compression.codec".split()
