@@ -35,7 +35,7 @@ def lake(tmp_path, monkeypatch):
         left: {table: l, event_time: at, watermark_delay: 1 minute}
         right: {table: r, event_time: at, watermark_delay: 1 minute}
         join: {keys: [k], interval: {lower: 0 seconds, upper: 1 hour}}
-        slices: {every: 1 hour, start: 2024-01-01T00:00:00Z}
+        slices: {every: 1 hour, start: 2024-01-01T00:00:00Z, end: 2024-01-03T00:00:00Z}
         """
     )
     (files / "wrong.yaml").write_text("name: wrong\n")
@@ -70,17 +70,41 @@ def test_list_shows_state_of_each_pipeline_file(lake, capsys):
     assert main(["list", "--json"]) == 0
     orders, wrong = json.loads(capsys.readouterr().out)
     assert (orders["pipeline"], orders["state"], orders["end"]) == ("orders", "no slices", None)
+    assert (orders["uncommitted"], orders["conflicts"]) == (48, [])
     assert (wrong["pipeline"], wrong["state"]) == ("wrong.yaml", "invalid")
     assert "dialect: is missing" in wrong["problem"]
 
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[1].rstrip().endswith("48 slices")
     assert [line.split()[:3] for line in lines[:3]] == [
         ["pipeline", "state", "slices"],
         ["orders", "no", "slices"],
         ["wrong.yaml", "invalid", "0"],
     ]
     assert lines[3:] == [f"wrong.yaml: {wrong['problem']}"]
+
+
+def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
+    folder = lake.parent / "pipelines"
+    text = (folder / "orders.yaml").read_text()
+    (folder / "orders_by_day.yaml").write_text(text)
+    (folder / "refunds.yaml").write_text(text.replace("name: orders", "name: refunds\n        output: orders"))
+
+    assert main(["list", "--json"]) == 0
+    conflicts = {summary["file"]: summary["conflicts"] for summary in json.loads(capsys.readouterr().out)}
+    assert conflicts == {
+        "orders.yaml": [],
+        "orders_by_day.yaml": ["name is that of orders.yaml", "output is that of orders.yaml"],
+        "refunds.yaml": ["output is that of orders.yaml"],
+        "wrong.yaml": [],
+    }
+
+    assert main(["list"]) == 0
+    assert (
+        "warning: orders_by_day.yaml: name is that of orders.yaml, output is that of orders.yaml. "
+        "Change one of the files."
+    ) in capsys.readouterr().out
 
 
 def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):

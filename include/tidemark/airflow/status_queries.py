@@ -102,9 +102,8 @@ def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> in
         UserError: The tables are not valid.
     """
     grid = Grid.from_config(pipeline.slices)
-    last = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid).last
-    end = min(now, pipeline.slices.end) if pipeline.slices.end else now
-    return max(0, grid.number_at(to_micros(end)) - (last.number + 1 if last else 0))
+    ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
+    return ledger.count_uncommitted(pipeline.slices, now)
 
 
 def agreement_counts(pipeline: Pipeline, lake: str) -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from tidemark.cli.common import CandidateOption, PipelinesArgument, get_lake_root, print_result
 from tidemark.cli.render import render_status
 from tidemark.cli.status import summarize_status
-from tidemark.config import load_pipeline
+from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
 from tidemark.config.loader import get_pipelines_folder, list_pipeline_files
 from tidemark.delta.pipeline_tables import PipelineTables
@@ -33,16 +33,22 @@ class PipelineSummary(ToDict):
     pipeline: str
     """Name of the pipeline; of the file, if it is not valid."""
     state: str
-    """`invalid`, `no slices`, `stale` (committed slices run again at the next run) or `committed`. Whether more slices
-    are due depends on the inputs, which are not read: `tidemark plan` shows it."""
+    """`invalid`, `no slices`, `stale` (committed slices run again at the next run) or `committed`."""
+    file: str
+    """Name of the pipeline file."""
     slices: int = 0
     """Number of committed slices."""
+    uncommitted: int = 0
+    """Number of slices after them that have ended by now. Inputs are not read: `tidemark plan` shows if they have
+    rows."""
     end: str | None = None
     """End of the last committed slice, UTC."""
     age_seconds: float | None = None
     """Time from the end of the last committed slice until now, in seconds."""
     problem: str | None = None
     """Message of the error, if the file or the ledger is not valid."""
+    conflicts: list[str] = field(default_factory=list)
+    """Settings that must differ from those of another file in the folder, with that file."""
 
 
 def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> None:
@@ -61,7 +67,8 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
 def list_() -> None:
     """List the pipeline files with their state, last committed slice and its age.
 
-    `tidemark plan` shows which slices are due.
+    Slices that have ended and are not committed are counted by the clock of this machine. `tidemark plan` shows which
+    of them would run. Files with the name or the output of another file are reported.
 
     Pipeline files are in `TIDEMARK_PIPELINES`, by default `include/pipelines`.
 
@@ -71,39 +78,61 @@ def list_() -> None:
     if not files:
         raise UserError(f"there is no pipeline file in {get_pipelines_folder()}. Set TIDEMARK_PIPELINES to a folder.")
     root, now = get_lake_root(), datetime.now(UTC)
-    summaries = [_summarize(file, root, now) for file in files]
+    summaries = list(_summarize_files(files, root, now))
     print_result([summary.to_dict() for summary in summaries], lambda: _render(summaries), soft_wrap=True)
 
 
-def _summarize(file: Path, root: str, now: datetime) -> PipelineSummary:
-    try:
-        pipeline = load_pipeline(file)
-    except UserError as error:
-        return PipelineSummary(file.name, "invalid", problem=str(error))
+def _summarize_files(files: Iterable[Path], root: str, now: datetime) -> Iterator[PipelineSummary]:
+    owners: dict[tuple[str, str], str] = {}
+    for file in files:
+        try:
+            pipeline = load_pipeline(file)
+        except UserError as error:
+            yield PipelineSummary(file.name, "invalid", file.name, problem=str(error))
+            continue
+        summary = _summarize(pipeline, file.name, root, now)
+        shared = {
+            setting: owner
+            for setting, value in (("name", pipeline.name), ("output", pipeline.output))
+            if (owner := owners.setdefault((setting, value), file.name)) != file.name
+        }
+        yield replace(summary, conflicts=[f"{setting} is that of {owner}" for setting, owner in shared.items()])
+
+
+def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> PipelineSummary:
     grid = Grid.from_config(pipeline.slices)
     try:
         ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, root), grid)
     except UserError as error:
-        return PipelineSummary(pipeline.name, "invalid", problem=str(error))
+        return PipelineSummary(pipeline.name, "invalid", file, problem=str(error))
+    uncommitted = ledger.count_uncommitted(pipeline.slices, now)
     if ledger.last is None:
-        return PipelineSummary(pipeline.name, "no slices")
+        return PipelineSummary(pipeline.name, "no slices", file, uncommitted=uncommitted)
     end = ledger.last.number + 1
     return PipelineSummary(
         pipeline.name,
         "stale" if stale(ledger) else "committed",
+        file,
         len(ledger.entries),
+        uncommitted,
         grid.label(end),
         (now - grid.datetime_of(end)).total_seconds(),
     )
 
 
 def _render(summaries: list[PipelineSummary]) -> RenderableType:
-    table = Table("pipeline", "state", "slices", "committed up to", "age", box=None, pad_edge=False)
+    headers = ("pipeline", "state", "slices", "committed up to", "age", "ended, uncommitted")
+    table = Table(*headers, box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
     for summary in summaries:
         table.add_row(*_describe(summary))
     problems = (Text(f"{summary.pipeline}: {summary.problem}") for summary in summaries if summary.problem)
-    return Group(table, *problems)
+    conflicts = (
+        Text(f"warning: {summary.file}: {', '.join(summary.conflicts)}. Change one of the files.", "yellow")
+        for summary in summaries
+        if summary.conflicts
+    )
+    return Group(table, *problems, *conflicts)
 
 
 def _describe(summary: PipelineSummary) -> Iterator[str | Text]:
@@ -112,6 +141,7 @@ def _describe(summary: PipelineSummary) -> Iterator[str | Text]:
     yield f"{summary.slices:,}"
     yield summary.end or ""
     yield "" if summary.age_seconds is None else _describe_age(summary.age_seconds)
+    yield format_count(summary.uncommitted, "slice") if summary.uncommitted else ""
 
 
 def _describe_age(seconds: float) -> str:

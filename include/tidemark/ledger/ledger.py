@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from tidemark.config import Pipeline
+from tidemark.config import Pipeline, Slices
 from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_internal_table
@@ -137,6 +138,16 @@ class Ledger:
         """Return True if a slice's rows in a file of a run are the committed ones."""
         entry = self.entry(number)
         return entry is not None and entry.run == self.resolve_run(run, number)
+
+    def count_uncommitted(self, slices: Slices, now: datetime) -> int:
+        """Count the slices after the last committed slice that have ended by an instant.
+
+        Args:
+            slices: Settings of the slices, whose `end` bounds the count.
+            now: The instant.
+        """
+        end = min(now, slices.end) if slices.end else now
+        return max(0, self.grid.number_at(to_micros(end)) - (self.last.number + 1 if self.last else 0))
 
     def with_entries(self, entries: Iterable[Entry]) -> Ledger:
         """Return the ledger with further committed entries."""
