@@ -71,7 +71,13 @@ def test_render_status_names_each_failed_expectation_once():
     sides = {side: SideStatus(table=side) for side in ("left", "right")}
     lines = [f"{SHARE} {detail}" for detail in details]
     status = Status(
-        pipeline="orders", clock="arrival", slices=40, failed_expectations=lines, grouped_failures=failures, **sides
+        pipeline="orders",
+        cli_arguments="orders",
+        clock="arrival",
+        slices=40,
+        failed_expectations=lines,
+        grouped_failures=failures,
+        **sides,
     )
     console = Console(width=200, record=True)
 

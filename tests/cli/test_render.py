@@ -37,14 +37,16 @@ LONG = "departures_of_all_airports_joined_with_weather_observations"
 LARGE = 12_345_678_901
 COLUMN = f"left_{LONG}"
 RANGES = (START, END)
+ORDERS = SimpleNamespace(name=LONG, command_argument="orders", output="orders")
 
 
 def create_status(name, **more):
     side = SideStatus("t", *[LARGE] * 5, lateness={"p50": 1, "max": LARGE}, reasons={"null_key": LARGE}, watermark=END)
     return Status(
-        pipeline=name, clock="event-time", left=side, right=side, slices=LARGE, jobs=LARGE, first=START, end=END,
-        emissions=LARGE, quality={"passed": LARGE, "warned": LARGE}, tables={"ledger": {"files": 9, "bytes": LARGE}},
-        oldest_versions={"emissions": LARGE, "late": LARGE}, failed_expectations=[f"{LONG} is null"], **more,
+        pipeline=name, cli_arguments="orders", clock="event-time", left=side, right=side, slices=LARGE, jobs=LARGE,
+        first=START, end=END, emissions=LARGE, quality={"passed": LARGE, "warned": LARGE},
+        tables={"ledger": {"files": 9, "bytes": LARGE}}, oldest_versions={"emissions": LARGE, "late": LARGE},
+        failed_expectations=[f"{LONG} is null"], **more,
     )  # fmt: skip
 
 
@@ -86,8 +88,10 @@ TABLES = {
             (COLUMN,),
         )
     ),
-    "quarantine": quarantine._render(LONG, [QuarantinedGroup(START, f"{LONG} is null", LARGE, "r", ({COLUMN: LONG},))]),
-    "versions": versions._render(LONG, [CandidateVersion(LONG[:50], LARGE, START, END, "", LARGE, LARGE)]),
+    "quarantine": quarantine.render_groups(
+        ORDERS, [QuarantinedGroup(START, f"{LONG} is null", LARGE, "r", ({COLUMN: LONG},))]
+    ),
+    "versions": versions.render_candidates(ORDERS, [CandidateVersion(LONG[:50], LARGE, START, END, "", LARGE, LARGE)]),
     "checkpoint show": render_summary(
         CheckpointSummary(
             LONG, END, "0123456789abcdef" * 2, 1, LARGE, "f" * 64, True, {"combined": END},

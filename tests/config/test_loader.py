@@ -5,7 +5,8 @@ import pytest
 import yaml
 
 from tests.config.pipeline_files import FILES, PROJECT, read_as_json, write_variant
-from tidemark.config import build_json_schema, list_pipeline_files, load_pipeline, load_reference
+from tidemark.config import build_json_schema, list_pipeline_files, load_pipeline, load_reference, with_overrides
+from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.errors import PipelineFileError
 
 
@@ -75,3 +76,19 @@ def test_load_reference_searches_the_folder_of_the_file_first(tmp_path, monkeypa
     with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.reference: there is no pipeline neer .*near"):
         load_name("neer")
     assert load_reference(FILES[0]) is None
+
+
+def test_command_argument_finds_the_file_from_the_working_directory(tmp_path, monkeypatch):
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    (tmp_path / "a b").mkdir()
+    by_name, by_path = write_variant(folder / "orders_v2.yaml"), write_variant(tmp_path / "a b" / "p.yaml")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    monkeypatch.chdir(tmp_path)
+
+    assert load_pipeline(by_name).command_argument == "orders_v2", "the name of the file, not of the pipeline"
+    pipeline = load_pipeline("a b/p.yaml")
+    assert pipeline.command_argument == "a b/p.yaml"
+    assert load_pipeline(pipeline.command_argument) == pipeline == load_pipeline(by_path)
+    changed = with_overrides(to_candidate(pipeline, "wide"), {"left.watermark_delay": "7 minutes"})
+    assert format_cli_arguments(changed) == "'a b/p.yaml' --candidate wide"

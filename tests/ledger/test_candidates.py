@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import write_pipeline
 from tests.ledger.reader_assertions import check_every_version
 from tidemark.cli.app import main
-from tidemark.config.candidate_version import cli_arguments, to_candidate
+from tidemark.config.candidate_version import format_version_name, to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import SliceOrderError, UserError
@@ -246,7 +246,7 @@ def test_find_promotion_requires_rollback_in_reverse_order():
 
 
 def test_to_candidate_invalid_name_is_rejected(pipeline):
-    assert cli_arguments(to_candidate(pipeline(), "wide-2")) == "orders --candidate wide-2"
+    assert format_version_name(to_candidate(pipeline(), "wide-2")) == "orders --candidate wide-2"
     assert to_candidate(pipeline(), None) == pipeline()
     for name in ("", "Wide", "a/b", "..", "a" * 51):
         with pytest.raises(UserError, match="is not a valid candidate name"):

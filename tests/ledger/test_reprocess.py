@@ -52,7 +52,7 @@ def test_reprocess_of_late_arriving_rows_cascades_until_state_is_unchanged(
     spark.sql(f"OPTIMIZE delta.`{lake}/left`")
     plan, results = plan_and_run(settings)
     assert (results, plan.slices_to_reprocess) == ([], (2,)), "the row is not read yet"
-    assert plan.to_dict()["proposed_command"] == "tidemark reprocess orders"
+    assert plan.to_dict()["proposed_command"] == f"tidemark reprocess {settings.command_argument}"
     assert plan.to_dict()["slices_to_reprocess"] == [
         {"from": "2024-01-01T02:00Z", "to": "2024-01-01T03:00Z", "slices": 1}
     ]
@@ -169,7 +169,7 @@ def test_input_with_deleted_rows_requires_reprocess(
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 121")
     message = "input right is not append-only: version 1 deleted or changed rows that slices from 2024-01-01T02:00Z on"
     with pytest.raises(
-        InputError, match=f"{message} have read. Run tidemark reprocess orders --from 2024-01-01T02:00Z"
+        InputError, match=f"{message} have read. Run tidemark reprocess .*yaml --from 2024-01-01T02:00Z"
     ):
         plan_and_run(settings, end=at(6))
     with pytest.raises(InputError, match=message):
@@ -264,7 +264,7 @@ def test_changed_settings_require_reprocess_from_first_slice(
     run_hours(pipeline(), 4)
     wider = pipeline(join__interval__lower="-1 hour", select=["left_v", "right_v"], on_late_arriving_rows="reprocess")
     message = r"from 2024-01-01T00:00Z on were .* other settings \(join.interval.lower was -30 minutes, now -1 hour\)"
-    with pytest.raises(SliceOrderError, match=f"{message}.* tidemark reprocess orders --from 2024-01-01T00:00Z"):
+    with pytest.raises(SliceOrderError, match=f"{message}.* tidemark reprocess .*yaml --from 2024-01-01T00:00Z"):
         plan_and_run(wider, end=at(5))
     with pytest.raises(SliceOrderError, match="cannot be continued; reprocess from 2024-01-01T00:00Z"):
         plan_and_run(wider, reprocess=True, start=at(2))

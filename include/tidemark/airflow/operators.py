@@ -351,9 +351,8 @@ class VerifyTables(_TableOperator):
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if issues:
-            message = (
-                f"{pipeline.name} is not as it was committed; tidemark tables repair {pipeline.name} may repair it"
-            )
+            command = f"tidemark tables repair {Path(self.file).stem}"
+            message = f"{pipeline.name} is not as it was committed; {command} may repair it"
             raise AirflowFailException("; ".join((message, *issues)))
 
 

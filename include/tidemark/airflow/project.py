@@ -123,7 +123,7 @@ def document_pipeline(pipeline: Pipeline, file: Path, lake: str) -> str:
 - {pipeline.join.describe()}
 {_describe_expressions(pipeline)}- slices: {each} from {format_instant(slices.start)}{until}
 - tables: `{lake}/{pipeline.output}`
-- validation results: `{lake}/{pipeline.output}/{DATA_DOCS_INDEX}`, and over time `tidemark quality show {file.name}`
+- validation results: `{lake}/{pipeline.output}/{DATA_DOCS_INDEX}`, and over time `tidemark quality show {file.stem}`
 - use `{pipeline.name}__range` for a range of slices and `{pipeline.name}__reprocess` for committed slices, not a
   backfill: on SQLite, Airflow refuses backfills, because they lock the database
 {_describe_comparison(pipeline.compare) if pipeline.compare else ""}"""

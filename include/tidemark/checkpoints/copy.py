@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.rebuild import rebuild_state
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, UserError
@@ -83,7 +84,8 @@ def read_buffered_rows(checkpoint: CheckpointRef) -> tuple[DataFrame, bool]:
     if entry.fingerprint not in {None, rebuilt.fingerprints[entry.number]}:
         raise CheckFailedError(
             f"the checkpoint at {checkpoint.end_label} has expired, and the state rebuilt from the inputs differs from "
-            f"it. Run tidemark checkpoint verify {checkpoint.pipeline.name} --at {checkpoint.end_label}"
+            f"it. Run tidemark checkpoint verify {format_cli_arguments(checkpoint.pipeline)} --at "
+            f"{checkpoint.end_label}"
         )
     return rebuilt.rows, True
 

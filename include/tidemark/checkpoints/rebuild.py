@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES
 from tidemark.erasure.predicates import drop_excluded_rows
 from tidemark.erasure.row_erasure import count_erased_carried_rows
@@ -190,7 +191,7 @@ def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[
 
 
 def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {checkpoint.pipeline.name}", checkpoint.grid.label
+    command, label = f"tidemark run {format_cli_arguments(checkpoint.pipeline)}", checkpoint.grid.label
     if stale_slices := sorted(stale(checkpoint.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(stale_slices[0])} is stale: slices before it were recomputed, so the state after it cannot "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from getpass import getuser
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tidemark.cli.common import (
     EXPECTATION_HELP,
+    CandidateOption,
     PipelineArgument,
     SliceOption,
     UserOption,
@@ -23,7 +25,9 @@ from tidemark.cli.common import (
 )
 from tidemark.cli.quality_warnings import group_failures, render_failure_lines
 from tidemark.cli.read_only_session import read_only_session
-from tidemark.config import load_pipeline
+from tidemark.cli.rich_table import create_unwrapped_line
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.types import format_instant, parse_instant
 from tidemark.delta.filesystem import write_text
 from tidemark.errors import UserError
@@ -49,18 +53,19 @@ def show(
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE", help="Write charts of each value over time to FILE.html.")
     ] = None,
+    candidate: CandidateOption = None,
 ) -> None:
     """Show how many slices each expectation validated, the outcomes, and the worst value.
 
     Example: `tidemark quality show flights_weather --report quality.html`
     """
-    loaded = load_pipeline(pipeline)
+    loaded = to_candidate(load_pipeline(pipeline), candidate)
     if report:
         check_paths([report], quality_trends.FORMATS)
     ledger = Ledger.from_pipeline(loaded, get_lake_root())
     rows = read_results(ledger.tables.quality)
     histories = summarize_results(rows, read_results(ledger.tables.rejection_results))
-    print_result([history.to_dict() for history in histories], lambda: render_histories(loaded.name, histories))
+    print_result([history.to_dict() for history in histories], lambda: render_histories(loaded, histories))
     if not get_global_options().as_json:
         failures = group_failures(ledger.rows, rows, ledger.grid) if ledger.entries else []
         for line in render_failure_lines(len(ledger.rows), failures):
@@ -82,7 +87,9 @@ def suggest(
     loaded, root = load_pipeline(pipeline), get_lake_root()
     ledger = Ledger.from_pipeline(loaded, root)
     if not ledger.entries:
-        raise UserError(f"{loaded.name} has committed nothing to learn from; tidemark run {pipeline} first")
+        raise UserError(
+            f"{loaded.name} has committed nothing to learn from; tidemark run {format_cli_arguments(loaded)} first"
+        )
     with read_only_session(root, "tidemark quality suggest", loaded) as spark:
         profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
     if profile_ is None:
@@ -97,6 +104,7 @@ def waive(
     start: SliceOption,
     expectation: Annotated[str, typer.Option("--expectation", metavar="NAME", help=EXPECTATION_HELP)],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason to record in the ledger.")],
+    candidate: CandidateOption = None,
     user: UserOption = None,
 ) -> None:
     """Publish one slice at its next run even if an expectation fails.
@@ -105,7 +113,7 @@ def waive(
 
     Example: `tidemark quality waive flights_weather --slice 2013-01-10T14:00Z --expectation row_count --reason storm`
     """
-    loaded = load_pipeline(pipeline)
+    loaded = to_candidate(load_pipeline(pipeline), candidate)
     with naming_option("--slice"):
         instant = parse_instant(start)
     waiver = waive_expectation(loaded, get_lake_root(), instant, expectation, reason, user or getuser())
@@ -114,17 +122,19 @@ def waive(
         {"slice": start_, "attempt": waiver.attempt, **waiver.to_dict()},
         lambda: Text(
             f"{waiver.expectation} is waived for the next run of slice {start_}. "
-            f"Continue with tidemark run {loaded.name}, or reprocess the slice."
+            f"Continue with tidemark run {format_cli_arguments(loaded)}, or reprocess the slice."
         ),
         soft_wrap=True,
     )
 
 
-def render_histories(name: str, histories: list[ExpectationHistory]) -> RenderableType:
+def render_histories(pipeline: Pipeline, histories: list[ExpectationHistory]) -> RenderableType:
     """Show the results of each expectation: outcomes, bounds, and the worst value with its slice."""
     if not histories:
-        return f"{name}: no expectation has validated a slice. tidemark quality suggest {name} proposes some."
-    table = Table(title=f"{name}: quality", title_justify="left", show_lines=True)
+        command = f"tidemark quality suggest {shlex.quote(pipeline.command_argument)}"
+        line = f"{pipeline.name}: no expectation has validated a slice. {command} proposes some."
+        return Group(create_unwrapped_line(line))
+    table = Table(title=f"{pipeline.name}: quality", title_justify="left", show_lines=True)
     table.add_column("expectation", overflow="fold")
     table.add_column("slices", justify="right", no_wrap=True)
     table.add_column("worst value", justify="right", no_wrap=True)

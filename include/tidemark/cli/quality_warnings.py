@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 from rich.text import Text
 
+from tidemark.cli.rich_table import create_unwrapped_line
 from tidemark.formatting import ToDict, format_count
 from tidemark.quality.results import ExpectationResult
 from tidemark.quality.results_table import summarize_results
@@ -54,11 +55,17 @@ def group_failures(ledger_rows: pd.DataFrame, results: pd.DataFrame, grid: Grid)
     return sorted(groups, key=lambda group: -sum(group.outcomes.values()))
 
 
-def render_failures(pipeline: str, slices: int, failures: Sequence[FailedExpectation]) -> Iterator[Text]:
-    """Yield a line for each failed expectation of a pipeline, and the command that shows all values."""
+def render_failures(cli_arguments: str, slices: int, failures: Sequence[FailedExpectation]) -> Iterator[Text]:
+    """Yield a line for each failed expectation of a pipeline, and the command that shows all values.
+
+    Args:
+        cli_arguments: Command line arguments that select the pipeline.
+        slices: Number of its committed slices.
+        failures: The failed expectations.
+    """
     yield from render_failure_lines(slices, failures)
     if failures:
-        yield Text(f"All values: tidemark quality show {pipeline}")
+        yield create_unwrapped_line(f"All values: tidemark quality show {cli_arguments}")
 
 
 def render_failure_lines(slices: int, failures: Sequence[FailedExpectation]) -> Iterator[Text]:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 
 from tidemark.cli.common import (
     EXPECTATION_HELP,
+    CandidateOption,
     PipelineArgument,
     SliceOption,
     UserOption,
@@ -18,8 +19,9 @@ from tidemark.cli.common import (
     naming_option,
     print_result,
 )
-from tidemark.cli.rich_table import create_table
-from tidemark.config import load_pipeline
+from tidemark.cli.rich_table import create_table, create_unwrapped_line
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.types import parse_instant
 from tidemark.formatting import format_count, format_values
 from tidemark.quality.quarantine import QuarantinedGroup
@@ -37,14 +39,14 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_(pipeline: PipelineArgument) -> None:
+def list_(pipeline: PipelineArgument, candidate: CandidateOption = None) -> None:
     """Show how many rows are in quarantine by slice and expectation, with example keys if `expose_row_values` is on.
 
     Example: `tidemark quarantine list flights_weather --json`
     """
-    loaded = load_pipeline(pipeline)
+    loaded = to_candidate(load_pipeline(pipeline), candidate)
     groups = rows_in_quarantine(loaded, get_lake_root())
-    print_result([group.to_dict() for group in groups], lambda: _render(loaded.name, groups))
+    print_result([group.to_dict() for group in groups], lambda: render_groups(loaded, groups))
 
 
 @app.command()
@@ -55,6 +57,7 @@ def release(
         str | None,
         typer.Option("--expectation", metavar="NAME", help=f"{EXPECTATION_HELP} [default: all]", show_default=False),
     ] = None,
+    candidate: CandidateOption = None,
     user: UserOption = None,
 ) -> None:
     """Publish the quarantined rows of a slice in one commit.
@@ -63,7 +66,7 @@ def release(
 
     Example: `tidemark quarantine release flights_weather --slice 2013-01-10T14:00Z`
     """
-    loaded = load_pipeline(pipeline)
+    loaded = to_candidate(load_pipeline(pipeline), candidate)
     with naming_option("--slice"):
         instant = parse_instant(start)
     spark = create_lazy_session(partial(get_spark_session, "tidemark quarantine release", cluster=loaded.cluster))
@@ -74,13 +77,15 @@ def release(
     print_result(released, lambda: rows + remainder, soft_wrap=True)
 
 
-def _render(pipeline: str, groups: list[QuarantinedGroup]) -> RenderableType:
+def render_groups(pipeline: Pipeline, groups: list[QuarantinedGroup]) -> RenderableType:
+    """Show the quarantined rows by slice and expectation, and the command that publishes them."""
     if not groups:
-        return f"{pipeline}: nothing is in quarantine"
+        return f"{pipeline.name}: nothing is in quarantine"
     shown = any(group.examples for group in groups)
     texts = ("expectation", "such as") if shown else ("expectation",)
-    table = create_table(texts, ("slice", "rows"), title=f"{pipeline}: in quarantine")
+    table = create_table(texts, ("slice", "rows"), title=f"{pipeline.name}: in quarantine")
     for group in groups:
         examples = ["\n".join(map(format_values, group.examples))] if shown else []
         table.add_row(group.expectation, *examples, group.slice, f"{group.rows:,}")
-    return Group(table, f"To publish them: tidemark quarantine release {pipeline} --slice T")
+    command = f"tidemark quarantine release {format_cli_arguments(pipeline)} --slice T"
+    return Group(table, create_unwrapped_line(f"To publish them: {command}"))

@@ -151,7 +151,9 @@ def describe_changes(grid: Grid, results: Iterable[JobResult]) -> list[dict[str,
 def render_status(*statuses: Status) -> RenderableType:
     """Show what pipelines have committed, one column per pipeline; more tables if they do not fit the width."""
     findings = [
-        line for status in statuses for line in render_failures(status.pipeline, status.slices, status.grouped_failures)
+        line
+        for status in statuses
+        for line in render_failures(status.cli_arguments, status.slices, status.grouped_failures)
     ]
     findings += [
         Text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 
 def create_table(
@@ -30,3 +31,8 @@ def create_table(
     for figure in figures:
         table.add_column(figure, justify="right", no_wrap=True, overflow="fold")
     return table
+
+
+def create_unwrapped_line(text: str) -> Text:
+    """Create a line that only the terminal wraps, so that a command in it can be copied. Print it in a `Group`."""
+    return Text(text, no_wrap=True, overflow="ignore")

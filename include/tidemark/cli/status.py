@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 
 from tidemark.cli.quality_warnings import FailedExpectation, group_failures
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.pipeline_tables import PipelineTables
@@ -55,6 +56,8 @@ class Status(ToDict):
     """Figures about a pipeline's committed slices."""
 
     pipeline: str
+    cli_arguments: str
+    """Command line arguments that select the pipeline's file and candidate version."""
     clock: str
     left: SideStatus
     right: SideStatus
@@ -98,6 +101,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         empty = {side: SideStatus(table=getattr(pipeline, side).table) for side in SIDES}
         return Status(
             pipeline=pipeline.name,
+            cli_arguments=format_cli_arguments(pipeline),
             clock=pipeline.clock,
             left=empty["left"],
             right=empty["right"],
@@ -128,6 +132,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         )
     return Status(
         pipeline=pipeline.name,
+        cli_arguments=format_cli_arguments(pipeline),
         clock=pipeline.clock,
         slices=len(rows),
         jobs=len(jobs),

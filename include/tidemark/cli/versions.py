@@ -19,8 +19,9 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
-from tidemark.cli.rich_table import create_table
-from tidemark.config import load_pipeline
+from tidemark.cli.rich_table import create_table, create_unwrapped_line
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.formatting import format_count
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
@@ -51,7 +52,7 @@ def list_(pipeline: PipelineArgument) -> None:
     """
     loaded = load_pipeline(pipeline)
     candidates = list_candidates(loaded, get_lake_root())
-    print_result([candidate.to_dict() for candidate in candidates], lambda: _render(loaded.name, candidates))
+    print_result([candidate.to_dict() for candidate in candidates], lambda: render_candidates(loaded, candidates))
 
 
 @app.command()
@@ -118,11 +119,14 @@ def _describe_switch(result: PromotionResult, command: str, name: str) -> Iterat
         yield f"slices from {start} to {end} do not follow from it. The next run runs them again."
 
 
-def _render(pipeline: str, candidates: list[CandidateVersion]) -> RenderableType:
+def render_candidates(pipeline: Pipeline, candidates: list[CandidateVersion]) -> RenderableType:
+    """Show the candidate versions of a pipeline, or the command that creates one."""
     if not candidates:
-        return f"{pipeline}: there is no candidate version. Create one with tidemark run {pipeline} --candidate NAME."
+        command = f"tidemark run {format_cli_arguments(pipeline)} --candidate NAME"
+        line = f"{pipeline.name}: there is no candidate version. Create one with {command}."
+        return Group(create_unwrapped_line(line))
     figures = ("from, to (exclusive)", "slices", "files", "bytes")
-    table = create_table(("candidate",), figures, title=f"{pipeline}: candidate versions")
+    table = create_table(("candidate",), figures, title=f"{pipeline.name}: candidate versions")
     for candidate in candidates:
         table.add_row(
             candidate.name,

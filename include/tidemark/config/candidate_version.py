@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,15 +54,35 @@ def is_live_table(table: str, pipeline: Pipeline) -> bool:
     return candidate is not None and table == f"{candidate[1]}/emissions"
 
 
-def cli_arguments(pipeline: Pipeline) -> str:
-    """Return the command line arguments that select this pipeline and candidate version.
+def get_candidate_name(pipeline: Pipeline) -> str | None:
+    """Return the name of a candidate version; None for the live version."""
+    candidate = _OUTPUT.fullmatch(pipeline.output)
+    return candidate[2] if candidate else None
+
+
+def format_version_name(pipeline: Pipeline) -> str:
+    """Return the name of a pipeline, with that of its candidate version.
 
     >>> from tidemark.config import load_pipeline
-    >>> cli_arguments(to_candidate(load_pipeline("include/pipelines/flights_weather.yaml"), "wide"))
+    >>> format_version_name(to_candidate(load_pipeline("include/pipelines/flights_weather.yaml"), "wide"))
     'flights_weather --candidate wide'
     """
-    candidate = _OUTPUT.fullmatch(pipeline.output)
-    return f"{pipeline.name} --candidate {candidate[2]}" if candidate else pipeline.name
+    return _append_candidate(pipeline, pipeline.name)
+
+
+def format_cli_arguments(pipeline: Pipeline) -> str:
+    """Return the command line arguments that select the file of this pipeline and its candidate version.
+
+    >>> from tidemark.config import load_pipeline
+    >>> format_cli_arguments(to_candidate(load_pipeline("include/pipelines/flights_weather.yaml"), "wide"))
+    'flights_weather --candidate wide'
+    """
+    return _append_candidate(pipeline, shlex.quote(pipeline.command_argument))
+
+
+def _append_candidate(pipeline: Pipeline, text: str) -> str:
+    candidate = get_candidate_name(pipeline)
+    return f"{text} --candidate {candidate}" if candidate else text
 
 
 def with_stored_config(pipeline: Pipeline, settings: Mapping[str, Any]) -> Pipeline:
@@ -74,9 +95,10 @@ def with_stored_config(pipeline: Pipeline, settings: Mapping[str, Any]) -> Pipel
     select = set() if settings.get("explode") else {"select"}
     current = pipeline.model_dump(mode="json", include={"name", "output", *select})
     try:
-        return Pipeline.model_validate({**current, **settings})
+        stored = Pipeline.model_validate({**current, **settings})
     except ValidationError:
         raise PipelineFileError(
             f"An earlier Tidemark version stored the settings of {pipeline.name} in a form that this version cannot "
             "read. Name the pipeline file with these settings."
         ) from None
+    return stored.with_command_argument(pipeline.command_argument)

@@ -50,7 +50,8 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline. Write fields such as name, dialect, left and right.")
-    return _validate(*_resolve_shared_inputs(_with_suite(content, path), path))
+    pipeline = _validate(*_resolve_shared_inputs(_with_suite(content, path), path))
+    return pipeline.with_command_argument(_shorten_path(path))
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
@@ -89,7 +90,7 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
             part.pop(last, None)
         else:
             part[last] = value
-    return _validate(content, ", ".join(overrides))
+    return _validate(content, ", ".join(overrides)).with_command_argument(pipeline.command_argument)
 
 
 def explain_validation_error(error: ValidationError) -> str:
@@ -170,6 +171,15 @@ def _find_file(name: str, relative_to: Path | None = None) -> Path:
     raise PipelineFileError(
         f"there is no pipeline {name} in {' or '.join(map(str, folders))}. {suggest_name(name, names)}"
     )
+
+
+def _shorten_path(path: Path) -> str:
+    """Return the name of a pipeline file in the pipelines folder, or the path of another file."""
+    try:
+        is_found_by_name = _find_file(path.stem).samefile(path)
+    except PipelineFileError:
+        is_found_by_name = False
+    return path.stem if is_found_by_name else str(path)
 
 
 def _find_reference_file(name: str, folder: Path) -> Path:

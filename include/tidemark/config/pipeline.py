@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from tidemark.config.airflow import AirflowSettings
 from tidemark.config.allowed_functions import check_column
@@ -79,6 +80,13 @@ class TimeBounds(Settings):
     """Maximum time by which an event time may be after its row's arrival (inclusive). Arrival clock only."""
 
 
+@dataclass(frozen=True)
+class CommandArgument:
+    """Argument with which the command `tidemark` finds a pipeline file. Equal for all files: it is no setting."""
+
+    text: str = field(compare=False)
+
+
 class Pipeline(Settings):
     """Content of a pipeline file."""
 
@@ -148,6 +156,7 @@ class Pipeline(Settings):
     """Settings of the Airflow DAGs."""
     cluster: Cluster = Cluster()
     """Cluster resources of a job."""
+    _command_argument: CommandArgument = PrivateAttr(CommandArgument(""))
 
     @model_validator(mode="before")
     @classmethod
@@ -263,6 +272,17 @@ class Pipeline(Settings):
         check_time_zone(self)
         check_restarts(self)
         return self
+
+    def with_command_argument(self, argument: str) -> Self:
+        """Return a copy with the argument with which the command `tidemark` finds its file."""
+        copy = self.model_copy()
+        copy._command_argument = CommandArgument(argument)  # noqa: SLF001 - of the same class
+        return copy
+
+    @property
+    def command_argument(self) -> str:
+        """Argument with which the command `tidemark` finds the file: a name or a path. Without a file, the name."""
+        return self._command_argument.text or self.name
 
     @property
     def checkpoint_arrival(self) -> CheckpointArrival | None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import DROP_MARKER, cli_arguments
+from tidemark.config.candidate_version import (
+    DROP_MARKER,
+    format_cli_arguments,
+    format_version_name,
+    get_candidate_name,
+    to_live,
+)
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.store_capabilities import check_store
@@ -42,10 +48,10 @@ class PipelineTables:
                 )
         if is_within(lake, root):
             raise ForbiddenPathError(f"output {pipeline.output} contains the lake root. Name a folder under {lake}.")
-        if (candidate := cli_arguments(pipeline)) != pipeline.name and has_file(root, DROP_MARKER):
+        if (candidate := get_candidate_name(pipeline)) and has_file(root, DROP_MARKER):
             raise UserError(
-                f"{candidate}: that candidate is being deleted. Finish the deletion with tidemark version drop "
-                f"{pipeline.name} {PurePosixPath(root).name}."
+                f"{format_version_name(pipeline)}: that candidate is being deleted. Finish the deletion with "
+                f"tidemark version drop {format_cli_arguments(to_live(pipeline))} {candidate}."
             )
         return cls(root)
 

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.expressions import find_copied_columns, list_columns, qualify_for_row, rename_columns
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.table import DeltaTableHandle
@@ -125,8 +126,9 @@ def _map_output_columns(pipeline: Pipeline, side: SideName, predicate: str, log:
         if name is None or name not in log.schema.names or not _is_in_all_files(log, name):
             raise UserError(
                 f"--{side} {predicate}: not all rows of {log.path} have the column {side}_{column}, so the rows to "
-                f"erase cannot be identified. Add it to the output and run tidemark reprocess {pipeline.name} from the "
-                "first slice, or write the predicate with another column."
+                "erase cannot be identified. Add it to the output and run "
+                f"tidemark reprocess {format_cli_arguments(pipeline)} from the first slice, or write the "
+                "predicate with another column."
             )
         names[column] = name
     return names

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import cli_arguments, to_candidate
+from tidemark.config.candidate_version import format_cli_arguments, format_version_name, to_candidate
 from tidemark.config.sides import SideName
 from tidemark.delta.filesystem import list_file_sizes, open_filesystem
 from tidemark.delta.log_files import RemovedFiles
@@ -93,18 +93,18 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
     if mismatch := next(slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
         first = ledger.grid.label(mismatch[0])
         raise UserError(
-            f"slices of {cli_arguments(version)} from {first} on ran under other settings than the last one. Run "
-            f"tidemark reprocess {cli_arguments(version)} --from {first} first."
+            f"slices of {format_version_name(version)} from {first} on ran under other settings than the last one. Run "
+            f"tidemark reprocess {format_cli_arguments(version)} --from {first} first."
         )
     if version.join.api == "cogroup":
         raise UserError(
-            f"{cli_arguments(version)} emits groups of rows (api: cogroup), from which no row can be erased. Delete "
-            "the rows in the input and reprocess their slices."
+            f"{format_version_name(version)} emits groups of rows (api: cogroup), from which no row can be erased. "
+            "Delete the rows in the input and reprocess their slices."
         )
     if list_file_sizes(open_filesystem(ledger.tables.live_query)):
         raise UserError(
-            f"{cli_arguments(version)} has a live query, whose tables and checkpoint cannot be erased. Remove the "
-            f"folder {ledger.tables.live_query} and run the command again."
+            f"{format_version_name(version)} has a live query, whose tables and checkpoint cannot be erased. "
+            f"Remove the folder {ledger.tables.live_query} and run the command again."
         )
     inputs = open_inputs(spark, version, lake)
     for source in inputs:
@@ -133,5 +133,5 @@ def _execute(spark: SparkSession, plan: ErasurePlan, user: str, *, dry_run: bool
         else:
             deleted_files = delete_files(tables, files, record)
     return ErasureResult(
-        cli_arguments(plan.pipeline), row_counts, slices, deleted_files, deleted_docs, remaining_files, dry_run
+        format_version_name(plan.pipeline), row_counts, slices, deleted_files, deleted_docs, remaining_files, dry_run
     )

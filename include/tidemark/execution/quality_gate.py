@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Expectation, Pipeline
 from tidemark.config.allowed_expectations import ROW_EXPECTATIONS
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import CheckFailedError
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.row_accounting import RowAccounting
@@ -151,7 +152,8 @@ def format_remedies(pipeline: Pipeline, failure: ExpectationResult, failed_slice
     if expectation.per == "slice":
         names = {get_expectation_name(config) for config in pipeline.quality}
         name = shlex.quote(abbreviate_expectation_name(failure.expectation, names))
-        command = f"tidemark quality waive {pipeline.name} --slice {failed_slice} --expectation {name} --reason TEXT"
+        arguments = f"{format_cli_arguments(pipeline)} --slice {failed_slice} --expectation {name} --reason TEXT"
+        command = f"tidemark quality waive {arguments}"
         remedies += f". To publish the slice with them, run {command}"
     return remedies
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import cli_arguments
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.joins.base import Join
 from tidemark.joins.factory import create_join
@@ -241,4 +241,4 @@ class Plan:
 
 def format_reprocess_command(pipeline: Pipeline) -> str:
     """Return the command that recomputes committed slices of a pipeline."""
-    return f"tidemark reprocess {cli_arguments(pipeline)}"
+    return f"tidemark reprocess {format_cli_arguments(pipeline)}"

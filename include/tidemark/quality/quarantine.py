@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.types import format_instant
 from tidemark.delta.staging import StagedFiles
 from tidemark.delta.table import DeltaTableHandle
@@ -99,7 +100,7 @@ def release(
     if entry is None or not quarantined:
         raise UserError(
             f"--slice {format_instant(start)}: no row of this slice is in quarantine. Run tidemark quarantine list "
-            f"{pipeline.name} to see the slices with quarantined rows."
+            f"{format_cli_arguments(pipeline)} to see the slices with quarantined rows."
         )
     candidates = sorted({name for row in quarantined for name in row[FAILED_EXPECTATIONS_COLUMN]})
     names = candidates if expectation is None else [match_expectation_name(expectation, candidates)]

@@ -8,7 +8,13 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import CANDIDATES_FOLDER, DROP_MARKER, to_candidate, with_stored_config
+from tidemark.config.candidate_version import (
+    CANDIDATES_FOLDER,
+    DROP_MARKER,
+    format_cli_arguments,
+    to_candidate,
+    with_stored_config,
+)
 from tidemark.delta.filesystem import delete_file, has_file, list_file_sizes, open_filesystem, write_text
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
@@ -88,7 +94,7 @@ def drop_candidate(pipeline: Pipeline, lake: str, name: str) -> int:
     if not any(files.values()):
         raise _unknown_candidate_error(pipeline, lake, name)
     # The marker hides a half-deleted candidate. After a kill, the same command continues.
-    write_text(f"{root}/{DROP_MARKER}", f"by tidemark version drop {pipeline.name} {name}\n")
+    write_text(f"{root}/{DROP_MARKER}", f"by tidemark version drop {format_cli_arguments(pipeline)} {name}\n")
     for path in [*(path for path in files if path != DROP_MARKER), DROP_MARKER]:
         delete_file(root, path)
     return sum(files.values())
@@ -96,7 +102,7 @@ def drop_candidate(pipeline: Pipeline, lake: str, name: str) -> int:
 
 def _unknown_candidate_error(pipeline: Pipeline, lake: str, name: str) -> UserError:
     names = ", ".join(candidate.name for candidate in list_candidates(pipeline, lake)) or "none"
-    command = f"tidemark run {pipeline.name} --candidate {name}"
+    command = f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
     return UserError(f"{pipeline.name} has no candidate {name} (there are: {names}). Create one with {command}.")
 
 

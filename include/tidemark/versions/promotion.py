@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.types import format_instant
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.staging import StagedFiles, read_data_files
@@ -128,7 +129,7 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user
 
 def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
     """Check that a candidate can replace the live version."""
-    grid, command = candidate.grid, f"tidemark run {pipeline.name} --candidate {name}"
+    grid, command = candidate.grid, f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
     settings = serialize_settings(pipeline)
     if live.last and (old := parse_settings(live.last.settings)["slices"]) != parse_settings(settings)["slices"]:
         zone = f" in {old['time_zone']}" if "time_zone" in old else ""
@@ -140,8 +141,8 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
         first, setting_diff = grid.label(other[0]), other[1]
         raise UserError(
             f"slices of candidate {name} from {first} on ran under other settings than the pipeline file has "
-            f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess {pipeline.name} "
-            f"--candidate {name} --from {first}."
+            f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess "
+            f"{format_cli_arguments(to_candidate(pipeline, name))} --from {first}."
         )
     if stale_slices := stale(candidate):
         since = grid.label(min(stale_slices))
