@@ -1,11 +1,15 @@
 """Tests of the command tree: options, help, global options and confirmations, without Spark."""
 
 import json
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from typer.main import get_command
 
 from tidemark.cli.app import app, main
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.quality.results_table import SCHEMA, append_rejection_results
 
 MAX_OPTIONS = 10
 """Maximum number of options of a command, without --help."""
@@ -83,6 +87,20 @@ def test_list_shows_state_of_each_pipeline_file(lake, capsys):
         ["wrong.yaml", "invalid", "0"],
     ]
     assert lines[3:] == [f"wrong.yaml: {wrong['problem']}"]
+
+
+def test_status_and_list_show_a_rejected_first_run(lake, capsys):
+    name = "expect_column_values_to_not_be_null(column left_v)"
+    result = {"slice": datetime(2024, 1, 1, 1, tzinfo=UTC), "expectation": name, "outcome": "failed"}
+    rows = pa.Table.from_pylist([result], SCHEMA)
+    append_rejection_results(PipelineTables(f"{lake}/orders"), rows)
+
+    assert main(["status", "orders"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "slice 2024-01-01T01:00Z was rejected by the quality gate at 20" in output
+    assert output.endswith(f"Z: {name} To see why: tidemark quality show orders")
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "rejected"
 
 
 def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):

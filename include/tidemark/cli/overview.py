@@ -23,6 +23,7 @@ from tidemark.formatting import ToDict, format_count
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
+from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
 
@@ -33,7 +34,8 @@ class PipelineSummary(ToDict):
     pipeline: str
     """Name of the pipeline; of the file, if it is not valid."""
     state: str
-    """`invalid`, `no slices`, `stale` (committed slices run again at the next run) or `committed`."""
+    """`invalid`, `rejected` (the quality gate rejected a slice that is not committed since), `no slices`, `stale`
+    (committed slices run again at the next run) or `committed`."""
     file: str
     """Name of the pipeline file."""
     slices: int = 0
@@ -105,13 +107,16 @@ def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> Pipel
         ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, root), grid)
     except UserError as error:
         return PipelineSummary(pipeline.name, "invalid", file, problem=str(error))
+    state = "stale" if stale(ledger) else "committed" if ledger.entries else "no slices"
+    if list_pending_rejections(ledger):
+        state = "rejected"
     uncommitted = ledger.count_uncommitted(pipeline.slices, now)
     if ledger.last is None:
-        return PipelineSummary(pipeline.name, "no slices", file, uncommitted=uncommitted)
+        return PipelineSummary(pipeline.name, state, file, uncommitted=uncommitted)
     end = ledger.last.number + 1
     return PipelineSummary(
         pipeline.name,
-        "stale" if stale(ledger) else "committed",
+        state,
         file,
         len(ledger.entries),
         uncommitted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemark.cli.quality_warnings import render_failures
-from tidemark.cli.rich_table import create_table
+from tidemark.cli.rich_table import create_table, create_unwrapped_line
 from tidemark.cli.status import SideStatus, Status
 from tidemark.comparison import CAUSES, RULES, Comparison, DialectComparison
 from tidemark.comparison.config_impact import ChangedRows
@@ -155,6 +155,7 @@ def render_status(*statuses: Status) -> RenderableType:
         for status in statuses
         for line in render_failures(status.cli_arguments, status.slices, status.grouped_failures)
     ]
+    findings += [line for status in statuses for line in _describe_rejections(status)]
     findings += [
         Text(
             f"waived for the next run of slice {waiver['slice']}, by {waiver['user']}: {waiver['expectation']}: "
@@ -198,6 +199,16 @@ def _create_status_table(statuses: Sequence[Status]) -> Table:
         if any(cells):
             table.add_row(name, *cells)
     return table
+
+
+def _describe_rejections(status: Status) -> Iterator[Text]:
+    for rejection in status.rejections:
+        names = "; ".join(rejection.expectations)
+        yield Text(
+            f"slice {rejection.slice} was rejected by the quality gate at {rejection.rejected_at}: {names}", "red"
+        )
+    if status.rejections:
+        yield create_unwrapped_line(f"To see why: tidemark quality show {status.cli_arguments}")
 
 
 def _describe_erasure(erasure: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
+from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers
 from tidemark.tables.table_changes import open_tables
@@ -80,6 +81,8 @@ class Status(ToDict):
     """The same failures by expectation, those with most slices first."""
     quarantined: int = 0
     """Rows withheld from the emissions because they fail an expectation."""
+    rejections: list[PendingRejection] = field(default_factory=list)
+    """Slices that the quality gate rejected and that are not committed since, in order."""
     waivers: list[dict[str, Any]] = field(default_factory=list)
     """Waivers for the next run of their slice, newest first."""
     seconds: float = 0
@@ -105,6 +108,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
             clock=pipeline.clock,
             left=empty["left"],
             right=empty["right"],
+            rejections=list_pending_rejections(ledger),
             waivers=list_pending_waivers(ledger),
             tables=_table_sizes(tables),
         )
@@ -147,6 +151,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         failed_expectations=_failed_expectations(rows["quality_results"]),
         grouped_failures=_group_failures(rows, tables, grid),
         quarantined=int(pd.to_numeric(rows["quarantined"]).sum()),
+        rejections=list_pending_rejections(ledger),
         waivers=list_pending_waivers(ledger),
         seconds=float(jobs["job_seconds"].sum()),
         tables=_table_sizes(tables),
