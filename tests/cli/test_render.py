@@ -61,7 +61,8 @@ def create_comparison():
         for name in ("changed value", "padded before its partner arrived", "unexplained")
         for table in ("batch", "stream")
     )
-    return Comparison(LONG, LONG, LONG, START, END, LARGE, causes, (), (), 0.1, leading_columns=(COLUMN,))
+    agreement = Agreement(START, "r", LARGE, LARGE, LARGE, LARGE, 0, {}, changed=LARGE - 1)
+    return Comparison(LONG, LONG, LONG, START, END, LARGE, causes, (agreement,), (), 0.1, leading_columns=(COLUMN,))
 
 
 TABLES = {
@@ -135,6 +136,31 @@ def test_render_comparison_example_has_keys_times_and_changed_columns():
     assert "gate" not in output
 
 
+def test_render_comparison_shows_all_examples_and_both_values_of_a_changed_row():
+    values = {"batch": ("old", "wide"), "stream": ("new", "long")}
+    numbers = iter(range(1, 5))
+    causes = tuple(
+        Cause("changed value", missing_in, 2, tuple(
+            {"left_k": key, "v": value, "_changed": ["v"], "_number": next(numbers), "_detail": "v"}
+            for key, value in zip("ab", values[missing_in], strict=True)
+        ))
+        for missing_in in ("batch", "stream")
+    )  # fmt: skip
+    agreement = (Agreement(START, "r", 0, 2, 2, 0, 0, {}, changed=2),)
+    comparison = Comparison("p", "t", None, "", "", 0, causes, agreement, (), 0.1, leading_columns=("left_k",))
+
+    output = print_wide(render_comparison(comparison))
+
+    assert re.findall(r"\d in \w+: left_k \w, v \w+: v", output) == [
+        "3 in batch: left_k a, v new: v",
+        "1 in stream: left_k a, v old: v",
+        "4 in batch: left_k b, v long: v",
+        "2 in stream: left_k b, v wide: v",
+    ]
+    assert output.count("changed value") == 1
+    assert [cause.missing_in for cause in comparison.causes] == ["batch", "stream"], "JSON has both sides"
+
+
 def test_render_comparison_counts_a_changed_row_once():
     causes = [("changed value", "stream", 2), ("changed value", "batch", 2), ("unexplained", "stream", 2)]
     causes += [("unexplained", "batch", 1), ("pending", "stream", 9)]
@@ -145,7 +171,14 @@ def test_render_comparison_counts_a_changed_row_once():
     )  # fmt: skip
 
     output = print_wide(render_comparison(comparison))
+    rows = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in output.splitlines()]
 
+    assert [cells[2:] for cells in rows if len(cells) == 4 and cells[3].isdigit()] == [
+        ["in both", "2"],
+        ["batch", "2"],
+        ["stream", "1"],
+        ["batch", "9"],
+    ]
     assert (
         "95 rows are the same (95.00%), 5 differ: 2 changed, 2 missing in the stream, 1 extra in the stream" in output
     )

@@ -337,17 +337,20 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     ]
     if comparison.causes:
         table = create_table(("cause", "such as"), ("only in", "rows"))
-        for cause in comparison.causes:
+        for cause in comparison.causes_by_row:
             only_in = comparison.label_other_table(cause.missing_in)
-            examples = "\n".join(
-                f"{example['_number']}: "
-                + _describe_example(comparison.summarize_example(example), example, comparison.adapt_words)
-                for example in cause.examples[:1]
-            )
+            examples = "\n".join(_format_numbered_example(comparison, example) for example in cause.examples)
             name = comparison.adapt_words(f"{cause.cause}\n[dim]{CAUSES[cause.cause]}[/dim]")
             table.add_row(name, Text(examples), only_in, f"{cause.rows:,}")
         lines.append(table)
     return Group(*lines, *(Text(f"note: {note}") for note in comparison.notes))
+
+
+def _format_numbered_example(comparison: Comparison, example: dict[str, Any]) -> str:
+    """Format an example with the number by which `compare minimize` finds it; a changed row also with its table."""
+    table = f" in {comparison.label_other_table(example['_missing_in'])}" if "_missing_in" in example else ""
+    values = comparison.summarize_example(example)
+    return f"{example['_number']}{table}: {_describe_example(values, example, comparison.adapt_words)}"
 
 
 def render_dialects(result: DialectComparison) -> RenderableType:

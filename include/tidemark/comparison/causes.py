@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM
+from tidemark.comparison.result import CHANGED_VALUE
 from tidemark.comparison.setting_search import replay_emissions, search_settings
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
@@ -28,7 +29,6 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 
-CHANGED_VALUE = "changed value"
 CAUSES = {
     "pending": "not due yet: one of them has not read so far",
     "quarantined": "the pipeline has it in quarantine, because it fails an expectation",

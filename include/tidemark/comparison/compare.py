@@ -15,7 +15,6 @@ from pyspark.sql import types as T
 
 from tidemark.comparison.causes import (
     CAUSES,
-    CHANGED_VALUE,
     DETAIL_COLUMNS,
     ComparedViews,
     assign_causes,
@@ -23,7 +22,7 @@ from tidemark.comparison.causes import (
 )
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
-from tidemark.comparison.result import Agreement, Cause, Comparison, ComparisonRequest, check_budget
+from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
 from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Budget
 
+CHANGED_VALUE = "changed value"
+"""Cause of a row that both tables have, with another value."""
+NEITHER = "neither"
+"""Table that lacks a changed row."""
 _BATCH_WORDS, _STREAM_WORDS = re.compile(r"\bthe (batch|pipeline)\b"), re.compile(r"\bthe stream\b")
 
 
@@ -48,7 +53,7 @@ class Cause:
 
     cause: str
     missing_in: str
-    """`stream` or `batch`."""
+    """`stream` or `batch`; `neither` for changed rows (`Comparison.causes_by_row`)."""
     rows: int
     examples: tuple[dict[str, Any], ...]
     """Rows, each with its `_number` among all examples, the columns `_changed` of a changed value, and `_left` and
@@ -114,6 +119,23 @@ class Comparison:
         return {name: example[name] for name in names if name in example}
 
     @property
+    def causes_by_row(self) -> tuple[Cause, ...]:
+        """Causes that count each changed row once. Its examples have `_missing_in`: the table that lacks this value.
+
+        A side can have more rows with a changed value than the other. They stay rows of this side.
+        """
+        values = [cause for cause in self.causes if cause.cause == CHANGED_VALUE]
+        if not self.changed or len(values) < len((BATCH, STREAM)):
+            return self.causes
+        by_side = [[{"_missing_in": cause.missing_in, **row} for row in cause.examples] for cause in reversed(values)]
+        examples = tuple(row for pair in zip_longest(*by_side) for row in pair if row is not None)
+        rest = (replace(cause, rows=cause.rows - self.changed, examples=()) for cause in values)
+        changed = (Cause(CHANGED_VALUE, NEITHER, self.changed, examples), *(cause for cause in rest if cause.rows))
+        first = self.causes.index(values[0])
+        others = [cause for cause in self.causes if cause.cause != CHANGED_VALUE]
+        return (*others[:first], *changed, *others[first:])
+
+    @property
     def differences(self) -> int:
         """Number of rows that differ, without pending ones. A changed row counts once, although both have it."""
         return self.changed + self.missing + self.extra
@@ -159,7 +181,9 @@ class Comparison:
         return ", ".join(f"{rows:,} {self.adapt_words(kind)}" for rows, kind in counts if rows)
 
     def label_other_table(self, missing_in: str) -> str:
-        """Return the word for the table that has rows which `missing_in` (`batch` or `stream`) lacks."""
+        """Return the word for the table that has rows which `missing_in` (as of a `Cause`) lacks."""
+        if missing_in == NEITHER:
+            return "in both"
         return self.labels[0] if missing_in == STREAM else self.labels[1]
 
     def adapt_words(self, text: str) -> str:

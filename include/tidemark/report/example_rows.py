@@ -49,7 +49,7 @@ class ExplainedCause:
 
     cause: str
     missing_in: str
-    """`stream` or `batch`."""
+    """`stream` or `batch`; `neither` for a changed row, which both have."""
     rows: int
     meaning: str
     remedy: str
@@ -75,12 +75,13 @@ class ExampleCollector:
                 REMEDIES[cause.cause],
                 tuple(self._explain_example(cause, row) for row in cause.examples),
             )
-            for cause in comparison.causes
+            for cause in comparison.causes_by_row
         )
 
     def _explain_example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
         # The pipeline of the side that lacks the row has the reason.
-        view = self.reference if cause.missing_in == "stream" and self.reference else self.batch
+        missing_in = row.get("_missing_in", cause.missing_in)
+        view = self.reference if missing_in == "stream" and self.reference else self.batch
         histories = [self._find_history(view, side, row) for side in SIDES if row.get("_input", side) == side]
         columns = {name: value for name, value in row.items() if name not in _DETAIL_COLUMNS}
         return Example(columns, _format_details(row), tuple(history.name for history in histories if history))
@@ -98,7 +99,16 @@ class ExampleCollector:
         return self.histories.get(identity)
 
 
-_DETAIL_COLUMNS = {"_input", "_watermark", "_lateness_ms", "_limiting_side", "_detail", "_left", "_right"}
+_DETAIL_COLUMNS = {
+    "_missing_in",
+    "_input",
+    "_watermark",
+    "_lateness_ms",
+    "_limiting_side",
+    "_detail",
+    "_left",
+    "_right",
+}
 """Columns of an example that are not its own: details of the cause, and hashes of its input rows."""
 
 
@@ -116,6 +126,8 @@ def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"its {row['_input']} row"
     if "_detail" in row:
         yield str(row["_detail"]).replace("_", " ") if "_input" in row else str(row["_detail"])
+    if "_missing_in" in row:
+        yield "value in the batch" if row["_missing_in"] == "stream" else "value in the stream"
 
 
 def _is_scalar(value: Any) -> bool:
