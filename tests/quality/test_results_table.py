@@ -183,6 +183,21 @@ def test_render_histories_shows_bounds_of_numbers_and_shares(expectation, bounds
     assert all(text in capture.get() for text in shown)
 
 
+def test_render_histories_breaks_lines_of_80_columns_between_words():
+    arguments = "column scheduled_departure_of_the_flight, min_value 0, max_value 100"
+    name = f"expect_column_values_to_be_between({arguments}) on history per day"
+    histories = summarize_results(create_results(name, (None, 0.0), (0.25, "warned"), (0.0, "passed")))
+    console = Console(width=80, record=True)
+
+    with console.capture() as capture:
+        console.print(render_histories(SimpleNamespace(name="orders"), histories))
+
+    words = capture.get().split()
+    assert set(name.split()) <= set(words)
+    assert "2 evaluated: 1 passed, 1 warned" in capture.get()
+    assert "in slice 2024-01-01T00:00Z" in " ".join(words)
+
+
 def test_quality_command_prints_expectations_outcomes_and_data_docs(year, capsys):
     file, lake, _ = year
 

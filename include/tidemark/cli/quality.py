@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from getpass import getuser
 from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from tidemark.cli.common import (
@@ -134,28 +135,26 @@ def render_histories(pipeline: Pipeline, histories: list[ExpectationHistory]) ->
         command = f"tidemark quality suggest {shlex.quote(pipeline.command_argument)}"
         line = f"{pipeline.name}: no expectation has validated a slice. {command} proposes some."
         return Group(create_unwrapped_line(line))
-    table = Table(title=f"{pipeline.name}: quality", title_justify="left", show_lines=True)
-    table.add_column("expectation", overflow="fold")
-    table.add_column("slices", justify="right", no_wrap=True)
-    table.add_column("worst value", justify="right", no_wrap=True)
+    lines: list[RenderableType] = [Text(f"{pipeline.name}: quality", "italic")]
     for history in histories:
-        outcomes = "".join(f"\n{count:,} {outcome}" for outcome, count in history.outcomes.items())
-        about = ", ".join(part for part in (history.severity, _describe_bounds(history)) if part)
-        table.add_row(
-            Text(history.expectation).append(f"\n{about}", "dim"),
-            Text(f"{history.evaluated:,} judged").append(outcomes, "dim"),
-            _describe_worst(history),
-        )
-    return table
+        lines.append(Text(history.expectation, "bold"))
+        lines += [Padding(Text(line), (0, 0, 0, 2)) for line in _describe_history(history)]
+    return Group(*lines)
 
 
-def _describe_worst(history: ExpectationHistory) -> Text:
+def _describe_history(history: ExpectationHistory) -> Iterator[str]:
+    yield ", ".join(part for part in (history.severity, _describe_bounds(history)) if part)
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in history.outcomes.items())
+    yield f"{history.evaluated:,} evaluated: {outcomes}"
+    if history.worst_slice is not None:
+        yield _describe_worst(history)
+
+
+def _describe_worst(history: ExpectationHistory) -> str:
     """Describe the worst value of failed slices, or else the value nearest to a bound, and its slice."""
-    if history.worst_slice is None:
-        return Text()
-    value = Text("no number" if history.worst_value is None else _format_value(history, history.worst_value))
+    value = "no number" if history.worst_value is None else _format_value(history, history.worst_value)
     outcome = "nearest to a bound" if history.worst_outcome == "passed" else history.worst_outcome
-    return value.append(f"\n{outcome}\nin {history.worst_slice}", "dim")
+    return f"worst value: {value}, {outcome}, in slice {history.worst_slice}"
 
 
 def _describe_bounds(history: ExpectationHistory) -> str:

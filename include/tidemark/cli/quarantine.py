@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tidemark.cli.common import (
     EXPECTATION_HELP,
@@ -81,11 +82,10 @@ def render_groups(pipeline: Pipeline, groups: list[QuarantinedGroup]) -> Rendera
     """Show the quarantined rows by slice and expectation, and the command that publishes them."""
     if not groups:
         return f"{pipeline.name}: nothing is in quarantine"
-    shown = any(group.examples for group in groups)
-    texts = ("expectation", "such as") if shown else ("expectation",)
-    table = create_table(texts, ("slice", "rows"), title=f"{pipeline.name}: in quarantine")
+    table = create_table(("expectation",), ("slice", "rows"), title=f"{pipeline.name}: in quarantine")
     for group in groups:
-        examples = ["\n".join(map(format_values, group.examples))] if shown else []
-        table.add_row(group.expectation, *examples, group.slice, f"{group.rows:,}")
+        # Below the name, which is long: a column of examples would break its words.
+        examples = "".join(f"\n{format_values(row)}" for row in group.examples)
+        table.add_row(Text(group.expectation).append(examples, "dim"), group.slice, f"{group.rows:,}")
     command = f"tidemark quarantine release {format_cli_arguments(pipeline)} --slice T"
     return Group(table, create_unwrapped_line(f"To publish them: {command}"))

@@ -1,7 +1,7 @@
 """Search the settings under which a stream may have run, by replays of all committed slices.
 
-A stream has one set of settings. So a trial is judged over all rows: by the rows without a cause that it explains, and
-by the equal rows that would differ under it.
+A stream has one set of settings. So a trial is evaluated over all rows: by the rows without a cause that it explains,
+and by the equal rows that would differ under it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Round:
 
 @dataclass(frozen=True)
 class _Search:
-    """The rows by which trials are judged."""
+    """The rows by which trials are evaluated."""
 
     unexplained: DataFrame
     view: CommittedView
