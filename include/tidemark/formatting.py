@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -36,11 +37,13 @@ def format_estimate(number: float, noun: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    r"""Format a value of a row. A string with blank ends or invisible characters is quoted, with escapes.
+    r"""Format a value of a row as in SQL. A string with blank ends or invisible characters is quoted, with escapes.
 
-    >>> [format_value(value) for value in ("a b", "a ", "a\u00a0b", "", 1.5, True)]
-    ['a b', "'a '", "'a\\xa0b'", "''", '1.5', 'True']
+    >>> [format_value(value) for value in ("a b", "a ", "a\u00a0b", "", 1.5, True, None, {"a": [None]})]
+    ['a b', "'a '", "'a\\xa0b'", "''", '1.5', 'true', 'null', '{"a": [null]}']
     """
+    if value is None or isinstance(value, bool | dict | list):
+        return json.dumps(value, default=str, ensure_ascii=False)
     text = str(value)
     is_ambiguous = isinstance(value, str) and (not text or text != text.strip() or not text.isprintable())
     return repr(text) if is_ambiguous else text
@@ -50,7 +53,7 @@ def format_values(values: Mapping[str, Any]) -> str:
     """Format named values of a row.
 
     >>> format_values({"k": "a ", "v": None, "x": 2})
-    "k 'a ', v None, x 2"
+    "k 'a ', v null, x 2"
     """
     return ", ".join(f"{name} {format_value(value)}" for name, value in values.items())
 

@@ -85,6 +85,9 @@ def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_p
     assert cli.main(["explain", path, "--lake", str(lake), "--left", "id=1", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     assert (result["side"], result["row"]["id"], len(result["steps"])) == ("left", 1, 4)
+    assert result["row"]["happened"] == "2024-01-01T00:05Z"
+    assert cli.main(["explain", path, "--lake", str(lake), "--left", "id=6"]) == 0
+    assert ", k null, " in capsys.readouterr().out
 
     with pytest.raises(UserError, match="--left: input left has no column happend. Did you mean happened"):
         explain_rows(spark, settings, str(lake), "left", {"happend": "1"})

@@ -320,7 +320,7 @@ def render_row_histories(histories: Iterable[RowHistory]) -> RenderableType:
     """Show the history of each input row."""
     lines: list[RenderableType] = []
     for history in histories:
-        lines.append(Text(f"{history.side} row {format_values(history.to_dict()['row'])}", "bold"))
+        lines.append(Text(f"{history.side} row {format_values(history.row)}", "bold"))
         lines += [Text(f"  {step}") for step in history.steps]
     return Group(*lines)
 

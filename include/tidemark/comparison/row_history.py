@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -20,7 +20,7 @@ from tidemark.config.types import format_duration, format_instant, from_micros, 
 from tidemark.delta.table_reader import read_newest
 from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
-from tidemark.formatting import quote_identifier
+from tidemark.formatting import ToDict, quote_identifier
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.output_schema import flatten_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
@@ -34,6 +34,7 @@ from tidemark.sources.stored_input import get_query_trace, get_schemas, read_inp
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.timegrid.time_columns import to_plain_row
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.row_status import FILTERED
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
@@ -52,16 +53,13 @@ _WINDOW_LOSSES = {
 
 
 @dataclass(frozen=True)
-class RowHistory:
+class RowHistory(ToDict):
     """Events in the life of one input row."""
 
     side: SideName
     row: dict[str, Any]
+    """Values by column, JSON-ready; instants in UTC."""
     steps: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a JSON-ready dictionary."""
-        return {**asdict(self), "row": {name: _to_plain(value) for name, value in self.row.items()}}
 
 
 def explain_rows(
@@ -93,7 +91,8 @@ class _HistoryReader:
     def read(self) -> RowHistory:
         """Collect the events of the row."""
         steps = self._describe_filtered() if self.row["rejected"] == FILTERED else self._describe()
-        return RowHistory(self.side, self.row[self.side].asDict(), tuple(steps))
+        schema = self.view.inputs[SIDES.index(self.side)].side.schema
+        return RowHistory(self.side, to_plain_row(self.row[self.side], schema), tuple(steps))
 
     def _describe(self) -> Iterator[str]:
         view, row, label = self.view, self.row, self.view.grid.label
@@ -359,7 +358,3 @@ def _instant(microseconds: int) -> str:
 
 def _span(milliseconds: int) -> str:
     return format_duration(timedelta(milliseconds=milliseconds))
-
-
-def _to_plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) or value is None else str(value)

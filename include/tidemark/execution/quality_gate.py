@@ -26,6 +26,7 @@ from tidemark.quality.quarantine import abbreviate_expectation_name
 from tidemark.quality.results import ExpectationResult, ValidationResult
 from tidemark.quality.results_table import append_rejection_results, create_result_rows
 from tidemark.tables.append import append_rejected_rows
+from tidemark.timegrid.time_columns import to_plain_row
 
 MAX_EXAMPLE_ROWS = 3
 """Maximum number of failing rows whose keys are listed in the message about a rejected slice."""
@@ -134,10 +135,11 @@ def _format_example_keys(spec: JobSpec, written: WrittenOutput, failure: Expecta
     rows = output.where((F.col("_slice") >= start) & (F.col("_slice") < end))
     try:
         failing_rows = select_failing_rows(rows, build_expectation(expectation))
-        examples = failing_rows.select(*map(quote_identifier, key_names)).limit(MAX_EXAMPLE_ROWS).collect()
+        keys = failing_rows.select(*map(quote_identifier, key_names)).limit(MAX_EXAMPLE_ROWS)
+        examples = [to_plain_row(row, keys.schema) for row in keys.collect()]
     except PySparkException:  # The failure's detail already has Spark's message about the expectation.
         return ""
-    formatted = "; ".join(format_values(row.asDict()) for row in examples)
+    formatted = "; ".join(map(format_values, examples))
     return f", at {formatted}" if formatted else ""
 
 

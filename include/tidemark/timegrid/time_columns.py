@@ -10,12 +10,12 @@ from decimal import Decimal
 from math import floor, isfinite
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import TimeColumn
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 
@@ -179,6 +179,35 @@ def parse_example_json(text: str, dtype: T.DataType) -> dict[str, Any]:
     row: dict[str, Any] = json.loads(text)
     times = (field.name for field in dtype if isinstance(field.dataType, T.TimestampType | T.TimestampNTZType))
     return row | {name: _WHOLE_MILLISECOND.sub(r"\1", row[name]) for name in times if name in row}
+
+
+def to_plain_row(row: Row, schema: T.StructType) -> dict[str, Any]:
+    """Convert a collected row to JSON-ready values by column. Its times are ISO 8601: instants in UTC, with Z."""
+    return {field.name: _to_plain_value(row[field.name], field.dataType) for field in schema}
+
+
+def _to_plain_value(value: Any, dtype: T.DataType) -> Any:
+    """Convert a collected value to JSON-ready values.
+
+    >>> _to_plain_value(datetime(2013, 1, 1, 10, 15, tzinfo=UTC), T.TimestampType())
+    '2013-01-01T10:15Z'
+    >>> _to_plain_value({"times": [datetime(2013, 1, 1)]}, T.MapType(T.StringType(), T.ArrayType(T.TimestampNTZType())))
+    {'times': ['2013-01-01T00:00']}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    match dtype:
+        case T.StructType():
+            return to_plain_row(value, dtype)
+        case T.ArrayType():
+            return [_to_plain_value(element, dtype.elementType) for element in value]
+        case T.MapType():
+            keys = (str(_to_plain_value(key, dtype.keyType)) for key in value)
+            return dict(zip(keys, (_to_plain_value(item, dtype.valueType) for item in value.values()), strict=True))
+        case T.TimestampNTZType():
+            return format_instant(value.replace(tzinfo=UTC)).removesuffix("Z")
+    # Spark collects instants without a zone, in that of this process.
+    return format_instant(value.astimezone(UTC)) if isinstance(value, datetime) else str(value)
 
 
 def _convert_map_keys_to_text(column: Column, dtype: T.DataType) -> Column:
