@@ -128,8 +128,15 @@ def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
 def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):
     assert main(["validate", "orders"]) == 0
     assert "orders: valid. orders: inner join, dialect flink-datastream, " in capsys.readouterr().out
-    assert main(["validate", "orders", "wrong"]) == 2
-    assert "dialect: is missing" in capsys.readouterr().err
+    assert main(["validate", "wrong", "orders", "missing.yaml"]) == 2
+    output = capsys.readouterr()
+    assert output.out.startswith("orders: valid. ")
+    errors = output.err.splitlines()
+    assert ["dialect: is missing" in errors[0], "there is no pipeline file missing.yaml" in errors[1]] == [True, True]
+    assert main(["validate", "wrong", "orders", "--json"]) == 2
+    wrong, orders = json.loads(capsys.readouterr().out)
+    assert (orders["pipeline"], orders["problem"]) == ("orders", None)
+    assert "dialect: is missing" in wrong["problem"]
     assert not lake.exists()
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from tidemark import json_logging
 from tidemark.cli import analyse, develop, overview, run, semantics
 from tidemark.cli.checkpoints import app as checkpoints
-from tidemark.cli.common import GlobalOptions, err, get_global_options, out, set_global_options
+from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.cli.compare import app as compare
 from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
@@ -28,7 +28,6 @@ from tidemark.errors import FaultError, StoppedError, TidemarkError, missing_ext
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import format_safe_message
 
-_LOG = logging.getLogger(__name__)
 GLOBAL_FLAGS = ("--json", "--verbose", "-v")
 """Global options without a value."""
 _EPILOG = "Global options, before or after the command: --lake PATH, --json, --verbose (tidemark --help)."
@@ -146,31 +145,18 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:
-        _report_error(
+        report_error(
             error, "" if isinstance(error, StoppedError) else "error", to_single_line(str(error)), error.exit_code
         )
         return error.exit_code
     except Exception as error:  # a user gets one line for any fault
         if isinstance(error, ModuleNotFoundError) and (install_error := missing_extra_error(error)):
-            _report_error(error, "error", str(install_error), install_error.exit_code)
+            report_error(error, "error", str(install_error), install_error.exit_code)
             return install_error.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
         line = f"{type(error).__name__}: {to_single_line(format_safe_message(error))}"
         hint = "(Set TIDEMARK_DEBUG=1 and run again for the traceback.)"
-        _report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)
+        report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)
         return FaultError.exit_code
     return 0
-
-
-def _report_error(error: Exception, label: str, line: str, exit_code: int) -> None:
-    """Print or log in one line why the command ends."""
-    if json_logging.is_json_enabled():
-        level = logging.ERROR if label else logging.WARNING
-        _LOG.log(level, "%s", line, extra={**json_logging.error_context(error), "exit_code": exit_code})
-        return
-    err.print(f"{label and f'[bold red]{label}:[/] '}{_escape_markup(line)}", soft_wrap=True, highlight=False)
-
-
-def _escape_markup(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +15,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from tidemark import json_logging
 from tidemark.config.types import parse_instant
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import UserError
 
 out, err = Console(), Console(stderr=True)
+_LOG = logging.getLogger(__name__)
 
 PipelineArgument = Annotated[str, typer.Argument(metavar="PIPELINE", help="Pipeline file, or a pipeline's name.")]
 PipelinesArgument = Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Pipeline files or names.")]
@@ -137,3 +140,16 @@ def naming_option(option: str) -> Iterator[None]:
 def print_json(value: Any) -> None:
     """Print a value as JSON to standard output."""
     print(json.dumps(value, indent=1))  # noqa: T201
+
+
+def report_error(error: Exception, label: str, line: str, exit_code: int) -> None:
+    """Print or log in one line why the command ends."""
+    if json_logging.is_json_enabled():
+        level = logging.ERROR if label else logging.WARNING
+        _LOG.log(level, "%s", line, extra={**json_logging.error_context(error), "exit_code": exit_code})
+        return
+    err.print(f"{label and f'[bold red]{label}:[/] '}{_escape_markup(line)}", soft_wrap=True, highlight=False)
+
+
+def _escape_markup(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -11,19 +11,23 @@ from rich.console import Group
 from tidemark.cli.common import (
     FirstSliceOption,
     LastSliceOption,
+    get_global_options,
     get_lake_root,
+    out,
     parse_instant_option,
     print_json,
     print_result,
+    report_error,
 )
 from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.render import render_changed_rows, render_setting_diff
 from tidemark.comparison.config_impact import count_changed_rows
 from tidemark.comparison.what_if import select_slices
-from tidemark.config import build_json_schema, load_pipeline
+from tidemark.config import Pipeline, build_json_schema, load_pipeline
 from tidemark.config.diff import diff_pipelines
 from tidemark.config.types import format_duration, format_instant
-from tidemark.errors import UserError
+from tidemark.errors import PipelineFileError, UserError
+from tidemark.formatting import to_single_line
 
 
 def validate(
@@ -31,20 +35,33 @@ def validate(
 ) -> None:
     """Check pipeline files without reading any table: fields, values, and what the dialect supports.
 
+    All files are checked. The exit code is 2 if any is invalid.
+
     `tidemark plan` also checks columns, types and expressions against the inputs.
 
     Example: `tidemark validate include/pipelines/*.yaml`
     """
-    pipelines = [load_pipeline(file) for file in files]
-    print_result(
-        [{"file": file, "pipeline": pipeline.name} for file, pipeline in zip(files, pipelines, strict=True)],
-        lambda: "\n".join(
-            f"{file}: valid. {pipeline.name}: {pipeline.join.type} join, dialect {pipeline.dialect}, "
-            f"{pipeline.join.describe()}, slices of {format_duration(pipeline.slices.every)} from "
-            f"{format_instant(pipeline.slices.start)}."
-            for file, pipeline in zip(files, pipelines, strict=True)
-        ),
-        soft_wrap=True,
+    outcomes = []
+    for file in files:
+        try:
+            pipeline = load_pipeline(file)
+        except PipelineFileError as error:
+            outcomes.append({"file": file, "pipeline": None, "problem": str(error)})
+            report_error(error, "error", to_single_line(str(error)), error.exit_code)
+            continue
+        outcomes.append({"file": file, "pipeline": pipeline.name, "problem": None})
+        if not get_global_options().as_json:
+            out.print(f"{file}: valid. {_describe_pipeline(pipeline)}", soft_wrap=True)
+    if get_global_options().as_json:
+        print_json(outcomes)
+    if any(outcome["problem"] for outcome in outcomes):
+        raise typer.Exit(PipelineFileError.exit_code)
+
+
+def _describe_pipeline(pipeline: Pipeline) -> str:
+    return (
+        f"{pipeline.name}: {pipeline.join.type} join, dialect {pipeline.dialect}, {pipeline.join.describe()}, slices "
+        f"of {format_duration(pipeline.slices.every)} from {format_instant(pipeline.slices.start)}."
     )
 
 
