@@ -96,6 +96,7 @@ def test_commands_print_committed_slices_and_rows_ahead(orders, pipeline, write,
 
     first_run = run_command("run")
     assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in first_run
+    assert "/orders/{ledger,emissions,late,checkpoint,quality}" in first_run, "the tables that exist"
     warning = (
         "warning: expect_column_values_to_be_between(column left_rows_ahead, max_value 0) on history: 1 warned of 2 "
         "slices, worst in 2024-01-01T01:00Z: found 1. Event times are up to 1 h 41 min after arrival (k device-7, "

@@ -138,7 +138,8 @@ def run(
     status = summarize_status(plan_.pipeline, get_lake_root())
     print_result({"plan": plan_.to_dict(), "status": status.to_dict()}, lambda: render_status(status))
     if not as_json:
-        out.print(f"Tables: {plan_.tables.root}/{{emissions,late,checkpoint,ledger}}", soft_wrap=True)
+        names = ",".join(status.tables)
+        out.print(f"Tables: {plan_.tables.root}/{{{names}}}", soft_wrap=True)
 
 
 def reprocess(
