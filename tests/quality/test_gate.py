@@ -16,12 +16,14 @@ from pyspark.sql import functions as F
 from tidemark.config import Expectation
 from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.execution.quality_gate import format_failed_slices
 from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import result_store
 from tidemark.quality.gx.data_docs import delete_results_before, get_docs_index, update_data_docs, write_docs
 from tidemark.quality.invariants import INVARIANTS
-from tidemark.quality.results import Measurement
+from tidemark.quality.results import ExpectationResult, Measurement, ValidationResult
+from tidemark.timegrid.slices import Grid
 
 PASSING = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))
 """Invariants of three slices without a failure."""
@@ -64,6 +66,24 @@ def test_validate_output_concurrent_processes_share_a_pipeline(tmp_path):
         stored_runs = set.union(*pool.map(validate_three_runs, [tmp_path] * 4, "abcd"))
 
     assert stored_runs == {f"{worker}{number}" for worker in "abcd" for number in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("failing", "expected"),
+    [
+        ({3}, "slice 1970-01-01T03:00Z"),
+        (
+            {1, 3},
+            "first of 2 failing slices up to 1970-01-01T03:00Z: 1970-01-01T01:00Z, 1970-01-01T03:00Z",
+        ),
+        (set(range(1, 9)), "1970-01-01T05:00Z and 3 more"),
+    ],
+)
+def test_format_failed_slices_counts_and_lists_them(failing, expected):
+    stop, warn = (ExpectationResult("rows", "critical", "found 0", action) for action in ("stop", "warn"))
+    result = ValidationResult(tuple((stop,) if number in failing else (warn,) for number in range(9)), 0.0, "")
+
+    assert format_failed_slices(Grid(0, 3_600_000_000), range(9), result).endswith(expected)
 
 
 def without_run_fields(content):

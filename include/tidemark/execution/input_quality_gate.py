@@ -7,7 +7,12 @@ from pyspark.sql import DataFrame
 from tidemark.config.sides import SIDES
 from tidemark.errors import CheckFailedError
 from tidemark.execution.job_spec import JobSpec
-from tidemark.execution.quality_gate import describe_published_slices, format_remedies, record_first_rejection
+from tidemark.execution.quality_gate import (
+    describe_published_slices,
+    format_failed_slices,
+    format_remedies,
+    record_first_rejection,
+)
 from tidemark.execution.validation_inputs import collect_input_rows
 from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import get_docs_index, write_docs
@@ -42,8 +47,9 @@ def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:
     failure, *other_failures = record_first_rejection(spec, result).blocking_failures
     more = f" (and {len(other_failures)} more)" if other_failures else ""
     failed_slice = plan.grid.label(slices[0] + passed_count)
+    where = format_failed_slices(plan.grid, slices, result)
     rejection = (
-        f"quality gate: {failure.expectation} {failure.detail}{more} in slice {failed_slice}, before the join; "
+        f"quality gate: {failure.expectation} {failure.detail}{more} before the join in {where}; "
         f"{describe_published_slices(spec, passed_count, 'were not run')}. Look at {result.docs_index}"
         f"{format_remedies(plan.pipeline, failure, failed_slice)}"
     )

@@ -26,10 +26,14 @@ from tidemark.quality.quarantine import abbreviate_expectation_name
 from tidemark.quality.results import ExpectationResult, ValidationResult
 from tidemark.quality.results_table import append_rejection_results, create_result_rows
 from tidemark.tables.append import append_rejected_rows
+from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import to_plain_row
 
 MAX_EXAMPLE_ROWS = 3
 """Maximum number of failing rows whose keys are listed in the message about a rejected slice."""
+
+MAX_LISTED_SLICES = 5
+"""Maximum number of failing slices that the message names."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def apply_quality_gate(
     rejected_start = F.lit(plan.grid.datetime_of(slices[0] + publishable_count))
     rejected_rows = written.emissions.where(F.col("_slice") >= rejected_start).withColumn("_run", F.lit(spec.run))
     append_rejected_rows(rejected_rows, tables.rejected_output, spec.run)
-    rejection = _format_rejection(spec, written, record_first_rejection(spec, result), result.publishable_count)
+    rejection = _format_rejection(spec, written, record_first_rejection(spec, result), result)
     if not publishable_count:
         raise CheckFailedError(rejection)
     return GateDecision(publishable_count, result.select_slices(0, publishable_count), rejection)
@@ -92,24 +96,41 @@ def record_first_rejection(spec: JobSpec, result: ValidationResult) -> Validatio
     return rejected
 
 
-def _format_rejection(spec: JobSpec, written: WrittenOutput, result: ValidationResult, passed_count: int) -> str:
-    """Format the message about the first rejected slice.
+def _format_rejection(
+    spec: JobSpec, written: WrittenOutput, first_rejection: ValidationResult, result: ValidationResult
+) -> str:
+    """Format the message about rejected slices.
 
     Args:
-        result: Result of this slice.
-        passed_count: Number of the job's slices before it.
+        first_rejection: Result of the first rejected slice.
+        result: Result of all slices of the job.
     """
-    plan, number = spec.plan, spec.slices[0] + passed_count
-    failure, *other_failures = result.blocking_failures
+    plan, passed_count = spec.plan, result.publishable_count
+    number = spec.slices[0] + passed_count
+    failure, *other_failures = first_rejection.blocking_failures
     more = f" (and {len(other_failures)} more)" if other_failures else ""
     examples, failed_slice = _format_example_keys(spec, written, failure, number), plan.grid.label(number)
-    where = f" in slice {failed_slice}" if passed_count else ""
+    where = format_failed_slices(plan.grid, spec.slices, result)
     return (
-        f"quality gate: {failure.expectation} {failure.detail}{more}{examples}{where}; "
+        f"quality gate: {failure.expectation} {failure.detail}{more}{examples} in {where}; "
         f"{describe_published_slices(spec, passed_count, 'were not')}. Look at {result.docs_index} "
         f"and the rows in {plan.tables.rejected_output} where _run = '{spec.run}'"
         f"{format_remedies(plan.pipeline, failure, failed_slice)}"
     )
+
+
+def format_failed_slices(grid: Grid, slices: range, result: ValidationResult) -> str:
+    """Format the first slice that fails; of several slices also their number, range and starts."""
+    failed = [
+        grid.label(number)
+        for number, failures in zip(slices, result.failures_by_slice, strict=True)
+        if any(failure.on_failure == "stop" for failure in failures)
+    ]
+    if len(failed) == 1:
+        return f"slice {failed[0]}"
+    listed = ", ".join(failed[:MAX_LISTED_SLICES])
+    more = f" and {len(failed) - MAX_LISTED_SLICES:,} more" if len(failed) > MAX_LISTED_SLICES else ""
+    return f"slice {failed[0]}, the first of {len(failed):,} failing slices up to {failed[-1]}: {listed}{more}"
 
 
 def describe_published_slices(spec: JobSpec, passed_count: int, rejected_outcome: str) -> str:
