@@ -78,6 +78,7 @@ TABLES = {
         WhatIf(
             LONG, "left.watermark_delay", START, END,
             tuple(map(create_outcome, ("0 seconds", "10 days 23 hours 59 minutes 59 seconds"))), create_outcome(None),
+            "0 seconds", ("rows are counted before quarantine",),
         )
     ),
     "compare": render_comparison(create_comparison()),
@@ -115,6 +116,13 @@ TABLES = {
     ),
 }  # fmt: skip
 """Each table of the command, with long names and large figures."""
+
+
+def test_render_what_if_marks_the_current_value_and_has_notes():
+    output = print_at(80, TABLES["what-if"])
+
+    assert output.count("current") == 1
+    assert output.rstrip().endswith("note: rows are counted before quarantine")
 
 
 def test_render_comparison_example_has_keys_times_and_changed_columns():

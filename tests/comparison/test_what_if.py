@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.tiers import cases
 from tidemark import cli
-from tidemark.comparison.what_if import Outcome, WhatIf, vary_setting
+from tidemark.comparison.what_if import Outcome, WhatIf, get_current_value, vary_setting
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
@@ -58,6 +58,7 @@ def test_vary_setting_each_outcome_equals_a_run(spark, lake, pipeline, write, na
     outcomes = [(each.matched, each.padded, sum(each.late.values())) for each in result.outcomes]
 
     assert outcomes == runs
+    assert (result.current is None, result.notes) == (False, ())
     assert len(set(outcomes)) > 1
 
     if result.without_lateness:
@@ -115,3 +116,11 @@ def test_vary_setting_recorded_watermark_raises(pipeline):
     settings = pipeline(left__watermark_delay=None, left__recorded_watermark="w")
     with pytest.raises(UserError, match="the watermark of left is recorded. Replace left.recorded_watermark"):
         vary_setting(None, settings, "lake", "right.watermark_delay", [MINUTE], range(1))
+
+
+def test_current_value_is_that_of_the_pipeline_file(pipeline):
+    settings = pipeline(left__watermark_delay="7 minutes")
+
+    assert get_current_value(settings, "left.watermark_delay") == 7 * MINUTE
+    assert get_current_value(settings, "join.interval.lower") == -30 * MINUTE
+    assert get_current_value(settings.model_copy(update={"join": None}), "join.interval.lower") is None

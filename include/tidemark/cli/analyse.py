@@ -20,7 +20,7 @@ from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.render import render_row_histories, render_what_if
 from tidemark.comparison.row_history import explain_rows
 from tidemark.comparison.row_lookup import parse_row
-from tidemark.comparison.what_if import VARIABLE_SETTINGS, select_slices, vary_setting
+from tidemark.comparison.what_if import VARIABLE_SETTINGS, get_current_value, select_slices, vary_setting
 from tidemark.config import load_pipeline
 from tidemark.config.candidate_version import to_candidate
 from tidemark.config.sides import SIDES
@@ -41,6 +41,8 @@ def what_if(
 ) -> None:
     """Show how late rows, lost pairs and state would change with another delay, lateness or bound. Read-only.
 
+    The value in the pipeline file is one of the rows.
+
     Example: `tidemark what-if flights_weather --vary left.watermark_delay --max "2 hours" --steps 12`
     """
     settings = load_pipeline(pipeline)
@@ -52,10 +54,12 @@ def what_if(
         raise UserError(f"--max {max_value} is not above --min {min_value}")
     start_instant, end_instant = parse_instant_option("--from", start), parse_instant_option("--to", end)
     root = get_lake_root()
-    values = [minimum + (maximum - minimum) * n / steps for n in range(steps + 1)]
+    values = {minimum + (maximum - minimum) * n / steps for n in range(steps + 1)}
+    if (current := get_current_value(settings, vary)) is not None:
+        values.add(current)
     with read_only_session(root, "tidemark what-if", settings) as spark:
         slices = select_slices(spark, settings, root, start_instant, end_instant)
-        result = vary_setting(spark, settings, root, vary, values, slices)
+        result = vary_setting(spark, settings, root, vary, sorted(values), slices)
     print_result(result, lambda: render_what_if(result))
 
 

@@ -307,13 +307,14 @@ def render_what_if(result: WhatIf) -> RenderableType:
             "" if delay is None else f"{format_span(round(delay))} mean delay",
         )
         table.add_row(
-            outcome.value or "no row late",
+            Text(outcome.value or "no row late").append("\ncurrent" if outcome.value == result.current else "", "dim"),
             "\n".join(filter(None, lines)),
             f"{sum(outcome.late.values()):,}",
             f"{outcome.state_rows:,.0f} rows\n{filesize.decimal(round(outcome.state_bytes))}",
         )
     advice = result.recommend()
-    return Group(table, *([Text(f"{advice}.", "bold")] if advice else []))
+    notes = (Text(f"note: {note}") for note in result.notes)
+    return Group(table, *([Text(f"{advice}.", "bold")] if advice else []), *notes)
 
 
 def render_row_histories(histories: Iterable[RowHistory]) -> RenderableType:

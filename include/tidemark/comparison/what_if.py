@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -67,6 +67,10 @@ class WhatIf:
     outcomes: tuple[Outcome, ...]
     without_lateness: Outcome | None
     """The outcome in which no row is late; None if the setting does not decide lateness."""
+    current: str | None = None
+    """Value of the setting in the pipeline file; None if it is not set."""
+    notes: tuple[str, ...] = ()
+    """Differences between the counted rows and the emissions of a run."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the recommendation as a JSON-ready dictionary."""
@@ -134,7 +138,37 @@ def vary_setting(
     named = [replace(outcome, value=format_duration(value)) for outcome, value in zip(outcomes, values, strict=False)]
     without_lateness = outcomes[-1] if decides_lateness else None
     start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
-    return WhatIf(pipeline.name, setting, start, end, tuple(named), without_lateness)
+    current, notes = get_current_value(pipeline, setting), tuple(_list_notes(pipeline))
+    return WhatIf(
+        pipeline.name,
+        setting,
+        start,
+        end,
+        tuple(named),
+        without_lateness,
+        None if current is None else format_duration(current),
+        notes,
+    )
+
+
+def get_current_value(pipeline: Pipeline, setting: str) -> timedelta | None:
+    """Return the value of a setting in the pipeline file; None if it is not set or no duration.
+
+    Args:
+        pipeline: The pipeline.
+        setting: Dotted name, such as `left.watermark_delay`.
+    """
+    value: Any = pipeline
+    for name in setting.split("."):
+        value = getattr(value, name, None)
+    return value if isinstance(value, timedelta) else None
+
+
+def _list_notes(pipeline: Pipeline) -> Iterator[str]:
+    if any(expectation.on_failure == "quarantine" for expectation in pipeline.quality):
+        yield "rows are counted before quarantine, because expectations are not evaluated"
+    if pipeline.explode is not None:
+        yield "rows are counted before explode"
 
 
 def select_slices(

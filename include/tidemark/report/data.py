@@ -180,13 +180,15 @@ def collect_report_data(
         rows_without_slice=sum(agreement.differing for agreement in comparison.agreement if agreement.slice is None),
         lateness=lateness,
         what_if=what_if,
-        current_value=_format_current_value(stream.pipeline, what_if.setting) if what_if else None,
+        current_value=what_if.current if what_if else None,
         no_what_if_reason=no_what_if_reason,
         states=tuple(_create_state(view, _select_slices(view, request)) for view in views),
         settings=_list_settings([view.pipeline for view in views]),
         versions=versions,
         commands=tuple(_list_commands(invocation, views)),
-        explain_commands={example.name: _create_explain_command(invocation, example) for example in histories},
+        explain_commands={
+            example.name: _create_explain_command(invocation, stream.pipeline, example) for example in histories
+        },
     )
 
 
@@ -299,11 +301,6 @@ def _try_delays(
     return vary_setting(spark, pipeline, lake, f"{side}.watermark_delay", values, slices), None
 
 
-def _format_current_value(pipeline: Pipeline, setting: str) -> str:
-    side, _, name = setting.partition(".")
-    return format_duration(getattr(getattr(pipeline, side), name))
-
-
 def _list_settings(pipelines: Sequence[Pipeline]) -> tuple[Setting, ...]:
     by_pipeline = [
         {"clock": pipeline.clock, **dict(_flatten(pipeline.output_affecting_settings()))} for pipeline in pipelines
@@ -325,15 +322,15 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> Iterator[str]:
-    names = (invocation.pipeline, invocation.reference or views[-1].pipeline.name)
+    names = (invocation.pipeline, invocation.reference or views[-1].pipeline.command_argument)
     for name, view in zip(names, views, strict=False):
         yield _join_command("run", name, "--to", view.grid.label(view.end), *_get_lake_option(invocation))
     yield _join_command(*invocation.arguments)
 
 
-def _create_explain_command(invocation: Invocation, example: ExampleHistory) -> str:
+def _create_explain_command(invocation: Invocation, stream: Pipeline, example: ExampleHistory) -> str:
     row = format_row(example.key)
-    name = (invocation.reference or example.pipeline) if example.is_reference else invocation.pipeline
+    name = (invocation.reference or stream.command_argument) if example.is_reference else invocation.pipeline
     return _join_command("explain", name, f"--{example.history.side}", row, *_get_lake_option(invocation))
 
 
