@@ -11,7 +11,7 @@ from tests.repo.references import PAGES, heading_anchors
 
 DOCS = PROJECT / "docs"
 MAX_COLUMNS = 120
-NAMES = ("cli", "environment", "guarantees", "index", "pipeline-file", "quickstart", "tutorial")
+NAMES = ("cli", "environment", "guarantees", "index", "pipeline-file", "quickstart", "renamed", "tutorial")
 NARROW_PAGES = [PROJECT / "README.md", *(DOCS / f"{name}.md" for name in NAMES)]
 CODE = ("bin", "benchmarks", "dags", "deploy", "include", "jobs", "tests")
 READ_VARIABLE = re.compile(
