@@ -6,7 +6,8 @@ A message is one line of plain sentences: what happened and where, then what to 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -77,6 +78,15 @@ class StoppedError(TidemarkError):
 
 class FaultError(TidemarkError):
     """An infrastructure fault, such as a missing JVM or jar or a full disk. Nothing was published."""
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Begin the messages of user errors in the block with where they are, such as a file and a field."""
+    try:
+        yield
+    except (InputError, PipelineFileError) as error:
+        raise type(error)(f"{prefix}: {error}") from None
 
 
 _SPARK = ("delta", "deltalake", "great_expectations", "numpy", "pandas", "py4j", "pyarrow", "pyspark")

@@ -7,8 +7,11 @@ import pyarrow as pa
 import pytest
 from typer.main import get_command
 
+from tidemark.cli import compare
 from tidemark.cli.app import app, main
+from tidemark.cli.common import GlobalOptions, set_global_options
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.errors import PipelineFileError
 from tidemark.quality.results_table import SCHEMA, append_rejection_results
 
 MAX_OPTIONS = 10
@@ -153,6 +156,17 @@ def test_irreversible_command_without_terminal_requires_yes(lake, capsys, argume
     assert main(arguments) == 2
     assert "This cannot be undone. Pass --yes to confirm." in " ".join(capsys.readouterr().err.split())
     assert not lake.exists()
+
+
+def test_compare_names_the_origin_of_the_table_in_errors(lake):
+    set_global_options(GlobalOptions())
+    by_option = compare._Selection.from_options("orders", "typo", None, None, (None, None, None), ())
+    of_candidate = compare._Selection.from_options("orders", None, "orders", "wide", (None, None, None), ())
+
+    assert (by_option.request.table, by_option.request.origin) == ("typo", "--with")
+    assert (of_candidate.request.table, of_candidate.request.origin) == ("orders/emissions", "--candidate")
+    with pytest.raises(PipelineFileError, match="--reference: there is no pipeline orderz in .* Did you mean orders"):
+        compare._Selection.from_options("orders", "typo", "orderz", None, (None, None, None), ())
 
 
 def test_compare_set_without_value_is_a_user_error(lake, capsys):

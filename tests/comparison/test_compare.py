@@ -264,7 +264,7 @@ def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_
         compare_with(settings, "left")
 
     run_pipeline(settings, end=START + HOUR)
-    with pytest.raises(InputError, match="there is no Delta table nowhere"):
+    with pytest.raises(InputError, match="^compare.table: there is no Delta table nowhere"):
         compare_with(settings, "nowhere")
 
     rows = read_emissions(settings)

@@ -37,7 +37,7 @@ from tidemark.comparison.what_if import select_slices
 from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
 from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import CheckFailedError, UserError
+from tidemark.errors import CheckFailedError, UserError, prefix_errors
 from tidemark.versions.candidates import with_live_settings
 
 app = typer.Typer(
@@ -244,7 +244,8 @@ class _Selection:
         if reference_name is None:
             reference = with_live_settings(live, root) if is_with_live else load_reference(name)
         else:
-            reference = load_pipeline(reference_name) if reference_name else None
+            with prefix_errors("--reference"):
+                reference = load_pipeline(reference_name) if reference_name else None
         start, end, until = map(parse_instant_option, ("--from", "--to", "--until"), instants)
         request = ComparisonRequest(
             table=settings.table,
@@ -256,6 +257,7 @@ class _Selection:
             float_tolerance=settings.float_tolerance,
             try_settings=settings.try_settings,
             budget=settings.budget,
+            origin="--with" if table else "--candidate" if is_with_live else f"{live.command_argument}: compare.table",
         )
         return cls(pipeline, reference, request)
 

@@ -30,7 +30,7 @@ from tidemark.config.candidate_version import is_live_table
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.table_reader import DeltaInput
-from tidemark.errors import InputError, UserError, suggest_name
+from tidemark.errors import InputError, UserError, prefix_errors, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
@@ -60,7 +60,8 @@ def compare(
     reference_view = CommittedView.read(spark, reference, lake) if reference else None
     slices = _select_range(view, request)
     batch = view.read_emissions()
-    stored = DeltaInput.find(spark, lake, request.table).read()
+    with prefix_errors(request.origin):
+        stored = DeltaInput.find(spark, lake, request.table).read()
     stream, names, notes = _align_columns(stored, batch, view, request)
     tolerances = {
         name: request.float_tolerance

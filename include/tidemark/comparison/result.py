@@ -26,6 +26,8 @@ class ComparisonRequest:
 
     table: str
     """The stream's table: a Delta path relative to the lake root, or a catalog name."""
+    origin: str = field(default="compare.table", kw_only=True)
+    """Option or field with the table, for messages."""
     start: datetime | None = None
     """First slice (inclusive); by default the first committed one."""
     end: datetime | None = None

@@ -136,8 +136,8 @@ class DeltaInput:
         detail = _describe_catalog_table(spark, name)
         if detail is None or detail["format"] != "delta":
             raise InputError(
-                f"there is no Delta table {name}, neither at {path} nor in the catalog. "
-                "Check `table` in the pipeline file, or pass --lake."
+                f"there is no Delta table {name}, neither at {path} nor in the catalog. Name another one, or pass "
+                "--lake."
             )
         return cls(spark, name, detail["location"].removeprefix("file:"), pinned_version=version)
 
