@@ -152,6 +152,7 @@ def small_lake(spark, tmp_path_factory):
 def test_plan_wrong_table_column_or_type_is_rejected(spark, small_lake, pipeline, changes, message):
     with pytest.raises(InputError) as raised:
         create_plan(spark, pipeline(**changes), small_lake, Request())
+    assert str(raised.value).startswith(pipeline().command_argument)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -165,38 +166,38 @@ PAIR_EQUAL = "expect_column_pair_values_to_be_equal"
     [
         (
             {"quality": [{NOT_NULL: {"column": "left_hapened"}}]},
-            f"quality: {NOT_NULL}: emissions has no column left_hapened. Did you mean left_happened?",
+            f"quality.0: {NOT_NULL}: emissions has no column left_hapened. Did you mean left_happened?",
         ),
         (
             {"select": {"key": "left_k"}, "quality": [{NOT_NULL: {"column": "left_k", "on": "pairs"}}]},
-            f"quality: {NOT_NULL}: pairs has no column left_k. Available: key, _slice, _emission, _pane, _result_time.",
+            f"quality.0: {NOT_NULL}: pairs has no column left_k. Available: key, _slice, _emission, _pane, ",
         ),
         (
             {"explode": "array(named_struct('key', left_k))", "quality": [{NOT_NULL: {"column": "kee"}}]},
-            f"quality: {NOT_NULL}: emissions has no column kee. Did you mean key?",
+            f"quality.0: {NOT_NULL}: emissions has no column kee. Did you mean key?",
         ),
         (
             {"quality": [{PAIR_EQUAL: {"column_A": "k", "column_B": "K", "on": "right"}}]},
-            f"quality: {PAIR_EQUAL}: input right has no column K. Available: _slice, k, happened, arrived, v.",
+            f"quality.0: {PAIR_EQUAL}: input right has no column K. Available: _slice, k, happened, arrived, v.",
         ),
         (
             {"quality": [{"expect_compound_columns_to_be_unique": {"column_list": ["side", "key"], "on": "late"}}]},
-            "quality: expect_compound_columns_to_be_unique: late has no column key. Available: _slice, side, reason",
+            "quality.0: expect_compound_columns_to_be_unique: late has no column key. Available: _slice, side, reason",
         ),
         (
             {"compare": {"table": "stream", "key_columns": ["left_key"]}},
-            "compare.key_columns: emissions has no column left_key. Did you mean left_k?",
+            "compare.key_columns.0: emissions has no column left_key. Did you mean left_k?",
         ),
         (
             {"compare": {"table": "stream", "ignore_columns": ["_window_end"]}},
-            "compare.ignore_columns: emissions has no column _window_end. Available: left_k, left_happened, ",
+            "compare.ignore_columns.0: emissions has no column _window_end. Available: left_k, left_happened, ",
         ),
     ],
 )
 def test_plan_unknown_column_of_expectation_or_comparison_is_rejected(spark, small_lake, pipeline, changes, message):
     with pytest.raises(PipelineFileError) as raised:
         create_plan(spark, pipeline(**changes), small_lake, Request())
-    assert message in str(raised.value)
+    assert str(raised.value).startswith(f"{pipeline().command_argument}: {message}")
     assert "\n" not in str(raised.value)
 
 
@@ -354,7 +355,7 @@ def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pi
     ],
 )
 def test_invalid_condition_or_select_is_rejected(change, message, spark, small_lake, pipeline, capfd):
-    with pytest.raises(PipelineFileError, match=message) as raised:
+    with pytest.raises(PipelineFileError, match=message.replace("^", "pipeline.yaml: ", 1)) as raised:
         list(execute(spark, create_plan(spark, pipeline(**change), small_lake, Request()), lambda *_: None))
     assert "\n" not in str(raised.value)
     assert "stacktrace" not in capfd.readouterr().err

@@ -26,7 +26,7 @@ from tests.sources.schemas import (
 )
 from tests.tiers import cases
 from tidemark.cli.app import main
-from tidemark.errors import InputError, UserError
+from tidemark.errors import InputError, PipelineFileError, UserError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
@@ -253,9 +253,8 @@ def test_unsupported_column_types_are_rejected_and_supported_accepted(spark, lak
         try:
             open_inputs(spark, write_pipeline(tmp_path / "pipeline.yaml", **fields), str(lake))
         except UserError as error:
-            refused[
-                next((pattern for pattern in REFUSALS if re.fullmatch(pattern, str(error), re.DOTALL)), str(error))
-            ] += 1
+            message = str(error).removeprefix(f"{tmp_path}/pipeline.yaml: ")
+            refused[next((pattern for pattern in REFUSALS if re.fullmatch(pattern, message, re.DOTALL)), message)] += 1
             is_accepted = False
         else:
             is_accepted = True
@@ -286,8 +285,21 @@ def test_column_without_type_as_time_or_key_is_refused_by_name(tmp_path, changes
     write_deltalake(str(tmp_path / "left"), pa.table({**columns, "note": pa.nulls(1), **nested}))
     write_deltalake(str(tmp_path / "right"), pa.table(columns))
 
-    with pytest.raises(InputError, match=rf"^input left: {role} is void: the table has no values of it yet\. Give the"):
+    with pytest.raises(
+        InputError, match=rf"yaml: input left: {role} is void: the table has no values of it yet\. Give the"
+    ):
         open_inputs(None, write_pipeline(tmp_path / "pipeline.yaml", **changes), str(tmp_path))
+
+
+def test_plan_checks_columns_of_expectations_before_spark_analyses_expressions(tmp_path):
+    columns = {name: pa.array([datetime(2024, 1, 1, tzinfo=UTC)]) for name in ("happened", "arrived")}
+    for side in SIDES:
+        write_deltalake(str(tmp_path / side), pa.table({"k": ["a"], **columns}))
+    expectation = {"expect_column_values_to_not_be_null": {"column": "kee"}}
+    settings = write_pipeline(tmp_path / "pipeline.yaml", select={"key": "upper(left_k)"}, quality=[expectation])
+
+    with pytest.raises(PipelineFileError, match="quality.0: .* emissions has no column kee. Did you mean key"):
+        create_plan(None, settings, str(tmp_path), Request())
 
 
 def test_error_message_with_control_characters_in_names_is_single_line(tmp_path, capsys):
@@ -299,4 +311,5 @@ def test_error_message_with_control_characters_in_names_is_single_line(tmp_path,
     assert main(["plan", str(tmp_path / "pipeline.yaml"), "--lake", str(lake)]) == 2
 
     message = capsys.readouterr().err
-    assert message == "error: input left has no column happened (named as event_time). Available: a b,  [2J.\n"
+    location = f"{tmp_path}/pipeline.yaml: input left"
+    assert message == f"error: {location} has no column happened (named as event_time). Available: a b,  [2J.\n"

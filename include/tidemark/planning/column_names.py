@@ -26,22 +26,22 @@ def check_named_columns(
         schemas: Columns of the inputs, by side.
 
     Raises:
-        PipelineFileError: A column does not exist.
+        PipelineFileError: A column does not exist. The message begins with its field: entries count from 0.
     """
     tables: dict[str, Sequence[str] | None] = {
         **dict.fromkeys(("emissions", "pairs"), emission_columns),
         **{side: ["_slice", *schemas[side].names] for side in SIDES},
         "late": LATE_COLUMNS,
     }
-    for expectation in pipeline.quality:
+    for number, expectation in enumerate(pipeline.quality):
         if (columns := tables.get(expectation.on)) is not None:
             rows = f"input {getattr(pipeline, expectation.on).table}" if expectation.on in SIDES else expectation.on
             for name in _list_named_columns(expectation):
-                _check_column(f"quality: {expectation.type}", name, rows, columns)
+                _check_column(f"quality.{number}: {expectation.type}", name, rows, columns)
     if pipeline.compare and emission_columns is not None:
         for setting in ("key_columns", "ignore_columns"):
-            for name in getattr(pipeline.compare, setting):
-                _check_column(f"compare.{setting}", name, "emissions", emission_columns)
+            for number, name in enumerate(getattr(pipeline.compare, setting)):
+                _check_column(f"compare.{setting}.{number}", name, "emissions", emission_columns)
 
 
 def _list_named_columns(expectation: Expectation) -> Iterator[str]:

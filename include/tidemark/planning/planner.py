@@ -10,6 +10,7 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.errors import prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
@@ -43,7 +44,11 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         PipelineFileError: The condition or the output columns do not fit the inputs.
     """
     PipelineTables.from_config(pipeline, lake).check_writable()
-    inputs, ledger = open_inputs(spark, pipeline, lake), Ledger.from_pipeline(pipeline, lake)
+    inputs = open_inputs(spark, pipeline, lake)
+    schemas = get_schemas(inputs)
+    with prefix_errors(pipeline.command_argument):
+        check_named_columns(pipeline, list_emission_columns(pipeline, **schemas), schemas)
+    ledger = Ledger.from_pipeline(pipeline, lake)
     entries = ledger.entries.values()
     available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
     context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake)
@@ -81,12 +86,12 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         input_completeness=context.input_completeness,
         spark_queries=(*context.spark_queries, *expression_queries),
     )  # fmt: skip
-    schemas = get_schemas(inputs)
-    emission_columns = list_emission_columns(pipeline, **schemas)
     if expression_queries:
-        emission_columns = check_expressions(resolve_session(plan.spark), pipeline, plan.grid, **schemas)
-        _ = plan.join
-    check_named_columns(pipeline, emission_columns, schemas)
+        with prefix_errors(pipeline.command_argument):
+            emission_columns = check_expressions(resolve_session(plan.spark), pipeline, plan.grid, **schemas)
+            # With `explode`, only Spark knows them.
+            check_named_columns(pipeline, emission_columns, schemas)
+            _ = plan.join
     return plan
 
 

@@ -15,7 +15,7 @@ from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.expressions import check_expression, is_column_path
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.table_reader import DeltaInput
-from tidemark.errors import InputError, PipelineFileError, suggest_name
+from tidemark.errors import InputError, PipelineFileError, prefix_errors, suggest_name
 from tidemark.joins.keys import find_type, key_path
 from tidemark.ledger.erasure_records import ExcludedPredicates, find_excluded_predicates
 from tidemark.sources.char_keys import find_common_char_type
@@ -46,8 +46,11 @@ def open_inputs(
     Raises:
         InputError: A table or column is missing, or a type is unsupported.
     """
-    tables = (pipeline.left.table, pipeline.right.table)
-    left, right = (DeltaInput.find(spark, lake, *location) for location in zip(tables, versions, strict=True))
+    file = pipeline.command_argument
+    with prefix_errors(f"{file}: left.table"):
+        left = DeltaInput.find(spark, lake, pipeline.left.table, versions[0])
+    with prefix_errors(f"{file}: right.table"):
+        right = DeltaInput.find(spark, lake, pipeline.right.table, versions[1])
     if isinstance(pipeline.left.arrival, CheckpointArrival) and isinstance(pipeline.right.arrival, CheckpointArrival):
         trace = QueryTrace.read(spark, resolve_path(lake, pipeline.left.arrival.streaming_checkpoint), pipeline)
         left = create_query_input(left, trace, "left", pipeline.left.arrival)
@@ -58,13 +61,16 @@ def open_inputs(
         right = create_commit_time_input(right, pipeline.right.arrival)
     keys = pipeline.join.keys
     predicates = find_excluded_predicates(pipeline, lake) if excluded is None else excluded
-    _require_columns(left, pipeline.left)
-    _require_columns(right, pipeline.right)
-    key_types = [_common_key_type(left, pair.left, right, pair.right) for pair in keys]
-    return (
-        StoredInput(_exclude_erased_rows(create_side(pipeline, "left", left.schema, key_types), predicates), left),
-        StoredInput(_exclude_erased_rows(create_side(pipeline, "right", right.schema, key_types), predicates), right),
-    )
+    with prefix_errors(file):
+        _require_columns(left, pipeline.left)
+        _require_columns(right, pipeline.right)
+        key_types = [_common_key_type(left, pair.left, right, pair.right) for pair in keys]
+        return (
+            StoredInput(_exclude_erased_rows(create_side(pipeline, "left", left.schema, key_types), predicates), left),
+            StoredInput(
+                _exclude_erased_rows(create_side(pipeline, "right", right.schema, key_types), predicates), right
+            ),
+        )
 
 
 def _exclude_erased_rows(side: Side, excluded: ExcludedPredicates) -> Side:
