@@ -106,6 +106,20 @@ def test_status_and_list_show_a_rejected_first_run(lake, capsys):
     assert json.loads(capsys.readouterr().out)[0]["state"] == "rejected"
 
 
+def test_printed_command_of_a_candidate_shows_its_results(lake, capsys):
+    result = {"slice": datetime(2024, 1, 1, tzinfo=UTC), "expectation": "rows", "severity": "critical"}
+    rows = pa.Table.from_pylist([{**result, "outcome": "failed"}], SCHEMA)
+    append_rejection_results(PipelineTables(f"{lake}/orders/candidates/wide"), rows)
+
+    assert main(["status", "orders", "--candidate", "wide"]) == 0
+    command = capsys.readouterr().out.rpartition("tidemark ")[2].split()
+
+    assert command == ["quality", "show", "orders", "--candidate", "wide"]
+    assert main([*command, "--json"]) == 0
+    [history] = json.loads(capsys.readouterr().out)
+    assert (history["expectation"], history["outcomes"]) == ("rows", {"failed": 1})
+
+
 def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
     folder = lake.parent / "pipelines"
     text = (folder / "orders.yaml").read_text()
