@@ -46,4 +46,4 @@ def test_failing_witness_begins_with_its_promise(tmp_path):
 
     assert process.returncode == 1
     report = process.stdout.partition("_ test_rows_are_kept _")[2]
-    assert [line for line in report.splitlines()[1:] if line][0] == "Broken promise: Each row is kept."
+    assert next(line for line in report.splitlines()[1:] if line) == "Broken promise: Each row is kept."
