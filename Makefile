@@ -45,7 +45,7 @@ test: ## run the unit tests and a witness of each promise, in ten minutes
 	@$(VENV)/pytest $(WORKERS) -m "unit or promise"
 
 test-rest: ready
-	@$(VENV)/pytest $(WORKERS) -m "not (unit or promise or slow)"
+	@TIDEMARK_TEST_LONG=1 $(VENV)/pytest $(WORKERS) -m "not (unit or promise or slow)"
 
 test-all: ## run the tests of make test, then all others but slow ones
 	@$(MAKE) --no-print-directory test
@@ -56,7 +56,7 @@ coverage: ready ## measure the lines that unit tests run, then with the witnesse
 	@$(VENV)/pytest $(WORKERS) --cov --cov-report=term:skip-covered --cov-append -m "promise and not unit"
 
 test-slow: ready $(WORKER) ## run the rest of the grid: more kills, live queries, formats and days
-	@TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"
+	@TIDEMARK_TEST_LONG=1 TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"
 
 ready: $(DEV) $(JARS) browser
 

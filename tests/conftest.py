@@ -17,10 +17,10 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.spark.session import get_spark_session
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
-# Processes of tests, and a run of a single file, end before the second JIT compiler has paid off. A worker of many
-# files uses it: after some five minutes of compiling, planning takes 40 % less time. Without that compiler the code
-# cache is small by default, and a full cache stops all compiling. A plan is garbage once its query has ended: a large
-# young generation needs a fourth of the collections.
+# Processes of tests, and runs of some minutes, end before the second JIT compiler has paid off. Only long runs, which
+# set TIDEMARK_TEST_LONG, use it: after some five minutes of compiling, planning takes 40 % less time. Without that
+# compiler the code cache is small by default, and a full cache stops all compiling. A plan is garbage once its query
+# has ended: a large young generation needs a fourth of the collections.
 FIRST_COMPILER_ONLY = "-XX:TieredStopAtLevel=1"
 os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
@@ -56,7 +56,7 @@ def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         # Three workers share two cores.
         environment.setenv("TIDEMARK_MASTER", "local[1]")
-        if "PYTEST_XDIST_WORKER" in os.environ:
+        if "TIDEMARK_TEST_LONG" in os.environ:
             environment.setenv("JDK_JAVA_OPTIONS", os.environ["JDK_JAVA_OPTIONS"].replace(FIRST_COMPILER_ONLY, ""))
         session = get_spark_session("tidemark tests")
     with tuned_for_tiny_queries(session):
