@@ -119,6 +119,10 @@ RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
             {"dialect": "spark", "right__watermark_delay": None, "right__allowed_clock_skew": "1 hour"},
             "right.allowed_clock_skew: has an effect only if",
         ),
+        (
+            {"flink_version": "2.1.1", "left__idle_timeout": "1 minute", "right__idle_timeout": "1 minute"},
+            "flink_version: before Flink 2.2 this join keeps its watermark while both inputs are idle, which is not",
+        ),
         ({"left__allowed_clock_skew": "0 s"}, "left.allowed_clock_skew: must be positive"),
         ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
         ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),

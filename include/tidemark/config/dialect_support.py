@@ -78,6 +78,7 @@ def check_watermarks(pipeline: Pipeline) -> None:
         _find_clock_problems,
         _find_filter_problems,
         _find_clock_skew_problems,
+        _find_idle_input_problems,
     )
     for problem in (problem for rule in rules for problem in rule(pipeline)):
         raise ValueError(problem)
@@ -113,8 +114,11 @@ def flink_version_defaults(version: str) -> dict[str, Any]:
     >>> flink_version_defaults("1.17.2"), flink_version_defaults("1.18")
     ({'min_cleanup_interval': 'half'}, {})
     """
-    is_before_1_18 = [int(part) for part in version.split(".") if part.isdigit()] < [1, 18]
-    return {"min_cleanup_interval": "half"} if is_before_1_18 else {}
+    return {"min_cleanup_interval": "half"} if _is_before(version, 1, 18) else {}
+
+
+def _is_before(version: str, *parts: int) -> bool:
+    return [int(part) for part in version.split(".") if part.isdigit()] < list(parts)
 
 
 def can_join_null_keys(dialect: str) -> bool:
@@ -130,6 +134,18 @@ def _find_clock_skew_problems(pipeline: Pipeline) -> Iterator[str]:
                 f"{side}.allowed_clock_skew: has an effect only if the input has an arrival and its event times make a "
                 "watermark. Remove it."
             )
+
+
+def _find_idle_input_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield a problem if both inputs can be idle, and operators of two inputs do not raise their watermark then."""
+    is_union = pipeline.dialect == "flink-datastream" and pipeline.join.window is not None
+    if not pipeline.flink_version or is_union or not _is_before(pipeline.flink_version, 2, 2):
+        return
+    if all(getattr(pipeline, side).idle_timeout for side in SIDES):
+        yield (
+            "flink_version: before Flink 2.2 this join keeps its watermark while both inputs are idle, which is not "
+            "supported. Remove the idle_timeout of one input, or flink_version for the rule since 2.2."
+        )
 
 
 def _find_recorded_watermark_problems(pipeline: Pipeline) -> Iterator[str]:
