@@ -83,7 +83,7 @@ def test_list_shows_state_of_each_pipeline_file(lake, capsys):
 
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].rstrip().endswith("48 slices")
+    assert lines[1].rstrip().endswith(" 48")
     assert [line.split()[:3] for line in lines[:3]] == [
         ["pipeline", "state", "slices"],
         ["orders", "no", "slices"],

@@ -69,8 +69,8 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
 def list_() -> None:
     """List the pipeline files with their state, last committed slice and its age.
 
-    Slices that have ended and are not committed are counted by the clock of this machine. `tidemark plan` shows which
-    of them would run. Files with the name or the output of another file are reported.
+    Column due counts slices that have ended and are not committed, by the clock of this machine. `tidemark plan` shows
+    which of them would run. Files with the name or the output of another file are reported.
 
     Pipeline files are in `TIDEMARK_PIPELINES`, by default `include/pipelines`.
 
@@ -126,9 +126,11 @@ def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> Pipel
 
 
 def _render(summaries: list[PipelineSummary]) -> RenderableType:
-    headers = ("pipeline", "state", "slices", "committed up to", "age", "ended, uncommitted")
+    headers = ("pipeline", "state", "slices", "committed up to", "age", "due")
     table = Table(*headers, box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
+    for column in table.columns[1:-1]:
+        column.no_wrap = True
     for summary in summaries:
         table.add_row(*_describe(summary))
     problems = (Text(f"{summary.pipeline}: {summary.problem}") for summary in summaries if summary.problem)
@@ -146,7 +148,7 @@ def _describe(summary: PipelineSummary) -> Iterator[str | Text]:
     yield f"{summary.slices:,}"
     yield summary.end or ""
     yield "" if summary.age_seconds is None else _describe_age(summary.age_seconds)
-    yield format_count(summary.uncommitted, "slice") if summary.uncommitted else ""
+    yield f"{summary.uncommitted:,}" if summary.uncommitted else ""
 
 
 def _describe_age(seconds: float) -> str:
