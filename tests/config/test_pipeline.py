@@ -130,6 +130,22 @@ def test_flink_version_sets_missing_defaults(tmp_path, settings, expected):
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        {"flink_version": "2.2"},
+        {"flink_version": "2.1.1", "right__idle_timeout": None},
+        {"flink_version": "2.1.1", "join__interval": None, "join__window": {"tumbling": "1 hour"}},
+    ],
+)
+def test_flink_version_with_known_rule_of_idle_inputs_is_accepted(tmp_path, settings):
+    idle = {"left__idle_timeout": "1 minute", "right__idle_timeout": "1 minute"}
+
+    pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", **(idle | settings)))
+
+    assert pipeline.flink_version == settings["flink_version"]
+
+
+@pytest.mark.parametrize(
     ("changes", "allowed"),
     [
         ({"watermark_delay": "5 minutes"}, timedelta(hours=1)),

@@ -138,8 +138,7 @@ def _find_clock_skew_problems(pipeline: Pipeline) -> Iterator[str]:
 
 def _find_idle_input_problems(pipeline: Pipeline) -> Iterator[str]:
     """Yield a problem if both inputs can be idle, and operators of two inputs do not raise their watermark then."""
-    is_union = pipeline.dialect == "flink-datastream" and pipeline.join.window is not None
-    if not pipeline.flink_version or is_union or not _is_before(pipeline.flink_version, 2, 2):
+    if not pipeline.flink_version or pipeline.joins_union_of_inputs or not _is_before(pipeline.flink_version, 2, 2):
         return
     if all(getattr(pipeline, side).idle_timeout for side in SIDES):
         yield (

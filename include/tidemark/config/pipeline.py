@@ -363,6 +363,11 @@ class Pipeline(Settings):
         return create_default_expectations([side for side in SIDES if self.get_allowed_clock_skew(side) is not None])
 
     @property
+    def joins_union_of_inputs(self) -> bool:
+        """True if the join reads both inputs as one stream, as windows of the DataStream API do."""
+        return self.dialect == "flink-datastream" and self.join.window is not None
+
+    @property
     def uses_processing_time_only(self) -> bool:
         """True if arrival is the only time of rows: Flink SQL on processing time."""
         return self.dialect == "flink-sql" and self.join.time == "processing"

@@ -101,7 +101,7 @@ def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | Non
         initial,
         drain,
         idle_timeouts={"left": left, "right": right},
-        is_union=pipeline.dialect == "flink-datastream" and pipeline.join.window is not None,
+        is_union=pipeline.joins_union_of_inputs,
     )
 
 
