@@ -189,7 +189,7 @@ def test_release_row_failing_two_expectations_needs_both(lake, four_hours, run_t
 
     code, output = run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--expectation", "expect")
     assert code == 2
-    assert "--expectation expect is several of: expect_column_values_to_be_between(" in output
+    assert "matches several expectations. Pass one of: expect_column_values_to_be_between(" in output
     assert run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--expectation", "between")[1] == (
         "released 1 row of slice 2024-01-01T01:00Z; 1 row in quarantine still\n"
     )
