@@ -88,7 +88,7 @@ conformance: setup ## replay the recorded vectors, cut into slices in several wa
 	@$(VENV)/tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,2,7,random:7
 
 properties: $(DEV) $(JARS) ## replay 20,000 random streams and compare with the oracles
-	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_idle_or_partitioned_lane.py tests/quality/test_batched_engine_random.py tests/sources/test_schemas.py
+	@TIDEMARK_EXAMPLES=20000 $(VENV)/pytest tests/semantics/test_conformance.py tests/semantics/test_conformance_datastream.py tests/semantics/test_idle_or_partitioned_lane.py tests/quality/test_batched_engine_random.py tests/sources/test_schemas.py
 
 mutants: $(DEV) $(JARS) ## break each boundary rule, and check that recorded vectors fail
 	@$(VENV)/python -m tests.semantics.mutants

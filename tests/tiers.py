@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 LONGEST_FIRST = (
+    "semantics/test_conformance_datastream.py",
     "semantics/test_conformance.py",
     "slice_invariance/test_every_join.py",
     "dags/test_airflow_local.py",
